@@ -1,0 +1,36 @@
+# `make train` trains and evaluates on the built-in market; `make test` runs lint, types and every test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: train test lint types help
+
+help:
+	@echo "make train   install into $(VENV), train on the built-in market, evaluate out of sample"
+	@echo "make test    install into $(VENV), then lint, types and every test"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + "; choose one with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp a set of packages: a second call finds it newer than what it was made from and installs nothing.
+$(VENV)/.installed: requirements.txt pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: requirements.txt pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+train: $(VENV)/.installed
+	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
+
+test: $(VENV)/.installed-dev lint types
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
