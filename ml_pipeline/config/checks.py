@@ -1,0 +1,59 @@
+"""Checks of single settings, each answered with one sentence: what is expected, what came, what to do."""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral
+
+from ml_pipeline.config.errors import UserError, nearest
+
+
+def check_count(name: str, value: int, *, minimum: int = 1) -> None:
+    """Raise UserError unless `value` is a whole number, at least `minimum`.
+
+    >>> check_count("n_steps", 0)
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: n_steps must be a whole number of at least 1, but got 0.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
+        raise UserError(f"{name} must be a whole number of at least {minimum}, but got {value!r}.")
+
+
+def check_positive(name: str, value: float, *, remedy: str = "") -> None:
+    """Raise UserError unless 0 < value < infinity; `remedy` is a closing half-sentence.
+
+    >>> check_positive("clip_range", 0.0, remedy="the usual one is 0.2")
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: clip_range must be above 0 and finite, but got 0.0; the usual one is 0.2.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise UserError(f"{name} must be above 0 and finite, but got {value}{f'; {remedy}' if remedy else ''}.")
+
+
+def check_non_negative(name: str, value: float) -> None:
+    """Raise UserError unless 0 <= value < infinity."""
+    if not (math.isfinite(value) and value >= 0):
+        raise UserError(f"{name} must be at least 0 and finite, but got {value}.")
+
+
+def check_within(name: str, value: float, low: float, high: float) -> None:
+    """Raise UserError unless low <= value <= high.
+
+    >>> check_within("gamma", 1.5, 0, 1)
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: gamma must lie between 0 and 1, but got 1.5.
+    """
+    if not low <= value <= high:  # NaN lies nowhere
+        raise UserError(f"{name} must lie between {low} and {high}, but got {value}.")
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise UserError, with the nearest choice, unless `value` is one of the choices.
+
+    >>> check_choice("activation", "tahn", ("tanh", "relu"))
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: activation must be one of tanh, relu, but got "tahn". Did you mean "tanh"?
+    """
+    if value not in choices:
+        hint = nearest(str(value), choices)
+        hint = f" {hint}" if hint.startswith("Did you mean") else ""
+        raise UserError(f'{name} must be one of {", ".join(choices)}, but got "{value}".{hint}')

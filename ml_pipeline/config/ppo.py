@@ -1,0 +1,117 @@
+"""PPO's hyperparameters: `PPOConfig`, which Python callers build and the command line fills.
+
+The sentence below each field is its flag's help.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ml_pipeline.config.checks import check_choice, check_count, check_non_negative, check_positive, check_within
+from ml_pipeline.config.errors import UserError
+
+Schedule = Literal["constant", "linear"]
+Activation = Literal["tanh", "relu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Hyperparameters of PPO (Schulman et al. 2017, arXiv:1707.06347).
+
+    Raises UserError, one sentence, where a value is out of range.
+
+    >>> PPOConfig(learning_rate=1e-3).n_epochs
+    10
+    """
+
+    n_steps: int = 256
+    """Steps that each environment takes in one rollout."""
+
+    minibatch_size: int = 256
+    """Transitions in a minibatch, at most n_envs * n_steps; the last one of an epoch may be smaller."""
+
+    n_epochs: int = 10
+    """Passes over each rollout in one update."""
+
+    learning_rate: float = 3e-4
+    """Adam's step size at the start of training."""
+
+    learning_rate_schedule: Schedule = "constant"
+    """How the learning rate goes on from there: constant, or linear to zero at the end of training."""
+
+    gamma: float = 0.99
+    """Discount factor, from 0 to 1."""
+
+    gae_lambda: float = 0.95
+    """Lambda of generalized advantage estimation: 0 is the one-step error, 1 the whole discounted return."""
+
+    clip_range: float = 0.2
+    """How far from 1 the probability ratio may move before its gradient is cut."""
+
+    clip_range_schedule: Schedule = "constant"
+    """How the clip range goes on during training: constant, or linear to zero at the end of training."""
+
+    clip_range_vf: float | None = None
+    """How far a value may move from its old prediction in one update; none is value clipping switched off."""
+
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus in the loss."""
+
+    vf_coef: float = 0.5
+    """Weight of the value loss, the mean squared error as in Stable-Baselines3 (CleanRL halves it: its 0.5 is 0.25)."""
+
+    max_grad_norm: float = 0.5
+    """Largest norm of the whole gradient; a huge one switches clipping off."""
+
+    target_kl: float | None = None
+    """Approximate KL divergence above which an update stops early; none never stops it."""
+
+    normalize_advantages: bool = True
+    """Bring the advantages of each minibatch to mean 0 and deviation 1."""
+
+    normalize_obs: bool = True
+    """Bring observations to mean 0 and variance 1 by running statistics, frozen in evaluation."""
+
+    normalize_rewards: bool = True
+    """Divide rewards by the running deviation of the discounted return."""
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer, of the policy and of the value network alike."""
+
+    activation: Activation = "tanh"
+    """Nonlinearity between layers."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_steps", "minibatch_size", "n_epochs"):
+            check_count(name, getattr(self, name))
+        for name in ("learning_rate", "clip_range", "max_grad_norm"):
+            check_positive(name, getattr(self, name))
+        for name in ("clip_range_vf", "target_kl"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name), remedy="leave it out to switch it off")
+        for name in ("ent_coef", "vf_coef"):
+            check_non_negative(name, getattr(self, name))
+        for name in ("gamma", "gae_lambda"):
+            check_within(name, getattr(self, name), 0, 1)
+        for name in ("learning_rate_schedule", "clip_range_schedule"):
+            check_choice(name, getattr(self, name), get_args(Schedule))
+        check_choice("activation", self.activation, get_args(Activation))
+        if not self.hidden_sizes:
+            raise UserError("hidden_sizes must name at least one layer, such as 64 64, but got none.")
+        for size in self.hidden_sizes:
+            check_count("Each of hidden_sizes", size)
+
+    def check_batch(self, n_envs: int) -> None:
+        """Raise UserError where a minibatch is larger than a rollout of `n_envs` environments.
+
+        >>> PPOConfig(n_steps=128, minibatch_size=2048).check_batch(n_envs=8)
+        Traceback (most recent call last):
+        ml_pipeline.config.errors.UserError: minibatch_size must be at most n_envs * n_steps = 8 * 128 = 1024, \
+but got 2048; lower it to 1024, or raise n_steps to 256.
+        """
+        batch_size = n_envs * self.n_steps
+        if self.minibatch_size > batch_size:
+            enough_steps = -(-self.minibatch_size // n_envs)
+            raise UserError(
+                f"minibatch_size must be at most n_envs * n_steps = {n_envs} * {self.n_steps} = {batch_size}, "
+                f"but got {self.minibatch_size}; lower it to {batch_size}, or raise n_steps to {enough_steps}."
+            )

@@ -1,0 +1,69 @@
+"""PPOConfig says in one sentence what is wrong with a value, and names the nearest batch that works."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("n_steps", 0, "n_steps must be a whole number of at least 1, but got 0."),
+        ("n_epochs", -3, "n_epochs must be a whole number of at least 1, but got -3."),
+        ("minibatch_size", 2.5, "minibatch_size must be a whole number of at least 1, but got 2.5."),
+        ("learning_rate", 0.0, "learning_rate must be above 0 and finite, but got 0.0."),
+        ("clip_range", math.inf, "clip_range must be above 0 and finite, but got inf."),
+        ("target_kl", -0.1, "target_kl must be above 0 and finite, but got -0.1; leave it out to switch it off."),
+        ("ent_coef", math.nan, "ent_coef must be at least 0 and finite, but got nan."),
+        ("gamma", 1.01, "gamma must lie between 0 and 1, but got 1.01."),
+        ("gae_lambda", math.nan, "gae_lambda must lie between 0 and 1, but got nan."),
+        ("activation", "rellu", 'activation must be one of tanh, relu, but got "rellu". Did you mean "relu"?'),
+        ("clip_range_schedule", "x", 'clip_range_schedule must be one of constant, linear, but got "x".'),
+        ("hidden_sizes", (), "hidden_sizes must name at least one layer, such as 64 64, but got none."),
+        ("hidden_sizes", (64, 0), "Each of hidden_sizes must be a whole number of at least 1, but got 0."),
+    ],
+)
+def test_a_value_out_of_range_is_told_in_one_sentence(setting, value, expected):
+    with pytest.raises(UserError) as told:
+        PPOConfig(**{setting: value})
+    assert str(told.value) == expected
+
+
+@pytest.mark.parametrize(("setting", "value"), [("gamma", 0.0), ("gamma", 1.0), ("ent_coef", 0.0), ("target_kl", None)])
+def test_the_ends_of_a_range_belong_to_it(setting, value):
+    assert getattr(PPOConfig(**{setting: value}), setting) == value
+
+
+@given(n_envs=st.integers(1, 64), n_steps=st.integers(1, 512), minibatch_size=st.integers(1, 8192))
+def test_a_minibatch_may_be_as_large_as_the_rollout_and_no_larger(n_envs, n_steps, minibatch_size):
+    config = PPOConfig(n_steps=n_steps, minibatch_size=minibatch_size)
+    if minibatch_size <= n_envs * n_steps:
+        config.check_batch(n_envs)
+    else:
+        with pytest.raises(UserError, match=f"lower it to {n_envs * n_steps}, or raise n_steps"):
+            config.check_batch(n_envs)
+
+
+def test_the_remedy_for_a_minibatch_that_is_too_large_works():
+    # 5 environments x 100 steps = 500 < 1001; ceil(1001 / 5) = 201 steps are enough, 200 are one short.
+    with pytest.raises(UserError) as told:
+        PPOConfig(n_steps=100, minibatch_size=1001).check_batch(n_envs=5)
+    assert str(told.value) == (
+        "minibatch_size must be at most n_envs * n_steps = 5 * 100 = 500, but got 1001; "
+        "lower it to 500, or raise n_steps to 201."
+    )
+    PPOConfig(n_steps=201, minibatch_size=1001).check_batch(n_envs=5)
+
+
+def test_importing_the_configuration_pulls_in_no_library():
+    libraries = {"torch", "numpy", "pydantic", "tyro", "yaml"}
+    code = f"import sys, ml_pipeline.config.ppo; print(sorted({libraries} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
