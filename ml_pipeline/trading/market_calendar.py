@@ -1,0 +1,67 @@
+"""How many bars a market's year has, inferred from the bars themselves: what annualized figures are multiplied by."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DAY_S = 86_400.0
+_HOUR_S = 3_600.0
+# Longer bars than a day: (name, shortest and longest spacing in days, bars a year).
+_LONG_BARS = (("weekly", 5, 9, 52), ("monthly", 25, 35, 12), ("quarterly", 80, 100, 4), ("yearly", 350, 380, 1))
+
+
+class Calendar(NamedTuple):
+    """When a market trades: `periods_per_year` bars, and the `reason` for that number, as a phrase for reports."""
+
+    name: str
+    periods_per_year: float
+    reason: str
+
+
+def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
+    """The calendar of bars at `times`, datetime64 (T,), increasing.
+
+    Spacing is the median difference. A market whose bars fall on weekends as often as on other days is open round the
+    clock (365 days a year); any other has 252 days of as many bars as its median weekday shows, so that hourly forex,
+    which has a few bars on Sunday evening, counts 252 x 24, and a stock exchange open for seven hours 252 x 7.
+
+    >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year
+    365.0
+    """
+    if len(times) < 3:
+        return Calendar("weekdays", 252.0, "fewer than 3 bars, taken as daily: 252 a year")
+    seconds = times.astype("datetime64[s]").astype(np.int64)
+    spacing_s = float(np.median(np.diff(seconds)))
+    days = seconds // 86_400
+    weekday = (days + 3) % 7  # 1970-01-01 was a Thursday
+    weekend = bool(np.mean(weekday >= 5) > 0.15)  # 2/7 round the clock; hourly forex shows 0.02
+    name = "24/7" if weekend else "weekdays"
+
+    if spacing_s > 1.5 * _DAY_S:
+        return _long_bars(name, spacing_s)
+    if spacing_s >= 20 * _HOUR_S:
+        per_year = 365.0 if weekend else 252.0
+        return Calendar(name, per_year, f"daily bars, {'' if weekend else 'not '}on weekends: {per_year:g} a year")
+    bar = _duration(spacing_s)
+    if weekend:
+        per_day = _DAY_S / spacing_s
+        return Calendar(name, 365.0 * per_day, f"{bar} bars round the clock: 365 x {per_day:g} a year")
+    per_day = float(np.median(np.unique(days[weekday < 5], return_counts=True)[1]))
+    return Calendar(name, 252.0 * per_day, f"{bar} bars on weekdays: 252 x {per_day:g} a year")
+
+
+def _long_bars(name: str, spacing_s: float) -> Calendar:
+    spacing_days = spacing_s / _DAY_S
+    for label, shortest, longest, bars in _LONG_BARS:
+        if shortest <= spacing_days <= longest:
+            return Calendar(name, float(bars), f"{label} bars: {bars} a year")
+    per_year = 365.25 / spacing_days
+    return Calendar(name, per_year, f"a bar every {spacing_days:g} days: {per_year:.4g} a year")
+
+
+def _duration(seconds: float) -> str:
+    if seconds % _HOUR_S == 0:
+        hours = int(seconds // _HOUR_S)
+        return "hourly" if hours == 1 else f"{hours}-hour"
+    return f"{seconds / 60:g}-minute" if seconds >= 60 else f"{seconds:g}-second"

@@ -1,0 +1,181 @@
+"""Bars of one or several assets on one timeline: what everything in this wing reads and nothing changes.
+
+T bars, A assets. It reads no file (`market_files` does) and makes no feature (`features` does).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.market_calendar import Calendar, infer_calendar
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MarketData:
+    """Prices and volumes, made by `market_from_arrays`, `market_files.load_market` or `synthetic.synthetic_market`.
+
+    symbols: A names. times: datetime64[ns] (T,), strictly increasing, without time zone (UTC where the source said).
+    open, high, low, close, volume: float64 (T, A). tradable: bool (T, A), whether the asset has a bar of its own there.
+    Where it has none, prices are NaN before the asset's first bar, and its last close (volume 0) after it, so that a
+    position can be valued; nothing is ever filled backwards or from another asset.
+    notices: one sentence for each thing that was found and mended; none means that nothing was changed.
+    """
+
+    symbols: tuple[str, ...]
+    times: NDArray[np.datetime64]
+    open: FloatArray
+    high: FloatArray
+    low: FloatArray
+    close: FloatArray
+    volume: FloatArray
+    tradable: NDArray[np.bool_]
+    calendar: Calendar
+    notices: tuple[str, ...] = ()
+
+    shared_between_environments: ClassVar[bool] = True
+
+    @property
+    def n_bars(self) -> int:
+        return len(self.times)
+
+    @property
+    def periods_per_year(self) -> float:
+        return self.calendar.periods_per_year
+
+    def bars(self, start: int, stop: int) -> "MarketData":
+        """The bars start..stop-1 as views; the calendar stays that of the whole."""
+        return self._indexed((slice(start, stop),), times=self.times[start:stop])
+
+    def select(self, symbols: Sequence[str]) -> "MarketData":
+        """The named assets, in the order named. Raises UserError for a name that is not there."""
+        columns = [_column(symbol, self.symbols) for symbol in symbols]
+        return self._indexed((slice(None), columns), symbols=tuple(symbols))
+
+    def _indexed(self, index: tuple[Any, ...], **changes: Any) -> "MarketData":
+        arrays = {name: getattr(self, name)[index] for name in ("open", "high", "low", "close", "volume", "tradable")}
+        return replace(self, **arrays, **changes)
+
+
+def market_from_arrays(
+    symbols: Sequence[str],
+    times: ArrayLike,
+    close: ArrayLike,
+    *,
+    open: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    low: ArrayLike | None = None,
+    volume: ArrayLike | None = None,
+    notices: Sequence[str] = (),
+) -> MarketData:
+    """A market of arrays, (T,) or (T, A); a bar whose close is NaN does not exist for that asset.
+
+    Without open, orders at a bar's open would have no price: the close stands in for it (high and low likewise), with a
+    notice. Raises UserError for times out of order, and for prices that are not positive and finite.
+    """
+    stamps = np.asarray(times, dtype="datetime64[ns]")
+    shape = (len(stamps), len(symbols))
+    closes = _columns(close, shape, "close")
+    tradable = ~np.isnan(closes)
+    said = list(notices)
+    given = {"open": open, "high": high, "low": low}
+    if missing := [name for name, values in given.items() if values is None]:
+        said.append(f"there are no {' or '.join(missing)} prices; the bar's close stands in")
+    prices = {name: closes if v is None else _columns(v, shape, name) for name, v in given.items()}
+    prices["close"] = closes
+    if volume is None:
+        said.append("there is no volume; taken as 0")
+    volumes = np.zeros_like(closes) if volume is None else _columns(volume, shape, "volume")
+
+    _check_times(stamps)
+    for name, values in prices.items():
+        _check_prices(name, values, tradable, symbols, stamps)
+    if not np.all(np.isfinite(volumes[tradable])) or np.any(volumes[tradable] < 0):
+        raise UserError("volume must be finite and not negative wherever there is a close.")
+    said += _absences(symbols, stamps, tradable)
+    last_close = _carried_forward(closes, tradable)
+    filled = {name: np.where(tradable, values, last_close) for name, values in prices.items()}
+    return MarketData(
+        symbols=tuple(symbols),
+        times=stamps,
+        volume=np.where(tradable, volumes, 0.0),
+        tradable=tradable,
+        calendar=infer_calendar(stamps),
+        notices=tuple(said),
+        **filled,
+    )
+
+
+def _columns(values: ArrayLike, shape: tuple[int, int], name: str) -> FloatArray:
+    array = np.array(values, dtype=np.float64)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.shape != shape:
+        raise UserError(f"{name} must have shape (bars, symbols) = {shape}, but got {array.shape}.")
+    return array
+
+
+def _check_times(times: NDArray[np.datetime64]) -> None:
+    if len(times) == 0:
+        raise UserError("a market needs at least one bar, but there is none.")
+    late = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
+    if late.size:
+        row = int(late[0]) + 1
+        raise UserError(f"times must increase, but bar {row} is at {times[row]} after {times[row - 1]}; sort the bars.")
+
+
+def _check_prices(
+    name: str,
+    values: FloatArray,
+    tradable: NDArray[np.bool_],
+    symbols: Sequence[str],
+    times: NDArray[np.datetime64],
+) -> None:
+    bad = np.argwhere(tradable & ~(np.isfinite(values) & (values > 0)))
+    if bad.size:
+        row, column = bad[0]
+        raise UserError(
+            f"{name} of {symbols[column]} at {times[row]} is {values[row, column]:g}, "
+            "but a price must be positive and finite; drop the bar or mend it."
+        )
+
+
+def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: NDArray[np.bool_]) -> list[str]:
+    """A sentence for each asset that lacks bars which others have."""
+    said = []
+    for symbol, present in zip(symbols, tradable.T, strict=True):
+        rows = np.flatnonzero(present)
+        if rows.size == 0:
+            raise UserError(f"{symbol} has no bar at all; leave it out.")
+        first, last = int(rows[0]), int(rows[-1])
+        if first > 0:
+            said.append(f"{symbol} is listed from {_day(times[first])}; not tradable in the {first:,} bars before")
+        if gaps := last - first + 1 - rows.size:
+            said.append(
+                f"{symbol} has no bar of its own at {gaps:,} times; not tradable there, valued at its last close"
+            )
+        if last < len(times) - 1:
+            said.append(f"{symbol} has no bar after {_day(times[last])}; not tradable there, valued at its last close")
+    return said
+
+
+def _day(time: np.datetime64) -> str:
+    return str(time.astype("datetime64[D]"))
+
+
+def _carried_forward(values: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
+    """Each column's last known value, (T, A); NaN before the first."""
+    rows = np.where(known, np.arange(len(values))[:, None], -1)
+    latest = np.maximum.accumulate(rows, axis=0)
+    carried = np.take_along_axis(values, np.maximum(latest, 0), axis=0)
+    return np.where(latest >= 0, carried, np.nan)
+
+
+def _column(symbol: str, symbols: Sequence[str]) -> int:
+    if symbol not in symbols:
+        raise UserError(f'There is no symbol "{symbol}" in the market. {nearest(symbol, symbols)}')
+    return tuple(symbols).index(symbol)
