@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from numbers import Integral
 
-from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.errors import UserError, did_you_mean
 
 
 def check_count(name: str, value: int, *, minimum: int = 1) -> None:
@@ -54,6 +54,5 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     ml_pipeline.config.errors.UserError: activation must be one of tanh, relu, but got "tahn". Did you mean "tanh"?
     """
     if value not in choices:
-        hint = nearest(str(value), choices)
-        hint = f" {hint}" if hint.startswith("Did you mean") else ""
+        hint = did_you_mean(str(value), choices)
         raise UserError(f'{name} must be one of {", ".join(choices)}, but got "{value}".{hint}')

@@ -78,7 +78,7 @@ class PPOConfig:
     """Units of each hidden layer, of the policy and of the value network alike."""
 
     activation: Activation = "tanh"
-    """Nonlinearity between layers."""
+    """Nonlinearity after each hidden layer."""
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "minibatch_size", "n_epochs"):

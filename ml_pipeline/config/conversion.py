@@ -1,0 +1,112 @@
+"""From what was written, in a flag or a file, to the type that a setting declares, or one sentence about why not."""
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from ml_pipeline.config.errors import UserError, did_you_mean
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    bool: "true or false",
+    NoneType: "none",
+}
+
+
+def convert(value: object, hint: Any, *, name: str) -> Any:
+    """`value` as the type `hint`; texts are read as numbers, "none" as None where the setting may be absent.
+
+    Raises UserError that opens with `name`.
+
+    >>> convert("3e-4", float, name="learning_rate")
+    0.0003
+    >>> convert("1e6", int, name="total_timesteps")
+    1000000
+    >>> convert(["64", 32], tuple[int, ...], name="hidden_sizes")
+    (64, 32)
+    >>> convert("many", int | Literal["auto"], name="n_workers")
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: n_workers must be a whole number or auto, but got "many".
+    """
+    if NoneType in alternatives(hint) and value in (None, "none", ["none"]):
+        return None
+    candidate = [value] if is_list(hint) and not isinstance(value, list) else value
+    if bool not in alternatives(hint) and any(isinstance(element, bool) for element in _elements(candidate)):
+        raise _rejected(value, hint, name)  # pydantic would read true as 1
+    for reading in (candidate, _with_numbers_read(candidate)):
+        try:
+            return _adapter(hint).validate_python(reading)
+        except ValidationError:
+            continue
+    raise _rejected(value, hint, name)
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the hint alone."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def is_list(hint: Any) -> bool:
+    """Whether a setting takes several values."""
+    return any(get_origin(alternative) is tuple for alternative in alternatives(hint))
+
+
+def choices_of(hint: Any) -> list[str]:
+    """The words that a setting may be, where it is a choice."""
+    literals = (alternative for alternative in alternatives(hint) if get_origin(alternative) is Literal)
+    return [word for literal in literals for word in get_args(literal)]
+
+
+def describe(hint: Any) -> str:
+    """What a setting takes, in words.
+
+    >>> describe(tuple[int, ...] | None)
+    'whole numbers or none'
+    """
+    words: list[str] = []
+    for alternative in alternatives(hint):
+        if get_origin(alternative) is Literal:
+            words += get_args(alternative)
+        elif get_origin(alternative) is tuple:
+            words.append(f"{describe(get_args(alternative)[0]).removeprefix('a ')}s")
+        else:
+            words.append(_WORDS[alternative])
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint)
+
+
+def _elements(value: object) -> Iterable[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _with_numbers_read(value: object) -> object:
+    """1e6 in a flag, and 3e-4 in YAML, are texts to their parsers."""
+    if isinstance(value, list):
+        return [_with_numbers_read(element) for element in value]
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _rejected(value: object, hint: Any, name: str) -> UserError:
+    received = f'"{value}"' if isinstance(value, str) else value
+    if isinstance(value, list):
+        received = f'"{" ".join(map(str, value))}"'
+    # 0700 and NO are a number and a boolean to YAML: texts are rejected for nothing else.
+    remedy = "; put it in quotes" if {str, tuple[str, ...]} & set(alternatives(hint)) else ""
+    return UserError(
+        f"{name} must be {describe(hint)}, but got {received}{remedy}.{did_you_mean(str(value), choices_of(hint))}"
+    )

@@ -1,0 +1,86 @@
+"""Settings in files: YAML or JSON, flat, with the names of the flags."""
+
+import json
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ml_pipeline.config.conversion import convert
+from ml_pipeline.config.errors import UserError, did_you_mean
+from ml_pipeline.config.settings import flatten, hints_of
+
+
+def read_settings(path: Path, settings_class: type) -> dict[str, Any]:
+    """The settings that a file names, converted; what it does not name is absent.
+
+    Names are those of flags, with underscores or dashes. A file that ends in .json is JSON, any other YAML.
+    Raises UserError: a file that cannot be read or is no mapping, a name unknown or given twice, a wrong type.
+    """
+    hints = hints_of(settings_class)
+    settings: dict[str, Any] = {}
+    for key, value in _read_mapping(path).items():
+        name = str(key).replace("-", "_")
+        if name not in hints:
+            known = ", ".join(hints)
+            raise UserError(f'{path}: unknown setting "{key}".{did_you_mean(name, hints) or f" Known are: {known}."}')
+        if name in settings:
+            raise UserError(f"{path}: {name} is set twice; keep one of the two.")
+        settings[name] = convert(value, hints[name], name=f"{path}: {name}")
+    return settings
+
+
+def write_settings(path: Path, settings: object) -> None:
+    """Every setting to a YAML file that `read_settings` takes. Raises UserError where it cannot be written."""
+    text = yaml.safe_dump(flatten(settings), sort_keys=False, default_flow_style=None, allow_unicode=True)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}; choose another folder.") from error
+
+
+def _read_mapping(path: Path) -> Mapping[Any, Any]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text; save it as YAML or JSON.") from error
+    try:
+        content = _parse_json(text) if path.suffix == ".json" else yaml.load(text, Loader=_UniqueKeysLoader)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not valid JSON: {error.msg} in line {error.lineno}.") from error
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path} is not valid YAML: {error.problem}{line}.") from error
+    except (yaml.YAMLError, ValueError) as error:  # characters that YAML forbids, a date such as 2024-02-30
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+    if content is None:  # an empty file
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f'{path} must hold lines such as "n_envs: 8", but holds a {type(content).__name__}.')
+    return content
+
+
+def _parse_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    mapping = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise UserError(f"{key} is set twice; keep one of the two.")
+        mapping[key] = value
+    return mapping
+
+
+class _UniqueKeysLoader(yaml.SafeLoader):
+    """YAML's safe loader, which by itself lets the last of two equal keys win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        _unique([(self.construct_object(key, deep=True), None) for key, _ in node.value])
+        return super().construct_mapping(node, deep)

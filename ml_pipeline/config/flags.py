@@ -1,0 +1,151 @@
+"""Flags: tyro splits the command line and writes the help; types and complaints are those of files.
+
+tyro hands every value on as the words that were typed. So the same conversion serves flags and files, each complaint is
+one sentence, and it is known which settings were given.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, make_dataclass
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from ml_pipeline.config.conversion import alternatives, convert, is_list
+from ml_pipeline.config.errors import UserError, did_you_mean
+from ml_pipeline.config.settings import groups_of, hints_of
+
+_METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
+
+class _Words(list[str]):
+    """What was typed after a flag; defaults are anything else."""
+
+
+def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, description: str) -> dict[str, Any]:
+    """The settings that the command line names, converted; what it does not name is absent.
+
+    A field without a default is a positional argument where it is marked as `tyro.conf.Positional`.
+    Raises UserError about a flag that is unknown, has no value, or one of the wrong type; exits after --help.
+    """
+    hints = hints_of(settings_class)
+    parsed, unknown = _split(argv, settings_class, hints, prog=prog, description=description)
+    if unknown:
+        raise _unknown(unknown[0], argv, hints)
+    given: dict[str, Any] = {}
+    for group in groups_of(settings_class):
+        for name, value in vars(getattr(parsed, group)).items():
+            if isinstance(value, _Words):
+                words = list(value) if is_list(hints[name]) else value[0]
+                given[name] = convert(words, hints[name], name=flag_of(name))
+            elif isinstance(value, bool) and {flag_of(name), flag_of(f"no_{name}")} & {_dashed(word) for word in argv}:
+                given[name] = value
+    return given
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting.
+
+    >>> flag_of("n_steps")
+    '--n-steps'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def _split(
+    argv: Sequence[str], settings_class: type, hints: dict[str, Any], *, prog: str, description: str
+) -> tuple[Any, list[str]]:
+    """tyro's reading of the command line, values as _Words, and the words that belong to nothing."""
+    registry = ConstructorRegistry()
+    registry.primitive_rule(_as_words)
+    groups = [(name, _unchecked(group)) for name, group in groups_of(settings_class).items()]
+    flags_class: Any = make_dataclass("Flags", groups)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # tyro's complaint, several lines in a box
+            return tyro.cli(
+                flags_class,
+                prog=prog,
+                description=description,
+                args=list(argv),
+                return_unknown_args=True,
+                config=(tyro.conf.OmitArgPrefixes,),
+                registry=registry,
+            )
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            raise
+    raise _incomplete(argv, settings_class, hints)
+
+
+def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """How tyro reads a value: not at all. What has no metavar is left to its own rules: booleans are --x and --no-x."""
+    metavar = _metavar(info.type)
+    if metavar is None:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs="*" if is_list(info.type) else 1,
+        metavar=metavar,
+        instance_from_str=_Words,
+        is_instance=lambda value: True,
+        str_from_instance=_shown,
+    )
+
+
+def _unchecked(group: type) -> type:
+    """The same fields and help, without the checks of ranges: words are no numbers yet."""
+    first_line = (group.__doc__ or "").partition("\n")[0]
+    return type(group.__name__, (group,), {"__post_init__": lambda self: None, "__doc__": first_line})
+
+
+def _metavar(hint: Any) -> str | None:
+    if get_origin(hint) is Literal:
+        return "{" + ",".join(get_args(hint)) + "}"
+    if get_origin(hint) is tuple:
+        return f"[{_metavar(get_args(hint)[0])} ...]"
+    if len(alternatives(hint)) > 1:
+        return "|".join(filter(None, map(_metavar, alternatives(hint))))
+    return _METAVARS.get(hint)
+
+
+def _shown(value: Any) -> list[str]:
+    if isinstance(value, tuple):
+        return [str(element) for element in value]
+    return ["none" if value is None else str(value)]
+
+
+def _dashed(word: str) -> str:
+    return word.replace("_", "-")
+
+
+def _incomplete(argv: Sequence[str], settings_class: type, hints: dict[str, Any]) -> UserError:
+    """The two ways in which words can be missing: a flag without its value, and a positional argument."""
+    with_value = {flag_of(name): name for name, hint in hints.items() if hint is not bool and not is_list(hint)}
+    for word, following in zip_longest(argv, argv[1:]):
+        if _dashed(word) in with_value and (following is None or re.match(r"-(?!\.?\d)", following)):
+            return UserError(f"{_dashed(word)} needs a value, but got {following or 'none'}; --help describes it.")
+    required = [
+        field.name
+        for group in groups_of(settings_class).values()
+        for field in fields(group)
+        if field.default is MISSING
+    ]
+    return UserError(f"{', '.join(required).upper()} is missing; --help describes it.")
+
+
+def _unknown(word: str, argv: Sequence[str], hints: dict[str, Any]) -> UserError:
+    switches = {flag_of(name): flag_of(f"no_{name}") for name, hint in hints.items() if hint is bool}
+    if not word.startswith("-"):
+        words = [part for argument in argv for part in argument.split("=", maxsplit=1)]
+        for before, after in pairwise(words):
+            if after == word and _dashed(before) in {*switches, *switches.values()}:
+                on = _dashed(before).replace("--no-", "--")
+                return UserError(f'{_dashed(before)} takes no value, but got "{word}"; say {on} or {switches[on]}.')
+        return UserError(f'"{word}" belongs to no flag; --help lists what each flag takes.')
+    flag = _dashed(word).partition("=")[0]
+    known = [*map(flag_of, hints), *switches.values(), "--help"]
+    return UserError(f"Unknown flag {flag}.{did_you_mean(flag, known) or ' --help lists every flag.'}")

@@ -1,0 +1,92 @@
+"""What a run is, besides its algorithm and its market: `RunConfig`."""
+
+import multiprocessing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from ml_pipeline.config.checks import check_choice, check_count, check_within
+from ml_pipeline.config.errors import UserError
+
+StartMethod = Literal["spawn", "fork", "forkserver"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Environments, length of training, device, seed, and when to save and evaluate.
+
+    Exactly one of `num_episodes` and `total_timesteps` is set. Raises UserError where a value is out of range.
+
+    >>> RunConfig(n_envs=8).num_episodes
+    100
+    """
+
+    env_id: str | None = None
+    """Any Gymnasium environment, such as CartPole-v1; without it, trading."""
+
+    n_envs: int = 1
+    """Environments that are stepped side by side."""
+
+    n_workers: int | Literal["auto"] = "auto"
+    """Worker processes that share the environments; auto measures, 0 steps them in the trainer's process."""
+
+    parallel_start_method: StartMethod | None = None
+    """How workers are started; none is forkserver on Linux and spawn elsewhere."""
+
+    num_episodes: int | None = 100
+    """Iterations of one rollout and one update."""
+
+    total_timesteps: int | None = None
+    """Steps to train for, over all environments, in place of --num-episodes; rounded up to whole iterations."""
+
+    device: Device = "auto"
+    """Where the networks live; auto takes what is fastest here."""
+
+    seed: int = 0
+    """Seed of everything random: environment i is seeded with seed + i."""
+
+    checkpoint_dir: Path | None = None
+    """Folder of this run; without it, a new one in checkpoints."""
+
+    checkpoint_interval: int = 10
+    """Iterations between two checkpoints."""
+
+    eval_interval: int = 25
+    """Iterations between two evaluations."""
+
+    eval_episodes: int = 10
+    """Episodes in an evaluation, on a single environment."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
+            check_count(name, getattr(self, name))
+        for name in ("num_episodes", "total_timesteps"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        if (self.num_episodes is None) == (self.total_timesteps is None):
+            both_or_none = "none" if self.num_episodes is None else "both"
+            raise UserError(f"One of num_episodes and total_timesteps must be set, but got {both_or_none}.")
+        if self.n_workers != "auto":
+            check_count("n_workers", self.n_workers, minimum=0)
+            if self.n_workers > self.n_envs:
+                raise UserError(
+                    f"n_workers must be at most n_envs = {self.n_envs}, but got {self.n_workers}; "
+                    f"lower it to {self.n_envs}, or leave it to auto."
+                )
+        if self.parallel_start_method is not None:
+            check_choice("parallel_start_method", self.parallel_start_method, multiprocessing.get_all_start_methods())
+        check_choice("device", self.device, get_args(Device))
+        check_count("seed", self.seed, minimum=0)
+        check_within("seed", self.seed, 0, 2**32 - 1)  # what every generator takes
+
+    def n_iterations(self, n_steps: int) -> int:
+        """Iterations of `n_steps` in each environment.
+
+        >>> RunConfig(n_envs=8, num_episodes=None, total_timesteps=100_000).n_iterations(n_steps=256)
+        49
+        """
+        if self.total_timesteps is None:
+            assert self.num_episodes is not None
+            return self.num_episodes
+        return -(-self.total_timesteps // (self.n_envs * n_steps))

@@ -1,0 +1,117 @@
+"""The settings of a training run as one class, and how the command line, files and an interrupted run fill it.
+
+Flags win over the file of --config, the file over the settings of the run that is resumed, and those over defaults.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import read_settings
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.settings import build
+
+SETTINGS_FILE = "config.yaml"
+LATEST_CHECKPOINT = "latest.pt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Every setting of a training run. Raises UserError where they do not fit together."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+    def __post_init__(self) -> None:
+        self.ppo.check_batch(self.run.n_envs)
+
+    @property
+    def n_iterations(self) -> int:
+        """Iterations of one rollout and one update, from the first to the end of training."""
+        return self.run.n_iterations(self.ppo.n_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainStart:
+    """What one call of the command line asks for."""
+
+    config: TrainConfig
+    checkpoint: Path | None
+    """Where to go on from; None is a new run."""
+    given: frozenset[str]
+    """Names of the settings that flags or --config set in this call."""
+
+
+@dataclass(frozen=True)
+class _StartConfig:
+    """Where settings and progress come from."""
+
+    config: Path | None = None
+    """YAML or JSON file of settings, named as the flags are; flags win over it."""
+
+    resume: str | None = None
+    """Run folder or checkpoint to go on from; auto takes the newest run, or starts one where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CommandLine(TrainConfig):
+    start: _StartConfig = field(default_factory=_StartConfig)
+
+
+def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> TrainStart:
+    """Read the command line of a training run, the files it names, and the settings of the run that it resumes.
+
+    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    """
+    description = "Train a PPO agent over parallel environments, evaluate it, and save it."
+    flags = read_flags(argv, _CommandLine, prog=prog, description=description)
+    file, resume = flags.pop("config", None), flags.pop("resume", None)
+    filed = read_settings(file, TrainConfig) if file else {}
+    given = _layered(filed, flags)
+    checkpoint = find_checkpoint(resume, folder=given.get("checkpoint_dir")) if resume else None
+    earlier = _settings_of_run(checkpoint.parent) if checkpoint else {}
+    config = build(TrainConfig, _layered(earlier, given))
+    return TrainStart(config=config, checkpoint=checkpoint, given=frozenset({*filed, *flags}))
+
+
+def find_checkpoint(resume: str, *, folder: Path | None) -> Path | None:
+    """The checkpoint that --resume names: a file, or the latest of a run folder.
+
+    With "auto" it is the latest in `folder` or, where that is None, in the newest run; None where there is none yet.
+    Raises UserError where a path holds no checkpoint.
+    """
+    if resume == "auto":
+        found = [folder / LATEST_CHECKPOINT] if folder else runs_folder().glob(f"*/{LATEST_CHECKPOINT}")
+        return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
+    path = Path(resume).absolute()
+    checkpoint = path / LATEST_CHECKPOINT if path.is_dir() else path
+    if not checkpoint.is_file():
+        raise UserError(
+            f"There is no checkpoint at {checkpoint}; name a run folder or a .pt file, or say --resume auto."
+        )
+    return checkpoint
+
+
+def runs_folder() -> Path:
+    """Where runs are written: checkpoints/ of this repository or, for an installed copy, of the working directory."""
+    of_repository = Path(__file__).resolve().parent.parent / "checkpoints"
+    return of_repository if of_repository.is_dir() else Path.cwd() / "checkpoints"
+
+
+def _settings_of_run(folder: Path) -> dict[str, Any]:
+    """The settings of an earlier start, which goes on where it is now, even if it was moved."""
+    return {**read_settings(folder / SETTINGS_FILE, TrainConfig), "checkpoint_dir": folder}
+
+
+def _layered(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings where the upper layer wins; one length of training replaces the other, and paths no longer depend on
+    the working directory."""
+    layered = {**lower, **upper}
+    for length, other in (("num_episodes", "total_timesteps"), ("total_timesteps", "num_episodes")):
+        if upper.get(length) is not None and upper.get(other) is None:
+            layered[other] = None
+    return {name: value.absolute() if isinstance(value, Path) else value for name, value in layered.items()}

@@ -1,0 +1,123 @@
+"""Settings files: flat YAML or JSON with the names of the flags, and one sentence about anything else."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import read_settings, write_settings
+
+
+@dataclass(frozen=True)
+class Options:
+    n_envs: int = 1
+    learning_rate: float = 3e-4
+    target_kl: float | None = None
+    normalize_obs: bool = True
+    symbols: tuple[str, ...] | None = None
+    data: Path | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    options: Options = field(default_factory=Options)
+
+
+def told(path: Path) -> str:
+    with pytest.raises(UserError) as error:
+        read_settings(path, Run)
+    return str(error.value)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def written(text: str, name: str = "run.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def test_yaml_is_read_with_underscores_or_dashes(file):
+    path = file("n-envs: 8\nlearning_rate: 3e-4\ntarget_kl: null\nsymbols: [BTC, ETH]\ndata: a.csv\n")
+    assert read_settings(path, Run) == {
+        "n_envs": 8,
+        "learning_rate": 0.0003,
+        "target_kl": None,
+        "symbols": ("BTC", "ETH"),
+        "data": Path("a.csv"),
+    }
+
+
+def test_json_is_read(file):
+    path = file(json.dumps({"n_envs": 8, "normalize_obs": False}), "run.json")
+    assert read_settings(path, Run) == {"n_envs": 8, "normalize_obs": False}
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n"])
+def test_an_empty_file_sets_nothing(file, text):
+    assert read_settings(file(text), Run) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sentence"),
+    [
+        ("n_env: 8", "r.yaml", 'unknown setting "n_env". Did you mean "n_envs"?'),
+        ("n_envs: many", "r.yaml", 'n_envs must be a whole number, but got "many".'),
+        ("n_envs: 1\nn_envs: 2", "r.yaml", "n_envs is set twice; keep one of the two."),
+        ("n_envs: 1\nn-envs: 2", "r.yaml", "n_envs is set twice; keep one of the two."),
+        ('{"n_envs": 1, "n_envs": 2}', "r.json", "n_envs is set twice; keep one of the two."),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_told_with_the_file(file, text, name, sentence):
+    path = file(text, name)
+    assert told(path) == f"{path}: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sentence"),
+    [
+        ("a: [1", "r.yaml", "is not valid YAML: expected ',' or ']', but got '<stream end>' in line 1."),
+        ("a: \x01", "r.yaml", "is not valid YAML: unacceptable character #x0001"),
+        ("a: 2024-02-30", "r.yaml", "is not valid YAML: day is out of range for month."),
+        ("{1: 2", "r.json", "is not valid JSON: Expecting property name enclosed in double quotes in line 1."),
+        ("[1, 2]", "r.json", 'must hold lines such as "n_envs: 8", but holds a list.'),
+        ("just words", "r.yaml", 'must hold lines such as "n_envs: 8", but holds a str.'),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_told_with_the_reason(file, text, name, sentence):
+    path = file(text, name)
+    assert told(path).startswith(f"{path} {sentence}")
+    assert "\n" not in told(path)
+
+
+def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path):
+    assert told(tmp_path / "nope.yaml") == f"{tmp_path / 'nope.yaml'} cannot be read: No such file or directory."
+    assert told(tmp_path) == f"{tmp_path} cannot be read: Is a directory."
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80")
+    assert told(tmp_path / "binary.yaml").endswith("is not UTF-8 text; save it as YAML or JSON.")
+
+
+def test_a_file_that_cannot_be_written_is_told_with_the_reason(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be written: No such file or directory; choose another folder"):
+        write_settings(tmp_path / "missing" / "config.yaml", Run())
+
+
+@given(
+    n_envs=st.integers(),
+    learning_rate=st.floats(allow_nan=False),
+    target_kl=st.none() | st.floats(allow_nan=False),
+    normalize_obs=st.booleans(),
+    # "none" alone means None, in files as in flags: it is no name of a symbol.
+    symbols=st.none() | st.lists(st.text(), min_size=1).map(tuple).filter(lambda names: names != ("none",)),
+    data=st.none() | st.sampled_from(["a.csv", "../data/eur usd.csv", "/tmp/0700", "NO"]).map(Path),
+)
+def test_written_settings_are_read_back_equal(tmp_path_factory, **values):
+    path = tmp_path_factory.mktemp("run") / "config.yaml"
+    write_settings(path, Run(Options(**values)))
+    assert read_settings(path, Run) == values

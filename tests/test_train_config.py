@@ -1,0 +1,239 @@
+"""Flags win over the file, the file over the run that is resumed, that over defaults; nothing heavy is imported."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ml_pipeline.train_config
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import read_settings, write_settings
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.settings import build, groups_of, hints_of
+from ml_pipeline.train_config import TrainConfig, find_checkpoint, parse_train_start
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ml_pipeline.train_config, "runs_folder", lambda: tmp_path / "checkpoints")
+    return tmp_path
+
+
+def run_folder(path: Path, config: TrainConfig) -> Path:
+    """A run as the trainer leaves it, as far as its settings are concerned."""
+    path.mkdir(parents=True)
+    write_settings(path / "config.yaml", config)
+    (path / "latest.pt").touch()
+    return path
+
+
+def test_without_flags_everything_has_its_default(in_tmp):
+    start = parse_train_start([])
+    assert start.config == TrainConfig()
+    assert start.checkpoint is None
+    assert start.given == frozenset()
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(in_tmp):
+    Path("run.json").write_text(json.dumps({"n-envs": 8, "gamma": 0.5}))
+    start = parse_train_start(["--gamma", "0.9", "--config", "run.json"])
+    assert start.config == TrainConfig(run=RunConfig(n_envs=8), ppo=PPOConfig(gamma=0.9))
+    assert start.given == {"n_envs", "gamma"}
+
+
+def test_a_resumed_run_keeps_its_settings_where_none_are_given(in_tmp):
+    ran = TrainConfig(run=RunConfig(n_envs=8, seed=3), ppo=PPOConfig(gamma=0.5, n_epochs=2, clip_range=0.1))
+    folder = run_folder(in_tmp / "moved" / "run", ran)
+    Path("run.yaml").write_text("n_epochs: 3\nclip_range: 0.3")
+    start = parse_train_start(["--resume", "moved/run", "--config", "run.yaml", "--clip-range", "0.4"])
+    assert start.checkpoint == folder / "latest.pt"
+    assert start.config.ppo == PPOConfig(gamma=0.5, n_epochs=3, clip_range=0.4)
+    assert start.config.run == RunConfig(n_envs=8, seed=3, checkpoint_dir=folder)
+    assert start.given == {"n_epochs", "clip_range"}
+
+
+def test_settings_are_judged_together_with_those_of_the_resumed_run(in_tmp):
+    folder = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(n_envs=8)))
+    # 2,048 = 8 * 256 fits the resumed run's 8 environments, and not the default of one.
+    assert parse_train_start(["--resume", str(folder), "--minibatch-size", "2048"]).config.run.n_envs == 8
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [("num_episodes: 7", "--total-timesteps=1e6"), ("total_timesteps: 7", "--num-episodes=9")]
+)
+def test_one_length_of_training_replaces_the_other(in_tmp, lower, upper):
+    Path("run.yaml").write_text(lower)
+    run = parse_train_start(["--config", "run.yaml", upper]).config.run
+    assert (run.num_episodes, run.total_timesteps) in {(None, 1_000_000), (9, None)}
+
+
+def test_total_timesteps_are_rounded_up_to_whole_iterations():
+    # 8 * 256 = 2,048 a rollout: 48 rollouts are 98,304 steps, 1,696 short of 100,000.
+    run = RunConfig(n_envs=8, num_episodes=None, total_timesteps=100_000)
+    assert TrainConfig(run=run).n_iterations == 49
+    assert TrainConfig(run=replace(run, total_timesteps=98_304)).n_iterations == 48
+    assert TrainConfig(run=RunConfig(num_episodes=20)).n_iterations == 20
+
+
+def test_paths_do_not_depend_on_the_working_directory(in_tmp):
+    assert parse_train_start(["--checkpoint-dir", "runs/a"]).config.run.checkpoint_dir == in_tmp / "runs" / "a"
+
+
+def test_auto_resumes_the_newest_run_or_starts_one(in_tmp):
+    assert parse_train_start(["--resume", "auto"]).checkpoint is None
+    older = run_folder(in_tmp / "checkpoints" / "a", TrainConfig())
+    newer = run_folder(in_tmp / "checkpoints" / "b", TrainConfig())
+    (in_tmp / "checkpoints" / "c").mkdir()  # a run that ended before its first checkpoint
+    in_seconds = (newer / "latest.pt").stat().st_mtime
+    os.utime(older / "latest.pt", (in_seconds - 60, in_seconds - 60))
+    assert parse_train_start(["--resume", "auto"]).checkpoint == newer / "latest.pt"
+
+
+def test_auto_looks_only_into_the_folder_that_is_given(in_tmp):
+    run_folder(in_tmp / "checkpoints" / "a", TrainConfig())
+    assert parse_train_start(["--resume", "auto", "--checkpoint-dir", "mine"]).checkpoint is None
+    mine = run_folder(in_tmp / "mine", TrainConfig())
+    assert parse_train_start(["--resume", "auto", "--checkpoint-dir", "mine"]).checkpoint == mine / "latest.pt"
+
+
+def test_a_checkpoint_file_is_resumed_with_the_settings_beside_it(in_tmp):
+    folder = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(seed=5)))
+    (folder / "best.pt").touch()
+    start = parse_train_start(["--resume", "run/best.pt"])
+    assert start.checkpoint == folder / "best.pt"
+    assert start.config.run.seed == 5
+
+
+def test_resuming_what_is_not_there_is_told(in_tmp):
+    with pytest.raises(UserError) as told:
+        find_checkpoint("run", folder=None)
+    expected = f"There is no checkpoint at {in_tmp / 'run'}; name a run folder or a .pt file, or say --resume auto."
+    assert str(told.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "sentence"),
+    [
+        ("n_envs", 0, "n_envs must be a whole number of at least 1, but got 0."),
+        ("num_episodes", -1, "num_episodes must be a whole number of at least 1, but got -1."),
+        ("n_workers", -1, "n_workers must be a whole number of at least 0, but got -1."),
+        (
+            "n_workers",
+            3,
+            "n_workers must be at most n_envs = 1, but got 3; lower it to 1, or leave it to auto.",
+        ),
+        ("device", "xla", 'device must be one of auto, cpu, cuda, mps, but got "xla".'),
+        ("seed", -1, "seed must be a whole number of at least 0, but got -1."),
+        ("seed", 2**32, "seed must lie between 0 and 4294967295, but got 4294967296."),
+        ("total_timesteps", 9, "One of num_episodes and total_timesteps must be set, but got both."),
+        ("num_episodes", None, "One of num_episodes and total_timesteps must be set, but got none."),
+    ],
+)
+def test_a_run_out_of_range_is_told_in_one_sentence(setting, value, sentence):
+    with pytest.raises(UserError) as told:
+        RunConfig(**{setting: value})
+    assert str(told.value) == sentence
+
+
+def test_a_start_method_that_this_platform_lacks_is_told(monkeypatch):
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(UserError, match='parallel_start_method must be one of spawn, but got "fork"'):
+        RunConfig(parallel_start_method="fork")
+
+
+def test_every_setting_has_a_sentence_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        parse_train_start(["--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name in (*hints_of(TrainConfig), "config", "resume"):
+        after = shown.split(f" --{name.replace('_', '-')}", maxsplit=1)[1]
+        sentence, _, _ = after.partition(" (default: ")
+        assert sentence.endswith("."), name
+        assert len(sentence.split()) > 4, name
+
+
+def test_every_setting_can_be_given_as_a_flag(in_tmp):
+    defaults = {field.name: field.default for group in groups_of(TrainConfig).values() for field in fields(group)}
+    for name, default in defaults.items():
+        words = [str(word) for word in default] if isinstance(default, tuple) else [str(default).lower()]
+        flag = f"--{name.replace('_', '-')}"
+        line = [flag] if isinstance(default, bool) else [flag, *words]
+        other_length = ["--total-timesteps", "5"] if name == "num_episodes" and default is None else []
+        assert name in parse_train_start([*line, *other_length]).given
+
+
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+fraction = st.floats(0, 1)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "env_id": st.text(min_size=1).filter(lambda name: name != "none"),
+            "n_envs": st.integers(1, 512),
+            "n_workers": st.sampled_from(["auto", 0, 1]),
+            "checkpoint_dir": st.sampled_from(["/runs/1", "/runs/a b/ü", "/0700"]).map(Path),
+            "seed": st.integers(0, 2**32 - 1),
+            "minibatch_size": st.integers(1, 256),
+            "learning_rate": positive,
+            "gamma": fraction,
+            "target_kl": st.none() | positive,
+            "hidden_sizes": st.lists(st.integers(1, 1024), min_size=1).map(tuple),
+            "normalize_obs": st.booleans(),
+            "activation": st.sampled_from(["tanh", "relu"]),
+        },
+    )
+)
+def test_the_written_config_is_loaded_equal(tmp_path_factory, values):
+    config = build(TrainConfig, values)
+    path = tmp_path_factory.mktemp("run") / "config.yaml"
+    write_settings(path, config)
+    assert build(TrainConfig, read_settings(path, TrainConfig)) == config
+    assert parse_train_start(["--config", str(path)]).config == config
+
+
+def test_the_written_config_is_plain_yaml_with_every_setting(tmp_path):
+    write_settings(tmp_path / "config.yaml", TrainConfig())
+    flat = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert list(flat) == list(hints_of(TrainConfig))
+    assert flat["hidden_sizes"] == [64, 64]
+    assert flat["learning_rate"] == 0.0003
+
+
+HEAVY = {"torch", "gymnasium", "numpy", "polars", "matplotlib"}
+PARSE = f"""
+import sys
+from ml_pipeline.config.errors import user_errors_exit
+from ml_pipeline.train_config import parse_train_start
+try:
+    with user_errors_exit("train_ppo.py"):
+        parse_train_start(sys.argv[1:])
+finally:
+    heavy = {HEAVY} & sys.modules.keys()
+    assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "complaint"),
+    [
+        (["--n-envs", "8"], 0, ""),
+        (["--help"], 0, ""),
+        (["--n-env", "8"], 2, 'train_ppo.py: Unknown flag --n-env. Did you mean "--n-envs"?\n'),
+        (["--n-envs", "0"], 2, "train_ppo.py: n_envs must be a whole number of at least 1, but got 0.\n"),
+        (["--config", "nope"], 2, "train_ppo.py: nope cannot be read: No such file or directory.\n"),
+    ],
+)
+def test_the_command_line_is_answered_before_anything_heavy_is_imported(argv, code, complaint):
+    run = subprocess.run([sys.executable, "-c", PARSE, *argv], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (code, complaint)
