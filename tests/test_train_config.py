@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import ml_pipeline.train_config
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import read_settings, write_settings
+from ml_pipeline.config.files import read_settings, write_yaml
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.settings import build, groups_of, hints_of
+from ml_pipeline.config.settings import build, flatten, groups_of, hints_of
 from ml_pipeline.train_config import TrainConfig, find_checkpoint, parse_train_start
 
 
@@ -31,7 +31,7 @@ def in_tmp(tmp_path, monkeypatch):
 def run_folder(path: Path, config: TrainConfig) -> Path:
     """A run as the trainer leaves it, as far as its settings are concerned."""
     path.mkdir(parents=True)
-    write_settings(path / "config.yaml", config)
+    write_yaml(path / "config.yaml", flatten(config))
     (path / "latest.pt").touch()
     return path
 
@@ -197,13 +197,13 @@ fraction = st.floats(0, 1)
 def test_the_written_config_is_loaded_equal(tmp_path_factory, values):
     config = build(TrainConfig, values)
     path = tmp_path_factory.mktemp("run") / "config.yaml"
-    write_settings(path, config)
+    write_yaml(path, flatten(config))
     assert build(TrainConfig, read_settings(path, TrainConfig)) == config
     assert parse_train_start(["--config", str(path)]).config == config
 
 
 def test_the_written_config_is_plain_yaml_with_every_setting(tmp_path):
-    write_settings(tmp_path / "config.yaml", TrainConfig())
+    write_yaml(tmp_path / "config.yaml", flatten(TrainConfig()))
     flat = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert list(flat) == list(hints_of(TrainConfig))
     assert flat["hidden_sizes"] == [64, 64]

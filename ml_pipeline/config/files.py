@@ -31,9 +31,13 @@ def read_settings(path: Path, settings_class: type) -> dict[str, Any]:
     return settings
 
 
-def write_settings(path: Path, settings: object) -> None:
-    """Every setting to a YAML file that `read_settings` takes. Raises UserError where it cannot be written."""
-    text = yaml.safe_dump(flatten(settings), sort_keys=False, default_flow_style=None, allow_unicode=True)
+def write_yaml(path: Path, values: Mapping[str, object]) -> None:
+    """Flat settings, as `flatten` gives them, to a file that `read_settings` takes.
+
+    Raises UserError where it cannot be written.
+    """
+    # allow_unicode would be easier to read and is wrong: PyYAML leaves U+0085 bare, and reads it back as a space.
+    text = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import read_settings, write_settings
+from ml_pipeline.config.files import read_settings, write_yaml
+from ml_pipeline.config.settings import flatten
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path):
 
 def test_a_file_that_cannot_be_written_is_told_with_the_reason(tmp_path):
     with pytest.raises(UserError, match=r"cannot be written: No such file or directory; choose another folder"):
-        write_settings(tmp_path / "missing" / "config.yaml", Run())
+        write_yaml(tmp_path / "missing" / "config.yaml", flatten(Run()))
 
 
 @given(
@@ -119,5 +120,5 @@ def test_a_file_that_cannot_be_written_is_told_with_the_reason(tmp_path):
 )
 def test_written_settings_are_read_back_equal(tmp_path_factory, **values):
     path = tmp_path_factory.mktemp("run") / "config.yaml"
-    write_settings(path, Run(Options(**values)))
+    write_yaml(path, flatten(Run(Options(**values))))
     assert read_settings(path, Run) == values
