@@ -1,0 +1,196 @@
+"""The verdict on a run, to read: a table, a picture, and files with every number in them."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ml_pipeline.trading.ledger import Ledger, symbols_of
+from ml_pipeline.trading.market_calendar import Calendar
+from ml_pipeline.trading.market_data import FloatArray
+from ml_pipeline.trading.metrics import drawdown_fraction, summarize
+from ml_pipeline.trading.rules import TradingRules
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_AGENT, _HOLD, _RANDOM = "#0b5fff", "#e07b00", "#8a8f98"
+
+# Rows of the table: (name of the figure, what the table calls it, factor, format).
+_ROWS = (
+    ("total_return", "Total return", 100, "{:+,.1f} %"),
+    ("cagr", "Growth a year (CAGR)", 100, "{:+,.1f} %"),
+    ("volatility", "Volatility a year", 100, "{:,.1f} %"),
+    ("sharpe", "Sharpe ratio", 1, "{:.2f}"),
+    ("sortino", "Sortino ratio", 1, "{:.2f}"),
+    ("calmar", "Calmar ratio", 1, "{:.2f}"),
+    ("max_drawdown", "Largest drawdown", 100, "{:.1f} %"),
+    ("turnover", "Turnover, x equity", 1, "{:,.1f}"),
+    ("n_trades", "Trades", 1, "{:,.0f}"),
+    ("win_rate", "Winning trades", 100, "{:.1f} %"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Ledgers of an agent and of what it must beat, over the same bars under the same rules.
+
+    figures: by "agent", "buy_and_hold" and "random" what `metrics.summarize` says, "random" being the mean of several.
+    """
+
+    split: str
+    agent: Ledger
+    buy_and_hold: Ledger
+    random: list[Ledger]
+    calendar: Calendar
+    rules: TradingRules
+    figures: dict[str, dict[str, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        per_year = self.calendar.periods_per_year
+        figures = {
+            "agent": summarize(self.agent, per_year),
+            "buy_and_hold": summarize(self.buy_and_hold, per_year),
+            "random": _means([summarize(ledger, per_year) for ledger in self.random]),
+        }
+        object.__setattr__(self, "figures", figures)
+
+    @property
+    def title(self) -> str:
+        """What was run through, on which days, at what cost."""
+        first, last = (str(time)[:10] for time in self.agent["time"][[0, -1]])
+        symbols = symbols_of(self.agent)
+        market = ", ".join(symbols) if len(symbols) <= 4 else f"{len(symbols)} symbols"
+        return (
+            f"{market}, {self.split} split: {first} to {last}, {len(self.agent['time']):,} bars, {_costs(self.rules)}"
+        )
+
+
+def results_table(evaluation: Evaluation) -> str:
+    """Agent, buy-and-hold and random side by side; a dash is undefined."""
+    header = ["", "agent", "buy and hold", f"random (mean of {len(evaluation.random)})"]
+    columns = [evaluation.figures[name] for name in ("agent", "buy_and_hold", "random")]
+    rows = [[title, *(_cell(c[name], factor, form) for c in columns)] for name, title, factor, form in _ROWS]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(4)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in [header, *rows]
+    ]
+    lines.insert(1, "-" * len(lines[0]))
+    annualized = f"Annualized by {evaluation.calendar.periods_per_year:g} ({evaluation.calendar.reason})."
+    return "\n".join([evaluation.title, "", *lines, "", annualized])
+
+
+def write_report(folder: Path, evaluation: Evaluation) -> None:
+    """Write ledger.csv (the agent's), evaluation.json (every figure) and equity.png into `folder`, made if missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_ledger(folder / "ledger.csv", evaluation.agent)
+    (folder / "evaluation.json").write_text(json.dumps(_as_json(evaluation), indent=2) + "\n", encoding="utf-8")
+    _draw(folder / "equity.png", evaluation)
+
+
+def _write_ledger(path: Path, ledger: Ledger) -> None:
+    import polars as pl
+
+    pl.DataFrame(ledger).fill_nan(None).write_csv(path, datetime_format="%Y-%m-%d %H:%M:%S")
+
+
+def _as_json(evaluation: Evaluation) -> dict[str, Any]:
+    def without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+        return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+    rules, times = evaluation.rules, evaluation.agent["time"]
+    return {
+        "split": evaluation.split,
+        "symbols": list(symbols_of(evaluation.agent)),
+        "first_time": str(times[0].astype("datetime64[s]")),
+        "last_time": str(times[-1].astype("datetime64[s]")),
+        "n_bars": len(times),
+        "fee_bps": rules.fee_bps,
+        "slippage_bps": rules.slippage_bps,
+        "fill_at": rules.fill_at,
+        "periods_per_year": evaluation.calendar.periods_per_year,
+        "annualization": evaluation.calendar.reason,
+        "n_random_policies": len(evaluation.random),
+        **{name: without_nan(figures) for name, figures in evaluation.figures.items()},
+    }
+
+
+def _means(figures: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each figure over those for which it is defined."""
+    means = {}
+    for name in figures[0]:
+        defined = [f[name] for f in figures if math.isfinite(f[name])]
+        means[name] = sum(defined) / len(defined) if defined else float("nan")
+    return means
+
+
+def _cell(value: float, factor: float, form: str) -> str:
+    return form.format(value * factor) if math.isfinite(value) else "-"
+
+
+def _costs(rules: TradingRules) -> str:
+    slippage = f" and slippage of {rules.slippage_bps:g} bps" if rules.slippage_bps else ""
+    return f"after fees of {rules.fee_bps:g} bps{slippage}"
+
+
+def _draw(path: Path, evaluation: Evaluation) -> None:
+    """Equity of the agent and of what it must beat, and the drawdown beneath."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+
+    figure = Figure(figsize=(10, 6.2), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 1])
+    figure.suptitle(evaluation.title, fontsize=10.5, x=0.012, ha="left")
+
+    for i, ledger in enumerate(evaluation.random):
+        label = f"random ({len(evaluation.random)} policies)" if i == 0 else None
+        above.plot(ledger["time"], ledger["equity"], color=_RANDOM, alpha=0.45, linewidth=0.7, label=label)
+    for label, ledger, color in (
+        ("buy and hold", evaluation.buy_and_hold, _HOLD),
+        ("agent", evaluation.agent, _AGENT),
+    ):
+        total = ledger["equity"][-1] / ledger["equity"][0] - 1
+        above.plot(ledger["time"], ledger["equity"], color=color, linewidth=1.5, label=f"{label}  {total:+,.1%}")
+        drawdown = drawdown_fraction(ledger["equity"])
+        below.plot(ledger["time"], drawdown, color=color, linewidth=1.0)
+        below.fill_between(ledger["time"], drawdown, 0, color=color, alpha=0.12, linewidth=0)
+
+    curves = [evaluation.agent["equity"], evaluation.buy_and_hold["equity"], *(r["equity"] for r in evaluation.random)]
+    logarithmic = _spans_much(curves)
+    if logarithmic:
+        above.set_yscale("log")
+        above.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        above.yaxis.set_minor_formatter(NullFormatter())
+    above.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    above.set_ylabel("equity (money" + (", log scale)" if logarithmic else ")"))
+    above.axhline(evaluation.rules.initial_cash, color="black", linewidth=0.6, alpha=0.4)
+    handles, labels = above.get_legend_handles_labels()
+    above.legend(handles[::-1], labels[::-1], frameon=False, loc="upper left")
+    below.set_ylabel("drawdown (% of peak)")
+    below.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    below.set_xlabel("date")
+    locator = AutoDateLocator()
+    below.xaxis.set_major_locator(locator)
+    below.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    for axes in (above, below):
+        _plain(axes)
+    figure.savefig(path)
+
+
+def _spans_much(curves: list[FloatArray]) -> bool:
+    lowest, highest = min(float(c.min()) for c in curves), max(float(c.max()) for c in curves)
+    return lowest > 0 and highest / lowest > 5
+
+
+def _plain(axes: "Axes") -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#d9dce1", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.01)

@@ -1,0 +1,64 @@
+"""The trading environment to judge with: the accounts of `FastTradingEnv`, and the whole ledger besides."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.ledger import Ledger, Trade, trades_of
+
+
+class StatefulTradingEnv(FastTradingEnv):
+    """`FastTradingEnv` that remembers every bar since its reset; `info` has equity, cash and costs paid so far."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        observation, _ = super().reset(seed=seed, options=options)
+        self._costs_paid = 0.0
+        self._bars: list[int] = []
+        self._accounts: list[tuple[float, float, float]] = []  # equity, cash, costs paid
+        self._assets: list[tuple[list[float], ...]] = []  # closes, positions, filled, fill prices
+        self._remember(self._closes)
+        return observation, self._info()
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        self._costs_paid += self._costs
+        self._remember(self._fill_prices[self._bar - 1].tolist())
+        return observation, reward, terminated, truncated, self._info()
+
+    def ledger(self) -> Ledger:
+        """Columns as `ledger.py` names them, one row for each bar since the reset, the bar of the reset first."""
+        equity, cash, costs_paid = np.array(self._accounts, dtype=np.float64).T
+        table: Ledger = {
+            "time": self.market.times[self._bars],
+            "equity": equity,
+            "cash": cash,
+            "costs_paid": costs_paid,
+        }
+        closes, positions, filled, fill_prices = np.array(self._assets, dtype=np.float64).transpose(1, 0, 2)
+        for i, symbol in enumerate(self.market.symbols):
+            table[f"close_{symbol}"] = _without_unlisted(closes[:, i])
+            table[f"position_{symbol}"] = positions[:, i]
+            table[f"filled_{symbol}"] = filled[:, i]
+            table[f"fill_price_{symbol}"] = _without_unlisted(fill_prices[:, i])
+        return table
+
+    @property
+    def trades(self) -> list[Trade]:
+        """Every trade since the reset, the open ones valued at the last close."""
+        return trades_of(self.ledger())
+
+    def _remember(self, fill_prices: list[float]) -> None:
+        self._bars.append(self._bar)
+        self._accounts.append((self._equity, self._cash, self._costs_paid))
+        self._assets.append((self._closes, self._holdings.copy(), self._filled.copy(), fill_prices))
+
+    def _info(self) -> dict[str, Any]:
+        return {"equity": self._equity, "cash": self._cash, "costs_paid": self._costs_paid}
+
+
+def _without_unlisted(prices: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(prices > 0, prices, np.nan)

@@ -1,0 +1,154 @@
+"""Trading as a task for a trainer: from settings to environments to train on, and to an honest verdict at the end."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.baselines import Act, buy_and_hold, random_policies, run_policy
+from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.features import compute_features
+from ml_pipeline.trading.market_data import MarketData
+from ml_pipeline.trading.market_files import load_market
+from ml_pipeline.trading.prepared_market import PreparedMarket, prepare_market
+from ml_pipeline.trading.report import Evaluation, results_table, write_report
+from ml_pipeline.trading.scaling import FeatureScaler
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.splits import Split, chronological_split
+from ml_pipeline.trading.stateful_env import StatefulTradingEnv
+from ml_pipeline.trading.synthetic import synthetic_market
+
+
+class TradingTask:
+    """Loads the market, splits it by time, and scales its features by the training split alone.
+
+    market: in place of the one that `config` names. scaler: in place of one fitted here. seed: of the random policies
+    in an evaluation. notices: sentences about what the data needed, for the user to read.
+    """
+
+    def __init__(
+        self,
+        config: TradingConfig,
+        seed: int = 0,
+        *,
+        market: MarketData | None = None,
+        scaler: FeatureScaler | None = None,
+    ) -> None:
+        self.config = config
+        self.seed = seed
+        self.market = market = market or load_configured_market(config)
+        self.notices = market.notices
+        self.rules = config.rules(len(market.symbols))
+        features = compute_features(market, config.features)
+        self._first_bar = features.first_bar + config.window - 1  # the first with a window of complete features
+        if scaler is None:
+            train = self.split("train")
+            scaler = FeatureScaler.fit(features.values[features.first_bar : train.stop])
+        self.scaler = scaler
+        self._prepared = prepare_market(market, features, scaler)
+
+    def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
+        """Factories of n training environments, to be pickled; they hold the bars of the training split alone."""
+        make = partial(
+            FastTradingEnv,
+            self._bars_of(self.split("train")),
+            self.rules,
+            window=self.config.window,
+            episode_length=self.config.episode_length,
+        )
+        return [make] * n
+
+    def evaluation_env(self, split: str = "test") -> StatefulTradingEnv:
+        """One pass through the "train", "validation" or "test" split, or through "all" bars."""
+        return StatefulTradingEnv(self._bars_of(self.split(split)), self.rules, window=self.config.window)
+
+    def evaluate(self, act: Act, split: str = "test", folder: str | Path | None = None) -> dict[str, Any]:
+        """Run `act`, observation -> action, through a split, beside buy-and-hold and random policies.
+
+        Returns {"agent", "buy_and_hold", "random": each a dict of `metrics.summarize`, "table": a str to print}.
+        Where a folder is given, ledger.csv, evaluation.json and equity.png are written there.
+        """
+        env = self.evaluation_env(split)
+        evaluation = Evaluation(
+            split=split,
+            agent=run_policy(env, act),
+            buy_and_hold=buy_and_hold(env),
+            random=random_policies(env, seed=self.seed),
+            calendar=self.market.calendar,
+            rules=self.rules,
+        )
+        if folder is not None:
+            write_report(Path(folder), evaluation)
+        return {**evaluation.figures, "table": results_table(evaluation)}
+
+    def split(self, name: str) -> Split:
+        """The named split's bars. Raises UserError where there is none of that name, or the bars do not suffice."""
+        n_bars = self.market.n_bars
+        if name == "all":
+            if n_bars - self._first_bar < 2:
+                raise UserError(
+                    f"The market has {n_bars:,} bars, but features and a window of {self.config.window} need "
+                    f"{self._first_bar + 2:,}; bring more bars, or shorten them."
+                )
+            return Split("all", self._first_bar, n_bars)
+        if name not in self._splits:
+            raise UserError(f'There is no split "{name}". {nearest(name, [*self._splits, "all"])}')
+        return self._splits[name]
+
+    @cached_property
+    def _splits(self) -> dict[str, Split]:
+        return chronological_split(
+            self._first_bar,
+            self.market.n_bars,
+            train_fraction=self.config.train_fraction,
+            validation_fraction=self.config.validation_fraction,
+            embargo_bars=self.config.embargo_bars,
+        )
+
+    def _bars_of(self, split: Split) -> PreparedMarket:
+        """The bars of a split, and before them those that its first window looks back on."""
+        return self._prepared.bars(split.start - self.config.window + 1, split.stop)
+
+    def state(self) -> dict[str, Any]:
+        """What a trained policy depends on, as primitives and lists, for its checkpoint."""
+        return {
+            "symbols": list(self.market.symbols),
+            "features": list(self.config.features),
+            "window": self.config.window,
+            "action_mode": self.rules.action_mode,
+            "allow_short": self.rules.allow_short,
+            "scaler": self.scaler.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], config: TradingConfig, seed: int = 0) -> "TradingTask":
+        """The task to judge a trained policy on: what it sees and how it acts is as trained, the rest as in `config`.
+
+        The data of `config` may be others than those trained on, if there are as many symbols. Raises UserError where
+        there are not, or where `state` is none.
+        """
+        try:
+            as_trained = {name: state[name] for name in ("window", "action_mode", "allow_short")}
+            config = replace(config, features=tuple(state["features"]), **as_trained)
+            symbols, scaler = tuple(state["symbols"]), FeatureScaler.from_state(state["scaler"])
+        except (KeyError, TypeError) as error:
+            raise UserError(f"This is not the state of a trading task: {error!r}.") from error
+        market = load_configured_market(config)
+        if not config.symbols and set(symbols) <= set(market.symbols):
+            market = market.select(symbols)
+        if len(market.symbols) != len(symbols):
+            raise UserError(
+                f"The policy was trained on {len(symbols)} symbols ({', '.join(symbols)}), but the data have "
+                f"{len(market.symbols)} ({', '.join(market.symbols)}); choose with symbols."
+            )
+        return cls(config, seed, market=market, scaler=scaler)
+
+
+def load_configured_market(config: TradingConfig) -> MarketData:
+    """The market that `config` names: its data file, or the built-in one."""
+    if config.data is not None:
+        return load_market(config.data, symbols=config.symbols or None)
+    market = synthetic_market()
+    return market.select(config.symbols) if config.symbols else market
