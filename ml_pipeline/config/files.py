@@ -9,7 +9,7 @@ import yaml
 
 from ml_pipeline.config.conversion import convert
 from ml_pipeline.config.errors import UserError, did_you_mean
-from ml_pipeline.config.settings import flatten, hints_of
+from ml_pipeline.config.settings import hints_of
 
 
 def read_settings(path: Path, settings_class: type) -> dict[str, Any]:

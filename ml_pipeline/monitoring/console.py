@@ -1,0 +1,17 @@
+"""The lines that a training run opens with."""
+
+
+def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
+    """How the environments are stepped; n_workers 0 is in the trainer's own process.
+
+    >>> print(banner(n_envs=8, n_workers=2, start_method="forkserver"))
+    🚀 Using 8 parallel environments for training
+       Start method: forkserver · 2 workers
+    >>> print(banner(n_envs=8, n_workers=0, start_method=None))
+    🚀 Using 8 parallel environments for training
+       In the trainer's process · no workers
+    """
+    environments = "1 environment" if n_envs == 1 else f"{n_envs} parallel environments"
+    workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
+    how = f"Start method: {start_method} · {workers}" if n_workers else "In the trainer's process · no workers"
+    return f"🚀 Using {environments} for training\n   {how}"

@@ -1,0 +1,68 @@
+"""A text file that grows by whole lines, and that a resumed run can cut back to where it goes on."""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ml_pipeline.config.errors import UserError
+
+
+def read_lines(path: Path) -> list[str]:
+    """The whole lines of a file, none where it is missing; a last line that a power cut tore is left out."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    return text.split("\n")[:-1]
+
+
+class LineFile:
+    """An open file of lines. A line is on its way to the disk when `append` returns, not only in our memory."""
+
+    def __init__(self, path: Path, lines: Iterable[str] = (), *, replace: bool) -> None:
+        """Begin with `lines`, in place of a file that is there (`replace`), else in a file that is new.
+
+        Raises UserError where the file cannot be written, or is there and must not be.
+        """
+        self._path = path
+        try:
+            if replace:
+                _write_in_one_go(path, lines)
+            self._file = path.open("a" if replace else "x", encoding="utf-8", newline="\n")
+        except FileExistsError as error:
+            raise UserError(
+                f"{path} is there already and would be lost; resume its run, or choose another folder."
+            ) from error
+        except OSError as error:
+            raise self._failure(error) from error
+        if not replace:
+            self.append(lines)
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Add lines. Raises UserError where the disk does not take them; the file is closed then."""
+        try:
+            self._file.writelines(f"{line}\n" for line in lines)
+            self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # it tries to flush once more
+                self._file.close()
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _failure(self, error: OSError) -> UserError:
+        return UserError(f"{self._path} cannot be written: {error.strerror}; make room, or choose another folder.")
+
+
+def _write_in_one_go(path: Path, lines: Iterable[str]) -> None:
+    """A power cut leaves the old file or the new one."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

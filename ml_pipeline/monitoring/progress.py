@@ -1,0 +1,119 @@
+"""What a person sees while training: a bar on a terminal, a line now and then elsewhere, and a block of figures."""
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TextIO
+
+from tqdm import tqdm
+
+from ml_pipeline.monitoring.sink import EpisodeRecord
+
+
+class _Bar(tqdm):
+    """tqdm without a thread of its own, since workers may be started by fork at any time."""
+
+    monitor_interval = 0
+
+
+_Bar.set_lock(threading.RLock())  # tqdm's own is one between processes
+
+
+class Progress:
+    """Shows steps per second and the time left, and every few iterations how the episodes go."""
+
+    def __init__(
+        self,
+        *,
+        total_iterations: int,
+        total_steps: int,
+        n_envs: int,
+        first_step: int = 0,
+        block_interval: int = 10,
+        line_interval_s: float = 10.0,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """first_step: where a resumed run goes on. block_interval: iterations between two blocks; the last one has its
+        own. line_interval_s: seconds between two lines where `out`, stdout by default, is no terminal.
+        """
+        self._total_iterations = total_iterations
+        self._total_steps = total_steps
+        self._n_envs = n_envs
+        self._first_step = first_step
+        self._block_interval = block_interval
+        self._line_interval_s = line_interval_s
+        self._out = out or sys.stdout
+        self._clock = clock
+        self._started_s = self._line_s = clock()
+        self._bar = _Bar(
+            total=total_steps,
+            initial=first_step,
+            unit=" steps",
+            file=self._out,
+            disable=not self._out.isatty(),
+            dynamic_ncols=True,
+        )
+
+    def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
+        """Show one iteration."""
+        iteration, step = int(metrics["time/iteration"]), int(metrics["time/global_step"])
+        if self._bar.disable:
+            self._line_now_and_then(iteration, step)
+        else:
+            self._bar.update(step - self._bar.n)
+        if iteration % self._block_interval == 0 or iteration == self._total_iterations:
+            self.say(episode_block(metrics, total_iterations=self._total_iterations, n_envs=self._n_envs))
+
+    def say(self, text: str) -> None:
+        """Print above the bar."""
+        _Bar.write(text, file=self._out)
+        self._out.flush()
+
+    def close(self) -> None:
+        """Leave the bar as it is and go on below it; may be called twice."""
+        self._bar.close()
+
+    def _line_now_and_then(self, iteration: int, step: int) -> None:
+        now_s = self._clock()
+        if now_s - self._line_s < self._line_interval_s:
+            return
+        self._line_s = now_s
+        steps_per_second = (step - self._first_step) / (now_s - self._started_s)
+        left = timedelta(seconds=round((self._total_steps - step) / steps_per_second))
+        self.say(
+            f"Episode {iteration}/{self._total_iterations}  |  {step:,}/{self._total_steps:,} steps  |  "
+            f"{steps_per_second:,.0f} steps/s  |  {left} left"
+        )
+
+
+def episode_block(metrics: Mapping[str, float], *, total_iterations: int, n_envs: int) -> str:
+    """Three lines about the episodes that ended in an iteration; dashes where none did.
+
+    >>> print(episode_block(
+    ...     {"time/iteration": 10, "rollout/episode_return": 123.45, "rollout/episode_length": 234.0,
+    ...      "rollout/mean_return_100": 120.12, "rollout/n_completed_episodes": 3},
+    ...     total_iterations=1000, n_envs=8))
+    Episode 10/1000
+      Reward:   123.45  |  Length:  234  |  Mean(100):   120.12
+      n_completed_episodes: 3  |  n_envs: 8
+    """
+    reward, length = metrics["rollout/episode_return"], metrics["rollout/episode_length"]
+    mean = metrics["rollout/mean_return_100"]
+    return (
+        f"Episode {int(metrics['time/iteration'])}/{total_iterations}\n"
+        f"  Reward:{_reward(reward):>9}  |  Length:{_or_dash(length, '.0f'):>5}  |  Mean(100):{_reward(mean):>9}\n"
+        f"  n_completed_episodes: {int(metrics['rollout/n_completed_episodes'])}  |  n_envs: {n_envs}"
+    )
+
+
+def _reward(value: float) -> str:
+    """Two decimals; four where it is small, as the logarithmic returns of a market are."""
+    return _or_dash(value, ".4f" if abs(value) < 1 else ".2f")
+
+
+def _or_dash(value: float, decimals: str) -> str:
+    return format(value, decimals) if math.isfinite(value) else "-"

@@ -1,0 +1,118 @@
+"""A terminal shows a bar, anything else a line now and then; the block reads the same on both."""
+
+import io
+import math
+import threading
+
+import pytest
+
+from ml_pipeline.monitoring.progress import Progress, episode_block
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 50.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def figures(iteration: int, **others: float) -> dict[str, float]:
+    return {
+        "time/iteration": iteration,
+        "time/global_step": 1000 * iteration,
+        "rollout/episode_return": 123.45,
+        "rollout/episode_length": 234.0,
+        "rollout/mean_return_100": 120.12,
+        "rollout/n_completed_episodes": 3,
+        **others,
+    }
+
+
+def test_the_block_reads_as_agreed():
+    assert episode_block(figures(10), total_iterations=1000, n_envs=8) == (
+        "Episode 10/1000\n"
+        "  Reward:   123.45  |  Length:  234  |  Mean(100):   120.12\n"
+        "  n_completed_episodes: 3  |  n_envs: 8"
+    )
+
+
+def test_the_block_has_dashes_where_no_episode_has_ended():
+    none = {"rollout/episode_return": math.nan, "rollout/episode_length": math.nan}
+    block = episode_block(
+        figures(1, **none, **{"rollout/mean_return_100": math.nan, "rollout/n_completed_episodes": 0}),
+        total_iterations=5,
+        n_envs=1,
+    )
+    assert block == (
+        "Episode 1/5\n"
+        "  Reward:        -  |  Length:    -  |  Mean(100):        -\n"
+        "  n_completed_episodes: 0  |  n_envs: 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(-0.01234, "  -0.0123"), (0.0, "   0.0000"), (-21.0, "   -21.00"), (12345678.9, "12345678.90")]
+)
+def test_small_returns_show_four_decimals(value, shown):
+    block = episode_block(figures(1, **{"rollout/episode_return": value}), total_iterations=1, n_envs=1)
+    assert f"Reward:{shown}  |" in block
+
+
+def test_where_there_is_no_terminal_a_line_comes_at_intervals():
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(total_iterations=100, total_steps=100_000, n_envs=8, first_step=2000, out=out, clock=clock)
+    for iteration, seconds in ((3, 4.0), (4, 9.9), (5, 10.0), (6, 19.9), (7, 25.0)):
+        clock.now_s = 50.0 + seconds
+        progress.write(figures(iteration), [])
+    progress.close()
+    # After 10 s: 5,000 - 2,000 steps are 300 a second, so the 95,000 left take 317 s = 5:17.
+    # After 25 s, the first 10 s or more later: 5,000 are 200 a second, so 93,000 take 465 s = 7:45.
+    assert out.getvalue().splitlines() == [
+        "Episode 5/100  |  5,000/100,000 steps  |  300 steps/s  |  0:05:17 left",
+        "Episode 7/100  |  7,000/100,000 steps  |  200 steps/s  |  0:07:45 left",
+    ]
+
+
+def test_the_block_comes_at_its_interval_and_after_the_last_iteration():
+    out = io.StringIO()
+    progress = Progress(total_iterations=7, total_steps=7000, n_envs=1, block_interval=3, out=out, clock=Clock())
+    for iteration in range(1, 8):
+        progress.write(figures(iteration), [])
+    progress.close()
+    blocks = [line for line in out.getvalue().splitlines() if line.startswith("Episode")]
+    assert blocks == ["Episode 3/7", "Episode 6/7", "Episode 7/7"]
+
+
+def test_a_terminal_shows_steps_a_second_and_the_bar_outlives_a_block():
+    out = Terminal()
+    progress = Progress(total_iterations=4, total_steps=4000, n_envs=8, block_interval=2, out=out)
+    for iteration in range(1, 4):
+        progress.write(figures(iteration), [])
+    progress.close()
+    progress.close()
+    shown = out.getvalue()
+    before, block, after = shown.partition("Episode 2/4\n")
+    assert block
+    assert "0/4000" in before
+    assert "3000/4000" in after
+    assert "steps/s" in after
+
+
+def test_a_resumed_run_goes_on_in_the_bar():
+    out = Terminal()
+    progress = Progress(total_iterations=4, total_steps=4000, n_envs=8, first_step=3000, out=out)
+    assert " 75%" in out.getvalue()
+    progress.close()
+
+
+def test_the_bar_starts_no_thread():
+    before = threading.active_count()
+    progress = Progress(total_iterations=4, total_steps=4000, n_envs=8, out=Terminal())
+    assert threading.active_count() == before
+    progress.close()
