@@ -1,0 +1,69 @@
+"""Checkpoints on disk: a power cut leaves the old one or the new one, and reading one runs no code of its own."""
+
+import contextlib
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ml_pipeline.config.errors import UserError
+
+FORMAT = "ml-pipeline checkpoint"
+VERSION = 1
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write tensors and plain values to `path`, whole or not at all; what was there stays until the new one is safe.
+
+    Raises UserError where the folder cannot be written or the disk is full.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        kept = " The checkpoint before it is untouched." if path.is_file() else ""
+        raise UserError(f"Cannot write the checkpoint {path}: {_reason(error)}.{kept}") from error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """What `save_checkpoint` was given. Raises UserError where there is none, or it is cut short or something else."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a checkpoint in it, such as {path / 'latest.pt'}.")
+    if not path.is_file():
+        raise UserError(f"There is no checkpoint {path}.")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise UserError(
+            f"{path} cannot be read as a checkpoint: it is cut short, damaged or something else."
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise UserError(f"{path} is not a checkpoint of this program.")
+    if state["version"] != VERSION:
+        raise UserError(f"{path} has checkpoint version {state['version']}, but this program reads {VERSION}.")
+    return state
+
+
+def _sync_folder(folder: Path) -> None:
+    # The renaming itself must reach the disk; not every system lets a folder be opened.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    strerror = getattr(error, "strerror", None)
+    return strerror.lower() if strerror else str(error).splitlines()[0]

@@ -1,0 +1,103 @@
+"""Running normalization of observations and rewards.
+
+Statistics are float64 and move only in `update`: an update of the policy and an evaluation see them frozen because
+they never call it. Both save into a checkpoint with `state_dict`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class RunningMoments:
+    """Mean and variance of a stream of batches, merged exactly.
+
+    Source: Chan, Golub and LeVeque 1979, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.mean = np.zeros(size)
+        self.variance = np.ones(size)
+        self.count = 0
+
+    def update(self, batch: Array) -> None:
+        """Merge a batch, float (B, size)."""
+        n = len(batch)
+        batch_mean = batch.mean(axis=0, dtype=np.float64)
+        difference = batch_mean - self.mean
+        total = self.count + n
+        squares = self.variance * self.count + ((batch - batch_mean) ** 2).sum(axis=0)
+        self.variance = (squares + difference**2 * (self.count * n / total)) / total
+        self.mean = self.mean + difference * (n / total)
+        self.count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean.tolist(), "variance": self.variance.tolist(), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean = np.asarray(state["mean"], dtype=np.float64)
+        self.variance = np.asarray(state["variance"], dtype=np.float64)
+        self.count = int(state["count"])
+
+
+class ObservationNormalizer:
+    """Scales each component of an observation to mean 0 and deviation 1, and clips it."""
+
+    def __init__(self, size: int, *, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+        self.moments = RunningMoments(size)
+        self._clip = clip
+        self._epsilon = epsilon
+        self._refresh()
+
+    def update(self, observations: Array) -> None:
+        """Learn from float32 (N, D)."""
+        self.moments.update(observations)
+        self._refresh()
+
+    def __call__(self, observations: Array) -> Array:
+        """Float32 (..., D) in, a new float32 (..., D) out."""
+        scaled = (observations - self._shift) * self._scale
+        return np.clip(scaled, -self._clip, self._clip, out=scaled)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.moments.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.moments.load_state_dict(state)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._shift = self.moments.mean.astype(np.float32)
+        self._scale = (1.0 / np.sqrt(self.moments.variance + self._epsilon)).astype(np.float32)
+
+
+class RewardScaler:
+    """Divides rewards by the deviation of the discounted return; subtracts nothing, so no reward changes its sign.
+
+    The discounted return of an environment is forgotten where its episode ends.
+    Source: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, arXiv:2005.12729, section 3.
+    """
+
+    def __init__(self, num_envs: int, *, gamma: float, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+        self._returns = np.zeros(num_envs)
+        self._moments = RunningMoments(1)
+        self._gamma = gamma
+        self._clip = clip
+        self._epsilon = epsilon
+
+    def __call__(self, rewards: Array, done: Array) -> Array:
+        """Learn from one step's rewards, float (N,), and return them scaled, float (N,); done: bool (N,)."""
+        self._returns = self._returns * self._gamma + rewards
+        self._moments.update(self._returns[:, None])
+        self._returns[done] = 0.0
+        deviation = np.sqrt(self._moments.variance[0] + self._epsilon)
+        return np.clip(rewards / deviation, -self._clip, self._clip)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"moments": self._moments.state_dict(), "returns": self._returns.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._moments.load_state_dict(state["moments"])
+        self._returns = np.asarray(state["returns"], dtype=np.float64)

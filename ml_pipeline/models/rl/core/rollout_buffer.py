@@ -1,0 +1,85 @@
+"""What one rollout leaves behind. T steps, N environments, D observation size."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+Array = np.ndarray
+
+
+class RolloutBuffer:
+    """Storage for T steps in N environments, reused by every rollout; `position` counts the steps that are filled.
+
+    observations: float32 (T + 1, N, D), normalized; row t is what the action of step t was chosen on, and row T is
+    what the next rollout begins with. noise: what its actions are drawn from, for all steps ahead. rewards: float32
+    (T, N), scaled. terminated, truncated: bool (T, N). final_observations: what a truncated episode ended on, as
+    (t, environment, normalized observation) triples; only there does an advantage need one.
+    """
+
+    def __init__(self, n_steps: int, num_envs: int, observation_size: int) -> None:
+        self.n_steps = n_steps
+        self.observations = np.zeros((n_steps + 1, num_envs, observation_size), dtype=np.float32)
+        self.rewards = np.zeros((n_steps, num_envs), dtype=np.float32)
+        self.terminated = np.zeros((n_steps, num_envs), dtype=bool)
+        self.truncated = np.zeros((n_steps, num_envs), dtype=bool)
+        self.actions: Array | None = None
+        self.noise: Array | None = None
+        self.final_observations: list[tuple[int, int, Array]] = []
+        self.position = n_steps
+
+    @property
+    def full(self) -> bool:
+        return self.position == self.n_steps
+
+    def start(self, noise: Array) -> None:
+        """Begin a rollout on the observations that the last one ended with."""
+        self.observations[0] = self.observations[self.position]
+        self.noise = noise
+        self.final_observations = []
+        self.position = 0
+
+    def store(self, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_obs: Array) -> None:
+        """Keep one step; all arrays are copied."""
+        t = self.position
+        if self.actions is None:
+            self.actions = np.zeros((self.n_steps, *actions.shape), dtype=actions.dtype)
+        self.actions[t] = actions
+        self.rewards[t] = rewards
+        self.terminated[t] = terminated
+        self.truncated[t] = truncated
+        self.observations[t + 1] = next_obs
+        self.position = t + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The filled part as tensors; between two rollouts that is only the observations to begin with."""
+        t = 0 if self.full else self.position
+        first = self.position if self.full else 0
+        return {
+            "position": t,
+            "observations": torch.from_numpy(self.observations[first : self.position + 1].copy()),
+            "rewards": torch.from_numpy(self.rewards[:t].copy()),
+            "terminated": torch.from_numpy(self.terminated[:t].copy()),
+            "truncated": torch.from_numpy(self.truncated[:t].copy()),
+            "actions": None if self.full or self.actions is None else torch.from_numpy(self.actions[:t].copy()),
+            "noise": None if self.full or self.noise is None else torch.from_numpy(self.noise.copy()),
+            "final_observations": [(s, i, torch.from_numpy(obs.copy())) for s, i, obs in self.final_observations],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        t = state["position"]
+        if state["noise"] is None:
+            self.position = self.n_steps
+            self.observations[self.n_steps] = state["observations"][0].numpy()
+            return
+        self.position = t
+        self.observations[: t + 1] = state["observations"].numpy()
+        self.rewards[:t] = state["rewards"].numpy()
+        self.terminated[:t] = state["terminated"].numpy()
+        self.truncated[:t] = state["truncated"].numpy()
+        self.noise = state["noise"].numpy()
+        self.final_observations = [(s, i, obs.numpy()) for s, i, obs in state["final_observations"]]
+        if state["actions"] is not None:
+            actions = state["actions"].numpy()
+            self.actions = np.zeros((self.n_steps, *actions.shape[1:]), dtype=actions.dtype)
+            self.actions[:t] = actions
