@@ -1,0 +1,127 @@
+"""Distributions of actions. B samples, P parameters of the distribution, A action size.
+
+Choosing an action happens in NumPy, from noise drawn ahead; log-probabilities and entropies happen in torch. Their
+derivatives stand here in closed form beside them: autograd is what the tests hold them against.
+"""
+
+import math
+from typing import Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
+
+Array = np.ndarray
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class ActionDistribution(Protocol):
+    """What a policy needs of a distribution; `parameters` is what the network gives, float32 (B, P)."""
+
+    num_parameters: int
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Noise for `sample`, float32 (*shape, ...): one draw for each action."""
+
+    def sample(self, parameters: Array, noise: Array) -> Array:
+        """Actions (B, ...) that these parameters and this noise give."""
+
+    def mode(self, parameters: Array) -> Array:
+        """The likeliest actions (B, ...)."""
+
+    def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies, each (B,)."""
+
+    def backward(self, parameters: Tensor, actions: Tensor, d_log_probs: Tensor, d_entropy: float) -> Tensor:
+        """The loss's derivative by the parameters, (B, P), in closed form.
+
+        d_log_probs: its derivative by each log-probability, (B,); d_entropy: by each entropy, the same for all.
+        Derivatives by the distribution's own weights are added to their `.grad`.
+        """
+
+
+class Categorical(nn.Module):
+    """One of A choices; the parameters are logits. Actions are int64 (B,)."""
+
+    def __init__(self, num_choices: int) -> None:
+        super().__init__()
+        self.num_parameters = num_choices
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        return generator.random(shape, dtype=np.float32)
+
+    def sample(self, parameters: Array, noise: Array) -> Array:
+        # Inverse of the cumulative distribution: one uniform number an action.
+        weights = np.exp(parameters - parameters.max(axis=1, keepdims=True))
+        cumulative = weights.cumsum(axis=1)
+        chosen = (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
+        return np.minimum(chosen, self.num_parameters - 1)  # noise rounded up to 1 would choose one too many
+
+    def mode(self, parameters: Array) -> Array:
+        return parameters.argmax(axis=1)
+
+    def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(parameters, dim=1)
+        log_probs = log_p.gather(1, actions[:, None]).squeeze(1)
+        return log_probs, -(log_p.exp() * log_p).sum(dim=1)
+
+    def backward(self, parameters: Tensor, actions: Tensor, d_log_probs: Tensor, d_entropy: float) -> Tensor:
+        # d log p[a] / d logits = onehot(a) - p;  d H / d logits = -p (log p + H)
+        log_p = torch.log_softmax(parameters, dim=1)
+        p = log_p.exp()
+        d_parameters = p * -d_log_probs[:, None]
+        d_parameters.scatter_add_(1, actions[:, None], d_log_probs[:, None])
+        if d_entropy:
+            entropies = -(p * log_p).sum(dim=1, keepdim=True)
+            d_parameters.sub_(p * (log_p + entropies), alpha=d_entropy)
+        return d_parameters
+
+
+class DiagonalGaussian(nn.Module):
+    """A real numbers, independent given the state; the parameters are means, the deviation does not see the state.
+
+    Actions are float32 (B, A) and unclipped: clipping is the environment's matter, not the distribution's.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.num_parameters = size
+        self.log_std = nn.Parameter(torch.zeros(size))
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        return generator.standard_normal((*shape, self.num_parameters), dtype=np.float32)
+
+    def sample(self, parameters: Array, noise: Array) -> Array:
+        return parameters + np.exp(self.log_std.detach().cpu().numpy()) * noise
+
+    def mode(self, parameters: Array) -> Array:
+        return parameters
+
+    def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        z = (actions - parameters) * torch.exp(-self.log_std)
+        log_probs = -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(dim=1)
+        entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum()
+        return log_probs, entropy.expand(len(parameters))
+
+    def backward(self, parameters: Tensor, actions: Tensor, d_log_probs: Tensor, d_entropy: float) -> Tensor:
+        # d log p / d mean = z / std;  d log p / d log_std = z^2 - 1;  d H / d log_std = 1
+        inverse_std = torch.exp(-self.log_std)
+        z = (actions - parameters) * inverse_std
+        weighted = z * d_log_probs[:, None]
+        assert self.log_std.grad is not None
+        self.log_std.grad += (weighted * z).sum(dim=0) - d_log_probs.sum() + d_entropy * len(parameters)
+        return weighted.mul_(inverse_std)
+
+
+def distribution_for(space: spaces.Space) -> Categorical | DiagonalGaussian:
+    """The distribution over actions of this (single) space. Raises UnsupportedSpace where there is none."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n))
+    if isinstance(space, spaces.Box):
+        return DiagonalGaussian(int(np.prod(space.shape)))
+    raise UnsupportedSpace(
+        f"There is no distribution for actions of {type(space).__name__}; Discrete and Box have one."
+    )

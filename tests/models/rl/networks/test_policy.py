@@ -1,0 +1,64 @@
+"""Acting, and loading what was saved for something else."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.networks.policy import Policy
+
+OBSERVATIONS = spaces.Box(-1, 1, (3,))
+ACTIONS = spaces.Discrete(3, start=4)
+
+
+def make(observation_space=OBSERVATIONS, action_space=ACTIONS, **kwargs):
+    return Policy(observation_space, action_space, hidden_sizes=(8,), **kwargs)
+
+
+def test_acting_gives_actions_of_the_space():
+    for space in (spaces.Discrete(3, start=4), spaces.Box(-0.1, 0.1, (2, 2))):
+        policy = make(action_space=space)
+        for generator in (None, np.random.default_rng(0)):
+            action = policy.act(OBSERVATIONS.sample(), generator=generator)
+            assert space.contains(action)
+
+
+def test_acting_alone_is_acting_in_a_batch():
+    space = spaces.Dict(a=spaces.Discrete(3), b=OBSERVATIONS)
+    space.seed(0)
+    policy = make(observation_space=space, action_space=spaces.Box(-9, 9, (2,)))
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    policy.normalizer.update(np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32))
+    sample = space.sample()
+    encoded = np.concatenate([np.eye(3)[sample["a"]], sample["b"]]).astype(np.float32)[None]
+    with torch.no_grad():
+        expected, _ = policy.network(torch.from_numpy(policy.normalizer(encoded)))
+    np.testing.assert_allclose(policy.act(sample), expected[0].clamp(-9, 9).numpy(), rtol=1e-5)
+
+
+def test_a_saved_policy_acts_the_same():
+    policy, other = make(seed=1), make(seed=2)
+    policy.normalizer.update(np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32))
+    other.load_state_dict(policy.state_dict())
+    for _ in range(5):
+        observation = OBSERVATIONS.sample()
+        assert policy.act(observation) == other.act(observation)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"observation_space": spaces.Box(-1, 1, (4,))}, r"observation space Box\(3,\), but here it is Box\(4,\)"),
+        ({"action_space": spaces.Discrete(2)}, r"action space Discrete\(3, start=4\), but here it is Discrete\(2\)"),
+        ({"normalize_obs": False}, "observation normalization on, but here it is off"),
+    ],
+)
+def test_what_a_saved_policy_does_not_fit_is_named_and_nothing_changed(changed, sentence):
+    policy = make(**changed)
+    before = [parameter.clone() for parameter in policy.network.parameters()]
+    with pytest.raises(UserError, match=sentence):
+        policy.load_state_dict(make(seed=5).state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.network.parameters(), strict=True))
