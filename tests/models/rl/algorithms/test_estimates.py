@@ -1,0 +1,54 @@
+"""What an update learns from, against the networks and GAE called by hand."""
+
+import math
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.models.rl.algorithms.estimates import estimate, explained_variance
+from ml_pipeline.models.rl.core.gae import compute_gae
+from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
+from ml_pipeline.models.rl.networks.policy import Policy
+
+N_STEPS, NUM_ENVS = 5, 3
+
+
+def test_truncation_bootstraps_from_final_obs():
+    rng = np.random.default_rng(0)
+    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), hidden_sizes=(4,), normalize_obs=False)
+    buffer = RolloutBuffer(N_STEPS, NUM_ENVS, 2)
+    buffer.observations[N_STEPS] = rng.normal(size=(NUM_ENVS, 2))
+    buffer.start(rng.random((N_STEPS, NUM_ENVS), dtype=np.float32))
+    final = rng.normal(size=2).astype(np.float32)
+    for t in range(N_STEPS):
+        terminated = np.array([t == 1, False, False])
+        truncated = np.array([False, t == 2, False])
+        next_obs = rng.normal(size=(NUM_ENVS, 2)).astype(np.float32)
+        buffer.store(rng.integers(2, size=NUM_ENVS), rng.normal(size=NUM_ENVS), terminated, truncated, next_obs)
+        if t == 2:
+            buffer.final_observations.append((2, 1, final))
+    batch, explained = estimate(buffer, policy.network, gamma=0.9, gae_lambda=0.8)
+
+    def value(observation):
+        with torch.no_grad():
+            return policy.network.critic(torch.from_numpy(observation)).item()
+
+    values = np.array([[value(o) for o in row] for row in buffer.observations], np.float32)
+    next_values = values[1:].copy()
+    next_values[2, 1] = value(final)
+    done = buffer.terminated | buffer.truncated
+    advantages, returns = compute_gae(
+        buffer.rewards, values[:-1], next_values, buffer.terminated, done, gamma=0.9, gae_lambda=0.8
+    )
+    np.testing.assert_allclose(batch.inputs.advantages.view(N_STEPS, NUM_ENVS), advantages, atol=1e-6)
+    np.testing.assert_allclose(batch.inputs.returns.view(N_STEPS, NUM_ENVS), returns, atol=1e-6)
+    np.testing.assert_allclose(batch.inputs.old_values.view(N_STEPS, NUM_ENVS), values[:-1], atol=1e-6)
+    assert math.isclose(explained, explained_variance(values[:-1], returns), abs_tol=1e-5)
+
+
+def test_explained_variance():
+    returns = np.array([1.0, 2.0, 3.0])
+    assert explained_variance(returns, returns) == 1.0
+    assert explained_variance(np.full(3, 9.0), returns) == 0.0
+    assert math.isnan(explained_variance(returns, np.ones(3)))
