@@ -14,6 +14,7 @@ from ml_pipeline.config.flags import read_flags
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build
+from ml_pipeline.trading.settings import TradingConfig
 
 SETTINGS_FILE = "config.yaml"
 LATEST_CHECKPOINT = "latest.pt"
@@ -25,6 +26,7 @@ class TrainConfig:
 
     run: RunConfig = field(default_factory=RunConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    trading: TradingConfig = field(default_factory=TradingConfig)
 
     def __post_init__(self) -> None:
         self.ppo.check_batch(self.run.n_envs)

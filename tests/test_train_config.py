@@ -210,7 +210,7 @@ def test_the_written_config_is_plain_yaml_with_every_setting(tmp_path):
     assert flat["learning_rate"] == 0.0003
 
 
-HEAVY = {"torch", "gymnasium", "numpy", "polars", "matplotlib"}
+HEAVY = {"torch", "gymnasium", "polars", "matplotlib"}
 PARSE = f"""
 import sys
 from ml_pipeline.config.errors import user_errors_exit

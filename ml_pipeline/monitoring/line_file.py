@@ -23,23 +23,19 @@ class LineFile:
     """An open file of lines. A line is on its way to the disk when `append` returns, not only in our memory."""
 
     def __init__(self, path: Path, lines: Iterable[str] = (), *, replace: bool) -> None:
-        """Begin with `lines`, in place of a file that is there (`replace`), else in a file that is new.
+        """Begin with `lines`, and unless `replace` only where no other lines would be lost.
 
-        Raises UserError where the file cannot be written, or is there and must not be.
+        Raises UserError where the file cannot be written, or holds other lines and must be kept.
         """
         self._path = path
+        lines = list(lines)
+        if not replace and read_lines(path) not in ([], lines):
+            raise UserError(f"{path} is there already and would be lost; resume its run, or choose another folder.")
         try:
-            if replace:
-                _write_in_one_go(path, lines)
-            self._file = path.open("a" if replace else "x", encoding="utf-8", newline="\n")
-        except FileExistsError as error:
-            raise UserError(
-                f"{path} is there already and would be lost; resume its run, or choose another folder."
-            ) from error
+            _write_in_one_go(path, lines)
+            self._file = path.open("a", encoding="utf-8", newline="\n")
         except OSError as error:
             raise self._failure(error) from error
-        if not replace:
-            self.append(lines)
 
     def append(self, lines: Iterable[str]) -> None:
         """Add lines. Raises UserError where the disk does not take them; the file is closed then."""

@@ -23,6 +23,12 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path):
     assert (tmp_path / "x").read_text() == "precious\n"
 
 
+def test_a_run_that_wrote_nothing_but_its_first_lines_does_not_stand_in_the_way(tmp_path):
+    LineFile(tmp_path / "x", ["header"], replace=False).close()
+    LineFile(tmp_path / "x", ["header"], replace=False).close()
+    assert read_lines(tmp_path / "x") == ["header"]
+
+
 def test_replacing_leaves_the_given_lines_and_no_other_file(tmp_path):
     (tmp_path / "x").write_text("old\n")
     file = LineFile(tmp_path / "x", ["new"], replace=True)

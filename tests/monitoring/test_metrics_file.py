@@ -40,7 +40,9 @@ def test_what_is_no_number_is_null(tmp_path):
 
 
 def test_a_new_run_does_not_overwrite_an_earlier_one(tmp_path):
-    MetricsFile(tmp_path / "metrics.jsonl").close()
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.write(figures(1), [])
+    file.close()
     with pytest.raises(UserError, match="is there already"):
         MetricsFile(tmp_path / "metrics.jsonl")
 
