@@ -24,11 +24,12 @@ def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) ->
 
 
 def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
-    """Buys an equal part of each asset at the first chance there is, late listings when they come, and holds."""
+    """Buys equal parts of the assets that are listed when the run begins, as soon as each trades, and holds them."""
     rules = replace(env.rules, action_mode="discrete")
-    holder = StatefulTradingEnv(env.market, rules, window=env.window)
+    listed = env.market.close[env.window - 1] > 0
+    holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
     long = rules.positions.index(1)
-    n_assets = len(env.market.symbols)
+    n_assets = int(listed.sum())
     action = long if n_assets == 1 else np.full(n_assets, long)
     return run_policy(holder, lambda _: action)
 

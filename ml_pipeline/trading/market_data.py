@@ -25,6 +25,7 @@ class MarketData:
     Where it has none, prices are NaN before the asset's first bar, and its last close (volume 0) after it, so that a
     position can be valued; nothing is ever filled backwards or from another asset.
     notices: one sentence for each thing that was found and mended; none means that nothing was changed.
+    source: where it came from, as sentences name it.
     """
 
     symbols: tuple[str, ...]
@@ -37,6 +38,7 @@ class MarketData:
     tradable: NDArray[np.bool_]
     calendar: Calendar
     notices: tuple[str, ...] = ()
+    source: str = "the market"
 
     shared_between_environments: ClassVar[bool] = True
 
@@ -72,6 +74,7 @@ def market_from_arrays(
     low: ArrayLike | None = None,
     volume: ArrayLike | None = None,
     notices: Sequence[str] = (),
+    source: str = "the market",
 ) -> MarketData:
     """A market of arrays, (T,) or (T, A); a bar whose close is NaN does not exist for that asset.
 
@@ -107,6 +110,7 @@ def market_from_arrays(
         tradable=tradable,
         calendar=infer_calendar(stamps),
         notices=tuple(said),
+        source=source,
         **filled,
     )
 

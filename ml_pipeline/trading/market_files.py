@@ -1,8 +1,241 @@
-from collections.abc import Sequence
-from pathlib import Path
+"""Market data from CSV and Parquet files, checked cell by cell; what cannot be used is named with its row."""
 
-from ml_pipeline.trading.market_data import MarketData
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.market_columns import Layout, find_layout
+from ml_pipeline.trading.market_data import FloatArray, MarketData, market_from_arrays
+from ml_pipeline.trading.market_tables import Table, read_table
+from ml_pipeline.trading.market_times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_PRICES = ("open", "high", "low", "close")
+_SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
 
 
 def load_market(path: str | Path, *, symbols: Sequence[str] | None = None) -> MarketData:
-    raise NotImplementedError
+    """The market in a file, or in a folder with a file a symbol; of it the named `symbols`, in this order, or all.
+
+    A CSV or Parquet file holds one asset; or many, one below the other with a symbol column; or many side by side
+    (`BTC:close`). Columns and times go by their usual spellings (`market_columns`, `market_times`). Rows newest first
+    are sorted, prices adjusted where there is an adjusted close, each with a notice. Everything else that is wrong
+    raises UserError: one sentence with file, row (data rows from 1), symbol and remedy.
+    """
+    path = Path(path)
+    assets: dict[str, _Asset] = {}
+    for asset in (asset for file in _files(path) for asset in _assets_of(file)):
+        if asset.symbol in assets:
+            raise UserError(
+                f"{asset.symbol} is in {assets[asset.symbol].table.name} and in {asset.table.name}; keep one."
+            )
+        assets[asset.symbol] = asset
+    for symbol in symbols or ():
+        if symbol not in assets:
+            raise UserError(f'{path.name} has no symbol "{symbol}". {nearest(symbol, assets)}')
+    read = [_read_bars(assets[symbol]) for symbol in symbols or assets]
+
+    times = np.unique(np.concatenate([bars.times for bars in read]))
+    fields = {name: np.full((len(times), len(read)), np.nan) for name in (*_PRICES, "volume")}
+    for column, bars in enumerate(read):
+        rows = np.searchsorted(times, bars.times)
+        for name, values in fields.items():
+            values[rows, column] = bars.fields[name]
+    return market_from_arrays(
+        [bars.symbol for bars in read],
+        times,
+        fields["close"],
+        open=fields["open"],
+        high=fields["high"],
+        low=fields["low"],
+        volume=fields["volume"],
+        notices=list(dict.fromkeys(notice for bars in read for notice in bars.notices)),
+        source=path.name,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Asset:
+    """Where an asset's bars are: columns by meaning, and rows, in a table."""
+
+    symbol: str
+    table: Table
+    layout: Layout
+    fields: dict[str, str]
+    rows: NDArray[np.int64]
+    times: NDArray[np.datetime64]  # of every row of the table
+
+    def error(self, row: int, problem: str) -> UserError:
+        return UserError(f"{self.table.place(row)}: {problem}")
+
+
+@dataclass(frozen=True, eq=False)
+class _AssetBars:
+    symbol: str
+    times: NDArray[np.datetime64]
+    fields: dict[str, FloatArray]
+    notices: list[str]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise UserError(f"There is no market data at {path}; check the path.")
+    if path.is_file():
+        return [path]
+    files = sorted(p for p in path.iterdir() if p.is_file() and p.suffix.lower() in _SUFFIXES and p.name[0] != ".")
+    if not files:
+        raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one a symbol.")
+    return files
+
+
+def _assets_of(path: Path) -> Iterator[_Asset]:
+    """The assets that a file holds; their cells are not read yet."""
+    table = read_table(path)
+    layout = find_layout(table.frame.columns)
+    if not layout.fields:
+        raise UserError(
+            f"{table.name} has no price column; expected close, but it has: {_listed(table.frame.columns)}."
+        )
+    if not layout.time:
+        raise UserError(f"{table.name} has no time column; expected time, but it has: {_listed(table.frame.columns)}.")
+    times = _times_of(table, layout)
+    every_row = np.arange(table.frame.height)
+    if layout.symbol is None:
+        for symbol, fields in layout.fields.items():
+            yield _Asset(symbol or path.name.split(".")[0], table, layout, fields, every_row, times)
+        return
+    names = table.frame[layout.symbol].cast(str).str.strip_chars()
+    if (blank := np.flatnonzero((names.is_null() | (names == "")).to_numpy())).size:
+        raise UserError(f"{table.place(int(blank[0]))}: {layout.symbol} is empty; name the symbol or drop the row.")
+    for symbol in names.unique(maintain_order=True).to_list():
+        yield _Asset(symbol, table, layout, layout.fields[""], np.flatnonzero((names == symbol).to_numpy()), times)
+
+
+def _times_of(table: Table, layout: Layout) -> NDArray[np.datetime64]:
+    columns = [table.frame[name] for name in layout.time]
+    if len(columns) == 2:
+        clock = columns[1].cast(str)
+        joined = bool(clock.str.contains(r"^\s*\d{1,2}:\d\d").all())
+        columns = [columns[0].cast(str) + " " + clock] if joined else [columns[1]]
+    try:
+        times = parse_times(columns[0])
+    except AmbiguousTimesError as error:
+        raise UserError(
+            f"{table.name}: a time like {error} can be read with the day first or the month first, "
+            "and no row tells which; write 2024-01-31."
+        ) from error
+    if (unread := np.flatnonzero(np.isnat(times))).size:
+        row = int(unread[0])
+        cell = columns[0][row]
+        problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
+        raise UserError(f"{table.place(row)}: {problem}; mend or drop the row.")
+    return times
+
+
+def _read_bars(asset: _Asset) -> _AssetBars:
+    """The asset's bars in order of time, every cell checked."""
+    notices: list[str] = []
+    cells = {name: _numbers(asset, asset.table.frame[column]) for name, column in asset.fields.items()}
+    # In a wide table a row without any price is one where this asset has no bar; elsewhere it is a mistake.
+    wide = asset.layout.symbol is None and "" not in asset.layout.fields
+    prices = {name: cells[name] for name in (*_PRICES, "adjusted") if name in cells}
+    present = (
+        ~np.all([np.isnan(values) for values in prices.values()], axis=0) if wide else np.full(len(asset.rows), True)
+    )
+    asset = replace(asset, rows=asset.rows[present])
+    cells = {name: values[present] for name, values in cells.items()}
+    for name in prices:
+        _check_prices(asset, asset.fields[name], cells[name])
+
+    order = _order(asset, notices)
+    cells = {name: values[order] for name, values in cells.items()}
+    volume = _volume(asset, cells.pop("volume", None), order, notices)
+    factor = np.ones(len(order))
+    if "adjusted" in cells and not np.array_equal(cells["adjusted"], cells["close"]):
+        factor = cells["adjusted"] / cells["close"]
+        notices.append(f"{asset.table.name}: prices were adjusted to column {asset.fields['adjusted']}")
+    if missing := [name for name in _PRICES if name not in cells]:
+        notices.append(f"{asset.table.name}: no column for {', '.join(missing)}; the bar's close stands in")
+    fields = {name: cells.get(name, cells["close"]) * factor for name in _PRICES}
+    return _AssetBars(asset.symbol, asset.times[asset.rows[order]], {**fields, "volume": volume}, notices)
+
+
+def _numbers(asset: _Asset, column: "pl.Series") -> FloatArray:
+    """The column's cells in the asset's rows; NaN where empty."""
+    import polars as pl
+
+    cells = column.gather(asset.rows)
+    if not column.dtype.is_numeric():
+        text = cells.cast(pl.String).str.strip_chars()
+        text = text.set(text.str.to_lowercase().is_in(["", "na", "n/a", "null", "none", "-"]), None)
+        cells = text.cast(pl.Float64, strict=False)
+        if (unread := np.flatnonzero((cells.is_null() & text.is_not_null()).to_numpy())).size:
+            row = int(unread[0])
+            raise asset.error(
+                asset.rows[row],
+                f'{column.name} is "{text[row]}", which is not a number like 1234.56; mend or drop the row.',
+            )
+    return cells.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+def _check_prices(asset: _Asset, column: str, prices: FloatArray) -> None:
+    bad = np.flatnonzero(~(np.isfinite(prices) & (prices > 0)))
+    if bad.size:
+        row, price = asset.rows[bad[0]], prices[bad[0]]
+        whose = column if asset.symbol in column else f"{column} of {asset.symbol}"
+        if np.isnan(price):
+            raise asset.error(
+                row, f"{whose} is empty; drop the row, or write in the price that was known at that time."
+            )
+        raise asset.error(row, f"{whose} is {price:g}, but a price is positive and finite; mend or drop the row.")
+
+
+def _order(asset: _Asset, notices: list[str]) -> NDArray[np.int64]:
+    """What sorts the asset's rows by time: nothing, or their reversal with a notice."""
+    order = np.arange(len(asset.rows))
+    times = asset.times[asset.rows]
+    steps = np.diff(times)
+    backward = bool(steps.size) and np.median(steps.astype(np.int64)) < 0
+    if (same := np.flatnonzero(steps == np.timedelta64(0))).size:
+        row = asset.rows[same[0] + 1]
+        raise asset.error(row, f"a second bar of {asset.symbol} at {_time(asset.times[row])}; drop one of the two.")
+    if (wrong := np.flatnonzero((steps > np.timedelta64(0)) if backward else (steps < np.timedelta64(0)))).size:
+        row, before = asset.rows[wrong[0] + 1], asset.rows[wrong[0]]
+        where = f"{asset.symbol} at {_time(asset.times[row])} comes after {_time(asset.times[before])}"
+        raise asset.error(row, f"{where}, but the rows around run the other way; sort the rows by time.")
+    if backward:
+        notices.append(f"{asset.table.name}: rows were newest first; sorted")
+        return order[::-1]
+    return order
+
+
+def _volume(asset: _Asset, volume: FloatArray | None, order: NDArray[np.int64], notices: list[str]) -> FloatArray:
+    if volume is None:
+        notices.append(f"{asset.table.name}: no column for volume; taken as 0")
+        return np.zeros(len(order))
+    if (bad := np.flatnonzero((volume < 0) | np.isinf(volume))).size:
+        row = asset.rows[order[bad[0]]]
+        raise asset.error(
+            row, f"{asset.fields['volume']} is {volume[bad[0]]:g}, but a volume is finite and not negative."
+        )
+    if empty := int(np.isnan(volume).sum()):
+        notices.append(
+            f"{asset.table.name}: {asset.fields['volume']} of {asset.symbol} was empty in {empty:,} rows; taken as 0"
+        )
+    return np.nan_to_num(volume, nan=0.0)
+
+
+def _time(time: np.datetime64) -> str:
+    return str(time.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+
+
+def _listed(columns: Sequence[str]) -> str:
+    shown = ", ".join(columns[:12])
+    return shown + (", ..." if len(columns) > 12 else "")

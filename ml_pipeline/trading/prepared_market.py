@@ -41,6 +41,11 @@ class PreparedMarket:
         arrays = {name: getattr(self, name)[rows].copy() for name in ("times", "open", "close", "tradable", "features")}
         return replace(self, **arrays)
 
+    def assets(self, columns: NDArray[np.int64]) -> "PreparedMarket":
+        """The market of these assets alone; the features stay as they are."""
+        arrays = {name: getattr(self, name)[:, columns] for name in ("open", "close", "tradable")}
+        return replace(self, symbols=tuple(self.symbols[i] for i in columns), **arrays)
+
 
 def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureScaler) -> PreparedMarket:
     """Bar by bar what `market` and `features` hold, scaled by `scaler`."""

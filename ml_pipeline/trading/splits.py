@@ -25,31 +25,42 @@ def chronological_split(
     train_fraction: float = 0.7,
     validation_fraction: float = 0.15,
     embargo_bars: int = 0,
+    source: str = "the market",
 ) -> dict[str, Split]:
-    """The bars first_bar..n_bars-1 as "train", "validation" and "test", in this order of time, and as "all".
+    """The bars first_bar..n_bars-1 as "train", "validation" and "test", in this order of time.
 
-    first_bar: the first bar with complete features; those before it are the warm-up. The test split is what the
-    fractions leave. embargo_bars are left out before validation and before test, so that no label of one split touches
-    the next. Raises UserError where a split would have fewer than the 2 bars that one step needs.
+    first_bar: the first bar with a window of complete features; those before it are the warm-up. The test split is what
+    the fractions leave. embargo_bars are left out before validation and before test.
+    Raises UserError where a split would have fewer than the 2 bars that one step needs.
 
     >>> splits = chronological_split(10, 110, train_fraction=0.6, validation_fraction=0.2, embargo_bars=5)
     >>> [(s.name, s.start, s.stop) for s in splits.values()]
-    [('train', 10, 70), ('validation', 75, 90), ('test', 95, 110), ('all', 10, 110)]
+    [('train', 10, 70), ('validation', 75, 90), ('test', 95, 110)]
     """
     usable = n_bars - first_bar
     train_stop = first_bar + round(usable * train_fraction)
     validation_stop = first_bar + round(usable * (train_fraction + validation_fraction))
-    splits = (
-        Split("train", first_bar, train_stop),
-        Split("validation", train_stop + embargo_bars, validation_stop),
-        Split("test", validation_stop + embargo_bars, n_bars),
-        Split("all", first_bar, n_bars),
-    )
-    for split in splits:
-        if split.n_bars < 2:
-            raise UserError(
-                f"The {split.name} split would have {max(split.n_bars, 0)} of the {n_bars} bars, but a step needs 2: "
-                f"{first_bar} go to the warm-up of features and window; bring more bars, or shorten features, window "
-                "or embargo, or change the fractions."
-            )
-    return {split.name: split for split in splits}
+    splits = {
+        "train": Split("train", first_bar, train_stop),
+        "validation": Split("validation", train_stop + embargo_bars, validation_stop),
+        "test": Split("test", validation_stop + embargo_bars, n_bars),
+    }
+    for split in splits.values():
+        _require_a_step(split, first_bar, n_bars, source)
+    return splits
+
+
+def whole(first_bar: int, n_bars: int, *, source: str = "the market") -> Split:
+    """All bars from first_bar on, for a policy that was trained on other data. Raises UserError as above."""
+    split = Split("all", first_bar, n_bars)
+    _require_a_step(split, first_bar, n_bars, source)
+    return split
+
+
+def _require_a_step(split: Split, first_bar: int, n_bars: int, source: str) -> None:
+    if split.n_bars < 2:
+        raise UserError(
+            f"Of the {n_bars:,} bars of {source}, {min(first_bar, n_bars):,} are the warm-up of features and window, "
+            f"which leaves {max(split.n_bars, 0)} to the split {split.name}, but a step needs 2; bring more bars, "
+            "shorten features or window, or change fractions and embargo."
+        )

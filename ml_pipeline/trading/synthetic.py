@@ -49,6 +49,7 @@ def synthetic_market(seed: int = 0, n_bars: int = 12_000, n_symbols: int = 1) ->
         high=100.0 * np.exp(log_high),
         low=100.0 * np.exp(log_low),
         volume=volume,
+        source="the built-in market",
     )
 
 

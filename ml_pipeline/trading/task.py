@@ -1,10 +1,13 @@
 """Trading as a task for a trainer: from settings to environments to train on, and to an honest verdict at the end."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.baselines import Act, buy_and_hold, random_policies, run_policy
@@ -16,7 +19,7 @@ from ml_pipeline.trading.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.report import Evaluation, results_table, write_report
 from ml_pipeline.trading.scaling import FeatureScaler
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.splits import Split, chronological_split
+from ml_pipeline.trading.splits import Split, chronological_split, whole
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 from ml_pipeline.trading.synthetic import synthetic_market
 
@@ -24,9 +27,11 @@ from ml_pipeline.trading.synthetic import synthetic_market
 class TradingTask:
     """Loads the market, splits it by time, and scales its features by the training split alone.
 
-    market: in place of the one that `config` names. scaler: in place of one fitted here. seed: of the random policies
-    in an evaluation. notices: sentences about what the data needed, for the user to read.
+    name: what runs on it are called. market: in place of the one that `config` names. scaler: in place of one fitted
+    here. seed: of the random policies in an evaluation. notices: sentences about what the data needed, for the user.
     """
+
+    name = "trading"
 
     def __init__(
         self,
@@ -64,6 +69,15 @@ class TradingTask:
         """One pass through the "train", "validation" or "test" split, or through "all" bars."""
         return StatefulTradingEnv(self._bars_of(self.split(split)), self.rules, window=self.config.window)
 
+    def score(self, act: Act) -> float:
+        """ln(V_end / V_start) of a pass through the validation split: what the best policy is chosen by."""
+        equity = run_policy(self.evaluation_env("validation"), act)["equity"]
+        return float(np.log(equity[-1] / equity[0])) if equity[-1] > 0 else -math.inf
+
+    def report(self, act: Act, folder: Path) -> str:
+        """The verdict: one pass through the test split, its files written into `folder`, and a table to print."""
+        return str(self.evaluate(act, "test", folder)["table"])
+
     def evaluate(self, act: Act, split: str = "test", folder: str | Path | None = None) -> dict[str, Any]:
         """Run `act`, observation -> action, through a split, beside buy-and-hold and random policies.
 
@@ -85,14 +99,8 @@ class TradingTask:
 
     def split(self, name: str) -> Split:
         """The named split's bars. Raises UserError where there is none of that name, or the bars do not suffice."""
-        n_bars = self.market.n_bars
         if name == "all":
-            if n_bars - self._first_bar < 2:
-                raise UserError(
-                    f"The market has {n_bars:,} bars, but features and a window of {self.config.window} need "
-                    f"{self._first_bar + 2:,}; bring more bars, or shorten them."
-                )
-            return Split("all", self._first_bar, n_bars)
+            return whole(self._first_bar, self.market.n_bars, source=self.market.source)
         if name not in self._splits:
             raise UserError(f'There is no split "{name}". {nearest(name, [*self._splits, "all"])}')
         return self._splits[name]
@@ -105,6 +113,7 @@ class TradingTask:
             train_fraction=self.config.train_fraction,
             validation_fraction=self.config.validation_fraction,
             embargo_bars=self.config.embargo_bars,
+            source=self.market.source,
         )
 
     def _bars_of(self, split: Split) -> PreparedMarket:
