@@ -4,13 +4,13 @@ Flags win over the file of --config, the file over the settings of the run that 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
-from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build
@@ -77,6 +77,7 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> Tra
     checkpoint = find_checkpoint(resume, folder=given.get("checkpoint_dir")) if resume else None
     earlier = _settings_of_run(checkpoint.parent) if checkpoint else {}
     config = build(TrainConfig, _layered(earlier, given))
+    _refuse_market_elsewhere(config, flags)
     return TrainStart(config=config, checkpoint=checkpoint, given=frozenset({*filed, *flags}))
 
 
@@ -102,6 +103,15 @@ def runs_folder() -> Path:
     """Where runs are written: checkpoints/ of this repository or, for an installed copy, of the working directory."""
     of_repository = Path(__file__).resolve().parent.parent / "checkpoints"
     return of_repository if of_repository.is_dir() else Path.cwd() / "checkpoints"
+
+
+def _refuse_market_elsewhere(config: TrainConfig, flags: Mapping[str, Any]) -> None:
+    """A market's flag with another environment would be ignored, and its user deceived."""
+    of_market = [flag_of(each.name) for each in fields(TradingConfig) if each.name in flags]
+    if config.run.env_id is not None and of_market:
+        raise UserError(
+            f"{of_market[0]} is about trading, but the environment is {config.run.env_id}; leave one of the two out."
+        )
 
 
 def _settings_of_run(folder: Path) -> dict[str, Any]:

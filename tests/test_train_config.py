@@ -144,6 +144,13 @@ def test_a_run_out_of_range_is_told_in_one_sentence(setting, value, sentence):
     assert str(told.value) == sentence
 
 
+def test_a_flag_of_the_market_with_another_environment_is_told(in_tmp):
+    with pytest.raises(UserError) as told:
+        parse_train_start(["--env-id", "CartPole-v1", "--data", "prices.csv"])
+    expected = "--data is about trading, but the environment is CartPole-v1; leave one of the two out."
+    assert str(told.value) == expected
+
+
 def test_a_start_method_that_this_platform_lacks_is_told(monkeypatch):
     monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(UserError, match='parallel_start_method must be one of spawn, but got "fork"'):

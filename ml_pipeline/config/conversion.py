@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def convert(value: object, hint: Any, *, name: str) -> Any:
-    """`value` as the type `hint`; texts are read as numbers, "none" as None where the setting may be absent.
+    """`value` as the type `hint`; texts are read as numbers, "none" as None or as no value of a list.
 
     Raises UserError that opens with `name`.
 
@@ -37,6 +37,8 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
     """
     if NoneType in alternatives(hint) and value in (None, "none", ["none"]):
         return None
+    if is_list(hint) and value in ("none", ["none"]):
+        return ()
     candidate = [value] if is_list(hint) and not isinstance(value, list) else value
     if bool not in alternatives(hint) and any(isinstance(element, bool) for element in _elements(candidate)):
         raise _rejected(value, hint, name)  # pydantic would read true as 1

@@ -113,9 +113,9 @@ def _metavar(hint: Any) -> str | None:
 
 
 def _shown(value: Any) -> list[str]:
-    if isinstance(value, tuple):
-        return [str(element) for element in value]
-    return ["none" if value is None else str(value)]
+    if value is None or value == ():
+        return ["none"]
+    return [str(element) for element in value] if isinstance(value, tuple) else [str(value)]
 
 
 def _dashed(word: str) -> str:

@@ -23,6 +23,7 @@ from ml_pipeline.config.errors import UserError
         (None, float | None, None),
         ("none", float | None, None),
         (["none"], tuple[str, ...] | None, None),
+        (["none"], tuple[str, ...], ()),
         (["BTC", "ETH"], tuple[str, ...] | None, ("BTC", "ETH")),
         ("BTC", tuple[str, ...] | None, ("BTC",)),
         (["64", "1e2"], tuple[int, ...], (64, 100)),
