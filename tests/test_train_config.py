@@ -67,6 +67,11 @@ def test_settings_are_judged_together_with_those_of_the_resumed_run(in_tmp):
     assert parse_train_start(["--resume", str(folder), "--minibatch-size", "2048"]).config.run.n_envs == 8
 
 
+def test_a_minibatch_larger_than_the_rollout_is_told():
+    with pytest.raises(UserError, match=r"at most n_envs \* n_steps = 8 \* 256 = 2048, but got 2049"):
+        TrainConfig(run=RunConfig(n_envs=8), ppo=PPOConfig(minibatch_size=2049))
+
+
 @pytest.mark.parametrize(
     ("lower", "upper"), [("num_episodes: 7", "--total-timesteps=1e6"), ("total_timesteps: 7", "--num-episodes=9")]
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
@@ -118,6 +118,7 @@ def test_a_file_that_cannot_be_written_is_told_with_the_reason(tmp_path):
     symbols=st.none() | st.lists(st.text(), min_size=1).map(tuple).filter(lambda names: names != ("none",)),
     data=st.none() | st.sampled_from(["a.csv", "../data/eur usd.csv", "/tmp/0700", "NO"]).map(Path),
 )
+@example(n_envs=0, learning_rate=0.0, target_kl=None, normalize_obs=False, symbols=("\x85", "NO", "0700"), data=None)
 def test_written_settings_are_read_back_equal(tmp_path_factory, **values):
     path = tmp_path_factory.mktemp("run") / "config.yaml"
     write_yaml(path, flatten(Run(Options(**values))))

@@ -22,6 +22,7 @@ from ml_pipeline.config.ppo import PPOConfig
         ("clip_range", math.inf, "clip_range must be above 0 and finite, but got inf."),
         ("target_kl", -0.1, "target_kl must be above 0 and finite, but got -0.1; leave it out to switch it off."),
         ("ent_coef", math.nan, "ent_coef must be at least 0 and finite, but got nan."),
+        ("vf_coef", math.inf, "vf_coef must be at least 0 and finite, but got inf."),
         ("gamma", 1.01, "gamma must lie between 0 and 1, but got 1.01."),
         ("gae_lambda", math.nan, "gae_lambda must lie between 0 and 1, but got nan."),
         ("activation", "rellu", 'activation must be one of tanh, relu, but got "rellu". Did you mean "relu"?'),

@@ -5,6 +5,7 @@ import math
 import threading
 
 import pytest
+from tqdm import tqdm
 
 from ml_pipeline.monitoring.progress import Progress, episode_block
 
@@ -111,7 +112,8 @@ def test_a_resumed_run_goes_on_in_the_bar():
     progress.close()
 
 
-def test_the_bar_starts_no_thread():
+def test_the_bar_starts_no_thread(monkeypatch):
+    monkeypatch.setattr(tqdm, "monitor", None)  # the thread of some other bar in this process
     before = threading.active_count()
     progress = Progress(total_iterations=4, total_steps=4000, n_envs=8, out=Terminal())
     assert threading.active_count() == before
