@@ -5,7 +5,7 @@ import math
 import threading
 
 import pytest
-from tqdm import tqdm
+from tqdm import TMonitor
 
 from ml_pipeline.monitoring.progress import Progress, episode_block
 
@@ -112,9 +112,7 @@ def test_a_resumed_run_goes_on_in_the_bar():
     progress.close()
 
 
-def test_the_bar_starts_no_thread(monkeypatch):
-    monkeypatch.setattr(tqdm, "monitor", None)  # the thread of some other bar in this process
-    before = threading.active_count()
+def test_the_bar_starts_no_thread():
     progress = Progress(total_iterations=4, total_steps=4000, n_envs=8, out=Terminal())
-    assert threading.active_count() == before
+    assert not any(isinstance(thread, TMonitor) for thread in threading.enumerate())
     progress.close()
