@@ -44,8 +44,6 @@ class TrainStart:
     config: TrainConfig
     checkpoint: Path | None
     """Where to go on from; None is a new run."""
-    given: frozenset[str]
-    """Names of the settings that flags or --config set in this call."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,12 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> Tra
     description = "Train a PPO agent over parallel environments, evaluate it, and save it."
     flags = read_flags(argv, _CommandLine, prog=prog, description=description)
     file, resume = flags.pop("config", None), flags.pop("resume", None)
-    filed = read_settings(file, TrainConfig) if file else {}
-    given = _layered(filed, flags)
+    given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
     checkpoint = find_checkpoint(resume, folder=given.get("checkpoint_dir")) if resume else None
     earlier = _settings_of_run(checkpoint.parent) if checkpoint else {}
     config = build(TrainConfig, _layered(earlier, given))
     _refuse_market_elsewhere(config, flags)
-    return TrainStart(config=config, checkpoint=checkpoint, given=frozenset({*filed, *flags}))
+    return TrainStart(config=config, checkpoint=checkpoint)
 
 
 def find_checkpoint(resume: str, *, folder: Path | None) -> Path | None:
