@@ -18,16 +18,24 @@ def read_settings(path: Path, settings_class: type) -> dict[str, Any]:
     Names are those of flags, with underscores or dashes. A file that ends in .json is JSON, any other YAML.
     Raises UserError: a file that cannot be read or is no mapping, a name unknown or given twice, a wrong type.
     """
+    return convert_settings(_read_mapping(path), settings_class, source=path)
+
+
+def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source: Path) -> dict[str, Any]:
+    """Flat settings of `source`, as `flatten` gives them or a person writes them, converted to their types.
+
+    Raises UserError: a name unknown or given twice, a wrong type.
+    """
     hints = hints_of(settings_class)
     settings: dict[str, Any] = {}
-    for key, value in _read_mapping(path).items():
+    for key, value in values.items():
         name = str(key).replace("-", "_")
         if name not in hints:
             known = ", ".join(hints)
-            raise UserError(f'{path}: unknown setting "{key}".{did_you_mean(name, hints) or f" Known are: {known}."}')
+            raise UserError(f'{source}: unknown setting "{key}".{did_you_mean(name, hints) or f" Known are: {known}."}')
         if name in settings:
-            raise UserError(f"{path}: {name} is set twice; keep one of the two.")
-        settings[name] = convert(value, hints[name], name=f"{path}: {name}")
+            raise UserError(f"{source}: {name} is set twice; keep one of the two.")
+        settings[name] = convert(value, hints[name], name=f"{source}: {name}")
     return settings
 
 

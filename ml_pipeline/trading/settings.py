@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from ml_pipeline.config.errors import UserError
@@ -13,7 +14,7 @@ from ml_pipeline.trading.rules import ActionMode, FillAt, TradingRules
 class TradingConfig:
     """Settings of the market, of what is seen of it, and of what trading it costs."""
 
-    data: str | None = None
+    data: Path | None = None
     """Market data: a CSV or Parquet file, or a folder with a file a symbol; without it, the built-in market."""
     symbols: tuple[str, ...] = ()
     """Symbols to trade, in this order; none means all there are."""
