@@ -82,7 +82,7 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
     if not complete.any():
         longest = max(features, key=lambda feature: feature.warm_up)
         raise UserError(
-            f"There are {market.n_bars:,} bars in {market.source}, but feature {longest.name} needs "
+            f"The bars of {market.source} are too few: {market.n_bars:,}, but feature {longest.name} needs "
             f"{longest.warm_up + 1:,} of an asset; bring more bars, or choose features of shorter span."
         )
     return FeatureTable(np.column_stack(columns), tuple(titles), int(np.argmax(complete)))

@@ -89,8 +89,8 @@ def market_from_arrays(
     given = {"open": open, "high": high, "low": low}
     if missing := [name for name, values in given.items() if values is None]:
         said.append(f"there are no {' or '.join(missing)} prices; the bar's close stands in")
-    prices = {name: closes if v is None else _columns(v, shape, name) for name, v in given.items()}
-    prices["close"] = closes
+    prices = {"close": closes}
+    prices |= {name: closes if v is None else _columns(v, shape, name) for name, v in given.items()}
     if volume is None:
         said.append("there is no volume; taken as 0")
     volumes = np.zeros_like(closes) if volume is None else _columns(volume, shape, "volume")
@@ -129,7 +129,9 @@ def _check_times(times: NDArray[np.datetime64]) -> None:
     late = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
     if late.size:
         row = int(late[0]) + 1
-        raise UserError(f"times must increase, but bar {row} is at {times[row]} after {times[row - 1]}; sort the bars.")
+        raise UserError(
+            f"times must increase, but bar {row} at {as_text(times[row])} follows {as_text(times[row - 1])}; sort them."
+        )
 
 
 def _check_prices(
@@ -143,7 +145,7 @@ def _check_prices(
     if bad.size:
         row, column = bad[0]
         raise UserError(
-            f"{name} of {symbols[column]} at {times[row]} is {values[row, column]:g}, "
+            f"{name} of {symbols[column]} at {as_text(times[row])} is {values[row, column]:g}, "
             "but a price must be positive and finite; drop the bar or mend it."
         )
 
@@ -151,32 +153,35 @@ def _check_prices(
 def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: NDArray[np.bool_]) -> list[str]:
     """A sentence for each asset that lacks bars which others have."""
     said = []
+    closed = "not tradable there, valued at its last close"
     for symbol, present in zip(symbols, tradable.T, strict=True):
         rows = np.flatnonzero(present)
         if rows.size == 0:
             raise UserError(f"{symbol} has no bar at all; leave it out.")
         first, last = int(rows[0]), int(rows[-1])
         if first > 0:
-            said.append(f"{symbol} is listed from {_day(times[first])}; not tradable in the {first:,} bars before")
+            said.append(f"{symbol} is listed from {as_text(times[first])}; not tradable in the {first:,} bars before")
         if gaps := last - first + 1 - rows.size:
-            said.append(
-                f"{symbol} has no bar of its own at {gaps:,} times; not tradable there, valued at its last close"
-            )
+            said.append(f"{symbol} has no bar of its own at {gaps:,} of the {len(times):,} times; {closed}")
         if last < len(times) - 1:
-            said.append(f"{symbol} has no bar after {_day(times[last])}; not tradable there, valued at its last close")
+            said.append(f"{symbol} has no bar after {as_text(times[last])}; {closed}")
     return said
 
 
-def _day(time: np.datetime64) -> str:
-    return str(time.astype("datetime64[D]"))
+def as_text(time: np.datetime64) -> str:
+    """A time as sentences name it: to the second, or the day alone where it begins.
+
+    >>> as_text(np.datetime64("2024-01-31T00:00", "ns")), as_text(np.datetime64("2024-01-31T13:00", "ns"))
+    ('2024-01-31', '2024-01-31 13:00:00')
+    """
+    return str(time.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
 
 
 def _carried_forward(values: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
-    """Each column's last known value, (T, A); NaN before the first."""
+    """Each column's last known value, (T, A); NaN, as row 0 then is, before the first."""
     rows = np.where(known, np.arange(len(values))[:, None], -1)
     latest = np.maximum.accumulate(rows, axis=0)
-    carried = np.take_along_axis(values, np.maximum(latest, 0), axis=0)
-    return np.where(latest >= 0, carried, np.nan)
+    return np.take_along_axis(values, np.maximum(latest, 0), axis=0)
 
 
 def _column(symbol: str, symbols: Sequence[str]) -> int:

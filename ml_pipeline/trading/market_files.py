@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.market_columns import Layout, find_layout
-from ml_pipeline.trading.market_data import FloatArray, MarketData, market_from_arrays
+from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text, market_from_arrays
 from ml_pipeline.trading.market_tables import Table, read_table
 from ml_pipeline.trading.market_times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
 
@@ -140,7 +140,7 @@ def _times_of(table: Table, layout: Layout) -> NDArray[np.datetime64]:
 
 
 def _read_bars(asset: _Asset) -> _AssetBars:
-    """The asset's bars in order of time, every cell checked."""
+    """The asset's bars in the order of the file, every cell checked."""
     notices: list[str] = []
     cells = {name: _numbers(asset, asset.table.frame[column]) for name, column in asset.fields.items()}
     # In a wide table a row without any price is one where this asset has no bar; elsewhere it is a mistake.
@@ -154,17 +154,16 @@ def _read_bars(asset: _Asset) -> _AssetBars:
     for name in prices:
         _check_prices(asset, asset.fields[name], cells[name])
 
-    order = _order(asset, notices)
-    cells = {name: values[order] for name, values in cells.items()}
-    volume = _volume(asset, cells.pop("volume", None), order, notices)
-    factor = np.ones(len(order))
+    notices += _check_order(asset)
+    volume = _volume(asset, cells.pop("volume", None), notices)
+    factor = np.ones(len(asset.rows))
     if "adjusted" in cells and not np.array_equal(cells["adjusted"], cells["close"]):
         factor = cells["adjusted"] / cells["close"]
         notices.append(f"{asset.table.name}: prices were adjusted to column {asset.fields['adjusted']}")
     if missing := [name for name in _PRICES if name not in cells]:
         notices.append(f"{asset.table.name}: no column for {', '.join(missing)}; the bar's close stands in")
     fields = {name: cells.get(name, cells["close"]) * factor for name in _PRICES}
-    return _AssetBars(asset.symbol, asset.times[asset.rows[order]], {**fields, "volume": volume}, notices)
+    return _AssetBars(asset.symbol, asset.times[asset.rows], {**fields, "volume": volume}, notices)
 
 
 def _numbers(asset: _Asset, column: "pl.Series") -> FloatArray:
@@ -197,31 +196,27 @@ def _check_prices(asset: _Asset, column: str, prices: FloatArray) -> None:
         raise asset.error(row, f"{whose} is {price:g}, but a price is positive and finite; mend or drop the row.")
 
 
-def _order(asset: _Asset, notices: list[str]) -> NDArray[np.int64]:
-    """What sorts the asset's rows by time: nothing, or their reversal with a notice."""
-    order = np.arange(len(asset.rows))
+def _check_order(asset: _Asset) -> list[str]:
+    """Nothing to say of rows oldest first, a notice of rows newest first."""
     times = asset.times[asset.rows]
     steps = np.diff(times)
     backward = bool(steps.size) and np.median(steps.astype(np.int64)) < 0
     if (same := np.flatnonzero(steps == np.timedelta64(0))).size:
         row = asset.rows[same[0] + 1]
-        raise asset.error(row, f"a second bar of {asset.symbol} at {_time(asset.times[row])}; drop one of the two.")
+        raise asset.error(row, f"a second bar of {asset.symbol} at {as_text(asset.times[row])}; drop one of the two.")
     if (wrong := np.flatnonzero((steps > np.timedelta64(0)) if backward else (steps < np.timedelta64(0)))).size:
         row, before = asset.rows[wrong[0] + 1], asset.rows[wrong[0]]
-        where = f"{asset.symbol} at {_time(asset.times[row])} comes after {_time(asset.times[before])}"
+        where = f"{asset.symbol} at {as_text(asset.times[row])} comes after {as_text(asset.times[before])}"
         raise asset.error(row, f"{where}, but the rows around run the other way; sort the rows by time.")
-    if backward:
-        notices.append(f"{asset.table.name}: rows were newest first; sorted")
-        return order[::-1]
-    return order
+    return [f"{asset.table.name}: rows were newest first; sorted"] if backward else []
 
 
-def _volume(asset: _Asset, volume: FloatArray | None, order: NDArray[np.int64], notices: list[str]) -> FloatArray:
+def _volume(asset: _Asset, volume: FloatArray | None, notices: list[str]) -> FloatArray:
     if volume is None:
         notices.append(f"{asset.table.name}: no column for volume; taken as 0")
-        return np.zeros(len(order))
+        return np.zeros(len(asset.rows))
     if (bad := np.flatnonzero((volume < 0) | np.isinf(volume))).size:
-        row = asset.rows[order[bad[0]]]
+        row = asset.rows[bad[0]]
         raise asset.error(
             row, f"{asset.fields['volume']} is {volume[bad[0]]:g}, but a volume is finite and not negative."
         )
@@ -230,10 +225,6 @@ def _volume(asset: _Asset, volume: FloatArray | None, order: NDArray[np.int64], 
             f"{asset.table.name}: {asset.fields['volume']} of {asset.symbol} was empty in {empty:,} rows; taken as 0"
         )
     return np.nan_to_num(volume, nan=0.0)
-
-
-def _time(time: np.datetime64) -> str:
-    return str(time.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
 
 
 def _listed(columns: Sequence[str]) -> str:

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from ml_pipeline.trading.baselines import buy_and_hold, random_policies, run_policy
+from ml_pipeline.trading.rules import TradingRules
+from ml_pipeline.trading.stateful_env import StatefulTradingEnv
+
+
+def test_buy_and_hold_of_one_asset_by_hand(tiny_market):
+    # 1 % costs on what is bought: 10,100 buy 100 at the open of 100, worth 15,000 at the last close.
+    market = tiny_market(close=[90, 110, 150], open=[90, 100, 120])
+    ledger = buy_and_hold(StatefulTradingEnv(market, TradingRules(fee_bps=100, initial_cash=10_100)))
+    np.testing.assert_allclose(ledger["equity"], [10_100, 11_000, 15_000])
+    np.testing.assert_allclose(ledger["filled_A"], [0, 100, 0])
+
+
+@pytest.mark.parametrize("mode", ["discrete", "target_weights"])
+@pytest.mark.parametrize("allow_short", [True, False])
+def test_buy_and_hold_shares_equally_among_what_is_listed(tiny_market, mode, allow_short):
+    # A doubles, B stands still, C is listed later: half each of A and B, never traded again.
+    market = tiny_market(
+        close=[[1, 4, 0], [1, 4, 0], [2, 4, 7], [2, 4, 7]], tradable=[[1, 1, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    )
+    rules = TradingRules(mode, allow_short=allow_short, fee_bps=0, initial_cash=100)
+    ledger = buy_and_hold(StatefulTradingEnv(market, rules))
+    np.testing.assert_allclose(ledger["equity"], [100, 100, 150, 150])
+    assert "close_C" not in ledger
+
+
+def test_random_policies_are_seeded_and_differ(tiny_market):
+    prices = np.exp(np.random.default_rng(0).normal(0, 0.01, 60).cumsum())
+    env = StatefulTradingEnv(tiny_market(prices))
+    first, again = (random_policies(env, seed=5, n_policies=3) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one["equity"], other["equity"])
+    assert len({ledger["equity"][-1] for ledger in first}) == 3
+
+
+def test_run_policy_hands_each_observation_to_the_policy(tiny_market):
+    seen = []
+
+    def act(observation):
+        seen.append(observation.tolist())
+        return 1
+
+    ledger = run_policy(StatefulTradingEnv(tiny_market(close=[1, 2, 3])), act)
+    assert seen == [[0, 0], [1, 0]]
+    assert len(ledger["time"]) == 3

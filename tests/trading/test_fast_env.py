@@ -1,0 +1,266 @@
+import math
+import pickle
+import subprocess
+import sys
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.rules import TradingRules
+
+SHORT, FLAT, LONG = 0, 1, 2
+
+
+def test_one_asset_by_hand(tiny_market):
+    market = tiny_market(close=[100, 110, 120, 60], open=[100, 100, 110, 120])
+    env = FastTradingEnv(market, TradingRules(fee_bps=100, initial_cash=10_100))
+    observation, info = env.reset(seed=0)
+    np.testing.assert_array_equal(observation, [0, 0])  # bar 0, nothing held
+    assert info == {}
+
+    # 10,100 buy 100 at 100 (the open of bar 1) and pay 1 % of 10,000; at the close they are worth 11,000.
+    observation, reward, terminated, truncated, _ = env.step(LONG)
+    assert reward == pytest.approx(math.log(11_000 / 10_100), rel=1e-12)
+    np.testing.assert_array_equal(observation, [1, 1])
+    assert (terminated, truncated) == (False, False)
+
+    # The same choice again holds: 12,000 at the close of bar 2.
+    _, reward, _, _, _ = env.step(LONG)
+    assert reward == pytest.approx(math.log(12_000 / 11_000), rel=1e-12)
+
+    # Long to short at 120: 200 sold for 24,000 less 240. At 60, 100 short are worth -6,000: 17,760 are left.
+    observation, reward, terminated, truncated, _ = env.step(SHORT)
+    assert reward == pytest.approx(math.log(17_760 / 12_000), rel=1e-12)
+    np.testing.assert_allclose(observation, [3, -6_000 / 17_760], rtol=1e-6)
+    assert (terminated, truncated) == (False, True)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(FLAT)
+
+
+def test_filled_at_the_close_it_was_decided_on(tiny_market):
+    market = tiny_market(close=[100, 110], open=[1, 1])
+    env = FastTradingEnv(market, TradingRules(fee_bps=0, fill_at="close"))
+    env.reset(seed=0)
+    assert env.step(LONG)[1] == pytest.approx(math.log(1.1), rel=1e-12)
+
+
+def test_two_assets_by_hand(tiny_market):
+    market = tiny_market(close=[[100, 50], [100, 50], [110, 40]])
+    rules = TradingRules(action_mode="target_weights", fee_bps=0, initial_cash=1_000)
+    env = FastTradingEnv(market, rules)
+    env.reset(seed=0)
+    # 5 of A for 500, 5 of B short for 250: cash 750. Prices stand still.
+    observation, reward, *_ = env.step(np.array([0.5, -0.25]))
+    assert reward == 0.0
+    np.testing.assert_allclose(observation, [1, 1, 0.5, -0.25])
+    # Everything into A at 110, all B bought back at 40: worth 750 + 550 - 200 = 1,100, so 10 of A.
+    observation, reward, *_ = env.step(np.array([1.0, 0.0]))
+    assert reward == pytest.approx(math.log(1.1), rel=1e-12)
+    np.testing.assert_allclose(observation, [2, 2, 1, 0])
+
+
+def test_without_shorts_the_choices_are_flat_and_long(tiny_market):
+    market = tiny_market(close=[[100, 50], [110, 50], [110, 50]])
+    env = FastTradingEnv(market, TradingRules(allow_short=False, fee_bps=0))
+    assert env.action_space == gymnasium.spaces.MultiDiscrete([2, 2])
+    env.reset(seed=0)
+    observation, *_ = env.step(np.array([1, 0]))
+    np.testing.assert_allclose(observation[2:], [0.5, 0])  # half the equity in A
+    weights = FastTradingEnv(market, TradingRules("target_weights", allow_short=False))
+    weights.reset(seed=0)
+    observation, *_ = weights.step(np.array([-1.0, 0.0]))
+    np.testing.assert_array_equal(observation[2:], [0, 0])
+
+
+def test_a_short_that_loses_everything_is_ruin(tiny_market):
+    env = FastTradingEnv(tiny_market(close=[100, 100, 250, 100]), TradingRules(fee_bps=0))
+    env.reset(seed=0)
+    env.step(SHORT)
+    observation, reward, terminated, truncated, _ = env.step(SHORT)
+    assert (terminated, truncated) == (True, False)
+    assert reward == pytest.approx(math.log(1e-6))
+    assert np.all(np.isfinite(observation))
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(FLAT)
+
+
+def test_ruin_in_the_last_bar_terminates_and_does_not_truncate(tiny_market):
+    env = FastTradingEnv(tiny_market(close=[100, 100, 250]), TradingRules(fee_bps=0))
+    env.reset(seed=0)
+    env.step(SHORT)
+    assert env.step(SHORT)[2:4] == (True, False)
+
+
+def test_an_asset_without_a_bar_keeps_what_it_has(tiny_market):
+    # B is listed at bar 2 (fillable from a decision at bar 2 on), and A has no bar at 3.
+    market = tiny_market(
+        close=[[10, 0], [10, 0], [10, 5], [10, 5], [10, 5], [10, 5]],
+        tradable=[[1, 0], [1, 0], [1, 1], [0, 1], [1, 1], [1, 1]],
+    )
+    env = FastTradingEnv(market, TradingRules("target_weights", fee_bps=0))
+    env.reset(seed=0)
+    weights = [env.step(np.array(w))[0][2:].tolist() for w in ([0, 1], [0.5, 0.5], [1, 0.5], [1, 0], [0, 0])]
+    # bar 2 gives B its first bar, unknown when decided; at bar 3 A cannot trade; all is closed at the end.
+    assert weights == [[0, 0], [0.5, 0], [0.5, pytest.approx(1 / 3)], [1, 0], [0, 0]]
+
+
+def test_observations_hold_the_window_oldest_first(tiny_market):
+    env = FastTradingEnv(tiny_market(close=np.full(6, 10.0)), window=3)
+    observation, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(observation, [0, 1, 2, 0])
+    np.testing.assert_array_equal(env.step(FLAT)[0], [1, 2, 3, 0])
+    assert observation.dtype == np.float32
+    np.testing.assert_array_equal(observation, [0, 1, 2, 0])  # an earlier observation is left alone
+
+
+def test_training_episodes_begin_anywhere_and_have_their_length(tiny_market):
+    env = FastTradingEnv(tiny_market(close=np.full(40, 10.0)), window=2, episode_length=5)
+    starts = set()
+    for seed in range(200):
+        observation, _ = env.reset(seed=seed)
+        starts.add(int(observation[1]))
+        flags = [env.step(FLAT)[2:4] for _ in range(5)]
+        assert flags == [(False, False)] * 4 + [(False, True)]
+    assert starts == set(range(1, 35))  # bar 34 + 5 steps is the last, 39
+    assert env.reset(seed=3)[0].tolist() == env.reset(seed=3)[0].tolist()
+
+
+def test_an_episode_is_never_longer_than_the_data(tiny_market):
+    env = FastTradingEnv(tiny_market(close=np.full(4, 10.0)), episode_length=100)
+    env.reset(seed=0)
+    assert [env.step(FLAT)[3] for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize("mode", ["discrete", "target_weights"])
+@pytest.mark.parametrize("n_assets", [1, 3])
+def test_gymnasium_accepts_it(tiny_market, mode, n_assets):
+    prices = np.exp(np.random.default_rng(0).normal(0, 0.01, (300, n_assets)).cumsum(axis=0))
+    env = FastTradingEnv(tiny_market(prices), TradingRules(mode), window=4, episode_length=50)
+    check_env(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize("action", [3, -1])
+def test_an_unknown_choice_is_refused(tiny_market, action):
+    env = FastTradingEnv(tiny_market(close=[1, 1, 1]))
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="is not in Discrete"):
+        env.step(action)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_weight_that_is_not_finite_is_refused(tiny_market, bad):
+    env = FastTradingEnv(tiny_market(close=np.ones((3, 2))), TradingRules("target_weights"))
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="is not finite"):
+        env.step(np.array([0.0, bad]))
+    with pytest.raises(UserError, match="a number for each"):
+        env.step(np.array([0.5]))
+
+
+def test_fewer_bars_than_a_window_needs(tiny_market):
+    with pytest.raises(UserError, match="needs 6 bars"):
+        FastTradingEnv(tiny_market(close=np.ones(5)), window=5)
+
+
+def test_a_pickled_environment_goes_on_the_same(tiny_market):
+    prices = np.exp(np.random.default_rng(0).normal(0, 0.01, 200).cumsum())
+    env = FastTradingEnv(tiny_market(prices), window=2, episode_length=20)
+    env.reset(seed=1)
+    env.step(LONG)
+    for copy in (pickle.loads(pickle.dumps(env)), cloudpickle.loads(cloudpickle.dumps(env))):
+        twin = pickle.loads(pickle.dumps(env))
+        for action in (SHORT, LONG, FLAT):
+            assert copy.step(action)[1] == twin.step(action)[1]
+        np.testing.assert_array_equal(copy.reset()[0], twin.reset()[0])
+
+
+def test_a_worker_process_stays_small():
+    """Environments import neither torch nor polars nor matplotlib nor pydantic."""
+    script = (
+        "import sys; import ml_pipeline.trading.stateful_env, ml_pipeline.trading.prepared_market;"
+        "print([m for m in ('torch', 'polars', 'matplotlib', 'pydantic', 'pandas') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def _reference(market, rules, actions):
+    """Equity bar by bar, by array arithmetic written from the rules and not from the code; ends at ruin."""
+    n_bars, n_assets = market.close.shape
+    cash, held, equity = rules.initial_cash, np.zeros(n_assets), [rules.initial_cash]
+    choice = np.zeros(n_assets)
+    for t in range(n_bars - 1):
+        if rules.fill_at == "next_open":
+            price, can = market.open[t + 1], market.tradable[t + 1] & (market.close[t] > 0)
+        else:
+            price, can = market.close[t], market.tradable[t]
+        can = can.copy()
+        if rules.action_mode == "discrete":
+            wanted = np.array(rules.positions)[actions[t]]
+            trade = can & (wanted != choice)
+            choice = np.where(can, wanted, choice)
+            weights, can = wanted / n_assets, trade
+        else:
+            weights = np.clip(actions[t], -1.0 if rules.allow_short else 0.0, 1.0)
+        weights = weights / max(np.abs(weights).sum(), 1.0)
+        value = max(cash + held @ price, 0.0)
+        order = np.where(can, weights * value / np.where(price > 0, price, 1.0) - held, 0.0)
+        order[np.abs(order) * price <= 1e-9 * value] = 0.0
+        sold, bought = np.minimum(order, 0.0), np.maximum(order, 0.0)
+        cash += -(sold @ price) * (1 - rules.cost_rate)
+        needed = (bought @ price) * (1 + rules.cost_rate)
+        part = min(1.0, cash / needed) if needed > 0 else 1.0
+        cash = max(cash - needed * part, 0.0)
+        held = held + sold + bought * part
+        equity.append(cash + held @ market.close[t + 1])
+        if equity[-1] <= 0.01 * equity[0]:
+            break
+    return np.array(equity)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_assets=st.integers(1, 4),
+    mode=st.sampled_from(["discrete", "target_weights"]),
+    fill_at=st.sampled_from(["next_open", "close"]),
+    allow_short=st.booleans(),
+    fee_bps=st.sampled_from([0.0, 5.0, 300.0]),
+    volatility=st.sampled_from([0.01, 0.3]),
+)
+def test_equals_a_reference_written_from_the_rules(
+    tiny_market, *, seed, n_assets, mode, fill_at, allow_short, fee_bps, volatility
+):
+    generator = np.random.default_rng(seed)
+    close = 100 * np.exp(generator.normal(0, volatility, (60, n_assets)).cumsum(axis=0))
+    open_ = close * np.exp(generator.normal(0, volatility / 2, close.shape))
+    tradable = generator.random(close.shape) < 0.9
+    for asset, listed in enumerate(generator.integers(0, 20, n_assets)):
+        close[:listed, asset] = open_[:listed, asset] = 0.0
+        tradable[:listed, asset] = False
+    market = tiny_market(close, open_, tradable)
+    rules = TradingRules(mode, allow_short=allow_short, fill_at=fill_at, fee_bps=fee_bps)
+    if mode == "discrete":
+        actions = generator.integers(0, len(rules.positions), (60, n_assets))
+    else:
+        actions = generator.normal(0, 0.7, (60, n_assets))
+
+    expected = _reference(market, rules, actions)
+    env = FastTradingEnv(market, rules)
+    env.reset(seed=0)
+    rewards, over, t = [], False, 0
+    while not over:
+        action = int(actions[t][0]) if mode == "discrete" and n_assets == 1 else actions[t]
+        observation, reward, terminated, truncated, _ = env.step(action)
+        assert np.all(np.isfinite(observation))
+        rewards.append(reward)
+        over, t = terminated or truncated, t + 1
+    assert len(rewards) == len(expected) - 1
+    worth = np.maximum(expected, 1e-6 * expected[0])
+    np.testing.assert_allclose(np.cumsum(rewards), np.log(worth[1:] / worth[0]), atol=1e-9)

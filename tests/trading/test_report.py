@@ -1,0 +1,80 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from ml_pipeline.trading.baselines import buy_and_hold, random_policies, run_policy
+from ml_pipeline.trading.market_calendar import Calendar
+from ml_pipeline.trading.report import Evaluation, results_table, write_report
+from ml_pipeline.trading.rules import TradingRules
+from ml_pipeline.trading.stateful_env import StatefulTradingEnv
+
+CALENDAR = Calendar("weekdays", 252.0, "daily bars, not on weekends: 252 a year")
+
+
+def _evaluation(market, action=1, **rules):
+    env = StatefulTradingEnv(market, TradingRules(**rules))
+    return Evaluation(
+        split="test",
+        agent=run_policy(env, lambda _: action),
+        buy_and_hold=buy_and_hold(env),
+        random=random_policies(env, n_policies=2),
+        calendar=CALENDAR,
+        rules=env.rules,
+    )
+
+
+def test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what_is_undefined(tiny_market):
+    table = results_table(_evaluation(tiny_market(close=[100, 110, 99, 120]), fee_bps=7))
+    lines = table.splitlines()
+    assert lines[0] == "A, test split: 2024-01-01 to 2024-01-04, 4 bars, after fees of 7 bps"
+    assert lines[2].split("  ")[-1] == "random (mean of 2)"
+    sharpe = next(line for line in lines if line.startswith("Sharpe"))
+    assert sharpe.split()[2] == "-"  # the agent stayed flat
+    assert lines[-1] == "Annualized by 252 (daily bars, not on weekends: 252 a year)."
+    assert "nan" not in table
+
+
+def test_the_files_hold_the_ledger_and_every_figure(tiny_market, tmp_path):
+    prices = np.exp(np.random.default_rng(0).normal(0, 0.01, (40, 2)).cumsum(axis=0))
+    prices[:5, 1] = 0
+    tradable = prices > 0
+    market = tiny_market(prices, tradable=tradable)
+    evaluation = _evaluation(market, np.array([0.5, 0.5]), action_mode="target_weights")
+    write_report(tmp_path / "new" / "folder", evaluation)
+    folder = tmp_path / "new" / "folder"
+
+    with (folder / "ledger.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 40
+    assert rows[0]["time"] == "2024-01-01 00:00:00"
+    assert rows[0]["close_B"] == ""  # not listed yet
+    for name, values in evaluation.agent.items():
+        if name != "time":
+            written = [float(row[name] or "nan") for row in rows]
+            np.testing.assert_array_equal(written, values, err_msg=name)  # every digit
+
+    figures = json.loads((folder / "evaluation.json").read_text())
+    assert figures["agent"]["total_return"] == evaluation.figures["agent"]["total_return"]
+    assert figures["buy_and_hold"].keys() == figures["random"].keys() == figures["agent"].keys()
+    assert figures["periods_per_year"] == 252
+    assert figures["fee_bps"] == 5
+    assert (folder / "equity.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_undefined_figures_are_null_in_json(tiny_market, tmp_path):
+    write_report(tmp_path, _evaluation(tiny_market(close=[100, 110, 99, 120])))
+    assert json.loads((tmp_path / "evaluation.json").read_text())["agent"]["sharpe"] is None
+
+
+def test_random_figures_are_means(tiny_market):
+    evaluation = _evaluation(tiny_market(close=[100, 110, 99, 120, 130, 110]), fee_bps=0)
+    ends = [ledger["equity"][-1] / ledger["equity"][0] - 1 for ledger in evaluation.random]
+    assert evaluation.figures["random"]["total_return"] == pytest.approx(np.mean(ends))
+
+
+@pytest.mark.parametrize("close", [[100, 100], [100, 1, 1e-3, 1e-4]], ids=["two bars", "ruin"])
+def test_extreme_runs_can_be_drawn(tiny_market, tmp_path, close):
+    write_report(tmp_path, _evaluation(tiny_market(close=close), action=2))
+    assert (tmp_path / "equity.png").exists()

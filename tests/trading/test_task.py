@@ -1,0 +1,150 @@
+import json
+from dataclasses import replace
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.market_data import market_from_arrays
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.synthetic import synthetic_market
+from ml_pipeline.trading.task import TradingTask
+
+CONFIG = TradingConfig(features=("log_return_1", "rsi_14"), window=3, episode_length=20)
+MARKET = synthetic_market(n_bars=300)
+
+
+def _flat(observation):
+    return 1
+
+
+def test_training_sees_its_own_split_and_nothing_after():
+    task = TradingTask(CONFIG, market=MARKET)
+    env = task.train_env_fns(2)[1]()
+    assert isinstance(env, FastTradingEnv)
+    # 14 bars of warm-up and 2 of the window: 284 are left, and 70 % of them end at 16 + 199.
+    assert env.market.times[-1] == MARKET.times[16 + 199 - 1]
+    assert env.market.times[0] == MARKET.times[14]
+    later = task.evaluation_env("validation").market.times
+    assert later[2] == MARKET.times[16 + 199]  # its first decision is the first bar after, the window looks back
+    assert task.evaluation_env("all").market.n_bars == 300 - 14
+
+
+def test_what_comes_after_the_training_split_changes_neither_scaler_nor_observation():
+    arrays = {name: getattr(MARKET, name).copy() for name in ("open", "high", "low", "close", "volume")}
+    for values in arrays.values():
+        values[215:] *= 17.0
+    changed = TradingTask(CONFIG, market=market_from_arrays(MARKET.symbols, MARKET.times, **arrays))
+    task = TradingTask(CONFIG, market=MARKET)
+    assert task.state() == changed.state()
+    one, other = (t.train_env_fns(1)[0]() for t in (task, changed))
+    np.testing.assert_array_equal(one.market.features, other.market.features)
+    np.testing.assert_array_equal(one.market.close, other.market.close)
+
+
+def test_scaled_features_of_the_training_split_have_mean_0_and_deviation_1():
+    features = TradingTask(CONFIG, market=MARKET).train_env_fns(1)[0]().market.features
+    np.testing.assert_allclose(features.mean(axis=0), 0, atol=0.02)
+    np.testing.assert_allclose(features.std(axis=0), 1, atol=0.02)
+
+
+def test_factories_share_one_market_when_pickled():
+    factories = TradingTask(CONFIG, market=MARKET).train_env_fns(8)
+    assert len(cloudpickle.dumps(factories)) < 1.1 * len(cloudpickle.dumps(factories[:1]))
+    first, second = (make() for make in cloudpickle.loads(cloudpickle.dumps(factories[:2])))
+    assert first.market is second.market
+
+
+def test_evaluation_stands_beside_its_baselines_and_is_written(tmp_path):
+    task = TradingTask(CONFIG, seed=4, market=MARKET)
+    result = task.evaluate(_flat, "validation", tmp_path)
+    assert result["agent"]["total_return"] == 0
+    assert result["buy_and_hold"]["n_trades"] == 1
+    assert result["random"]["costs_paid"] > 0
+    assert "validation split" in result["table"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["equity.png", "evaluation.json", "ledger.csv"]
+    assert result["random"] == TradingTask(CONFIG, seed=4, market=MARKET).evaluate(_flat, "validation")["random"]
+
+
+def test_a_checkpoint_judged_on_other_data_keeps_scaler_and_shape():
+    task = TradingTask(replace(CONFIG, allow_short=False), market=MARKET)
+    state = json.loads(json.dumps(task.state()))
+    again = TradingTask.from_state(state, TradingConfig(fee_bps=1))
+    assert again.market.n_bars == 12_000
+    assert again.state() == task.state()
+    env, trained = again.evaluation_env("all"), task.evaluation_env()
+    assert env.observation_space == trained.observation_space
+    assert env.action_space == trained.action_space
+    assert env.rules.fee_bps == 1
+
+
+def test_a_checkpoint_finds_its_symbols_in_a_larger_market(monkeypatch):
+    market = synthetic_market(n_bars=300, n_symbols=3)
+    task = TradingTask(CONFIG, market=market.select(["SYNTH3", "SYNTH1"]))
+    monkeypatch.setattr("ml_pipeline.trading.task.load_configured_market", lambda config: market)
+    assert TradingTask.from_state(task.state(), CONFIG).market.symbols == ("SYNTH3", "SYNTH1")
+    one = TradingTask(CONFIG, market=MARKET)
+    with pytest.raises(UserError, match=r"trained on 1 symbols \(SYNTH\), but the data have 3"):
+        TradingTask.from_state(one.state(), CONFIG)
+
+
+@pytest.mark.parametrize("state", [{}, {"window": 1}])
+def test_no_state_of_a_task(state):
+    with pytest.raises(UserError, match="not the state of a trading task"):
+        TradingTask.from_state(state, CONFIG)
+
+
+def test_an_unknown_split_and_an_unknown_symbol():
+    with pytest.raises(UserError, match=r'no split "tset"\. Did you mean "test"'):
+        TradingTask(CONFIG, market=MARKET).evaluation_env("tset")
+    with pytest.raises(UserError, match=r'no symbol "BTC" in the market\. Known are: SYNTH'):
+        TradingTask(replace(CONFIG, symbols=("BTC",)))
+
+
+@pytest.mark.parametrize(
+    ("n_bars", "config", "sentence"),
+    [
+        (1, CONFIG, "bars of the built-in market are too few: 1, but feature rsi_14 needs 15"),
+        (20, CONFIG, "leaves 0 to the split validation"),
+        (40, replace(CONFIG, window=60), "warm-up of features and window, which leaves 0 to the split train"),
+    ],
+)
+def test_too_few_bars(n_bars, config, sentence):
+    with pytest.raises(UserError, match=sentence):
+        TradingTask(config, market=synthetic_market(n_bars=n_bars))
+
+
+def test_a_constant_feature_is_seen_as_zero():
+    n = 120
+    days = np.datetime64("2024-01-01") + np.arange(n)
+    market = market_from_arrays(["A"], days, np.full(n, 10.0))
+    task = TradingTask(TradingConfig(), market=market)
+    observation, _ = task.train_env_fns(1)[0]().reset(seed=0)
+    np.testing.assert_array_equal(observation, 0)
+    assert "-" in task.evaluate(_flat)["table"]
+
+
+@pytest.mark.parametrize(
+    ("name", "periods", "n_assets"),
+    [
+        ("FOREX_EURUSD_1H_ASK.csv", 252 * 24, 1),
+        ("BTC_USD-Hourly.csv", 365 * 24, 1),
+        ("bitstamp_BTC_ETH_LTC_USD_d.csv", 365, 3),
+        ("dj30_test_2021.csv", 252, 29),
+    ],
+)
+def test_real_markets_are_traded_from_end_to_end(market_file, name, periods, n_assets):
+    task = TradingTask(TradingConfig(data=market_file(name)))
+    assert task.market.periods_per_year == periods
+    for split in ("train", "test"):
+        env = task.evaluation_env(split)
+        env.action_space.seed(0)
+        observation, _ = env.reset(seed=0)
+        assert np.all(np.isfinite(observation))
+        for _ in range(10):
+            observation, reward, *_ = env.step(env.action_space.sample())
+            assert np.all(np.isfinite(observation))
+            assert np.isfinite(reward)
+    assert len(task.market.symbols) == n_assets
