@@ -1,0 +1,326 @@
+"""A block of consecutive environments, stepped one after another into their rows of a batch.
+
+All that happens to a single environment happens here (autoreset, checks, final observations, infos), whether the block
+lives in the trainer's process or in a worker's: serial and parallel cannot differ.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from numbers import Real
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
+
+from ml_pipeline.models.rl.core import env_state
+from ml_pipeline.models.rl.core.batch import Batch, rows_between
+from ml_pipeline.models.rl.core.rows import rows_of
+from ml_pipeline.models.rl.core.vec_errors import FailureReport, InvalidResultError
+
+EnvFactory = Callable[[], gymnasium.Env]
+
+
+class Command(IntEnum):
+    """What a block can be asked for. Per environment: what travels with it, one item an environment."""
+
+    STEP = 1  # per environment: actions, only where the action space has no rows
+    RESET = 2  # common: options; per environment: (seed, whether to reset it)
+    CALL = 3  # common: (name, args, kwargs)
+    SET_ATTR = 4  # common: name; per environment: values
+    GET_STATES = 5
+    SET_STATES = 6  # per environment: bytes; answers which environments wait for a reset
+    CLOSE = 7
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a block has to say besides the arrays.
+
+    finished: whether an episode ended. infos: (index, info) where there is something to say. finals: (index, final
+    observation, final info) of what SAME_STEP reset; the observation only where the space has no rows. values: one an
+    environment: observations without rows, results of calls, states. failure: what stopped the command.
+    """
+
+    finished: bool = False
+    infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    finals: list[tuple[int, Any, dict[str, Any]]] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    failure: FailureReport | None = None
+
+    def is_plain(self) -> bool:
+        """Whether `finished` says it all."""
+        return not (self.infos or self.finals or self.values or self.failure)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One environment and what must be remembered of it between steps."""
+
+    index: int
+    env: gymnasium.Env
+    seed: int | None = None
+    steps_before: int = 0  # the block's count of steps when it was last reset explicitly
+    needs_reset: bool = False  # its episode is over: NEXT_STEP resets it in the next step, DISABLED waits for reset()
+    observation: Any = None  # the last one, only where the space has no rows
+
+
+class EnvBlock:
+    """Environments first, first + 1, ... of `num_envs`, made by their factories.
+
+    Raises EnvFailedError where a factory raises; `execute()` never raises, what fails is in its answer.
+    """
+
+    def __init__(self, env_fns: Sequence[EnvFactory], first: int, num_envs: int, autoreset_mode: AutoresetMode) -> None:
+        self.num_envs = num_envs
+        self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
+        self._slots: list[_Slot] = []
+        self._n_steps = 0
+        self._at = first
+        self._doing_now = "construction"
+        self._action: Any = None
+        for index, env_fn in enumerate(env_fns, start=first):
+            self._at = index
+            try:
+                self._slots.append(_Slot(index, env_fn()))
+            except Exception as error:
+                self.close()
+                raise self._report(error).error() from error
+
+    def attach(self, batch: Batch, observation_space: Space, action_space: Space, worker: int = 0) -> None:
+        """Says where results go. `doing[worker]` will show which environment is at work."""
+        self._batch = batch
+        self._doing = memoryview(batch.doing.data)[worker : worker + 1]
+        self._doing[0] = -1
+        self._rows = None if batch.observations is None else rows_of(observation_space, batch.observations)
+        self._final_rows = None if batch.final_obs is None else rows_of(observation_space, batch.final_obs)
+        first = self._slots[0].index
+        self._span = slice(first, first + len(self._slots))
+        self._actions_space = batch_space(action_space, len(self._slots))
+
+    @property
+    def envs(self) -> list[gymnasium.Env]:
+        """The environments themselves."""
+        return [slot.env for slot in self._slots]
+
+    def misfits(self, observation_space: Space, action_space: Space) -> list[tuple[int, str, str, str]]:
+        """(index, which space, what it must be, what it is) of every space that differs from those of the batch."""
+        found = []
+        for slot in self._slots:
+            for name, expected in (("observation_space", observation_space), ("action_space", action_space)):
+                received = getattr(slot.env, name)
+                if received != expected:
+                    found.append((slot.index, name, repr(expected), repr(received)))
+        return found
+
+    def unsendable(self, answer: Answer, error: Exception, is_sendable: Callable[[Any], bool]) -> FailureReport:
+        """The report on an answer that cannot be pickled, naming the environment whose part it is."""
+        first = self._slots[0].index
+        parts: list[tuple[Any, ...]] = [*answer.infos, *answer.finals, *enumerate(answer.values, start=first)]
+        self._at = next((part[0] for part in parts if not is_sendable(part)), first)
+        remedy = "return only what can be pickled, or choose num_workers=0"
+        received = f"something that cannot ({type(error).__name__}: {error})"
+        invalid = InvalidResultError(
+            "what it returns or puts into info", "such that it can be pickled", received, remedy
+        )
+        self._action = None
+        return self._report(invalid, step=self._doing_now == "step")
+
+    def execute(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> Answer:
+        """Carries out one command on every environment of the block, or up to the first that fails."""
+        answer = Answer()
+        try:
+            if command == Command.STEP:
+                self._step(answer, per_env)
+            elif command == Command.RESET:
+                assert per_env is not None
+                self._reset(answer, common, per_env)
+            else:
+                self._other(answer, command, common, per_env)
+        except Exception as error:
+            answer.failure = self._report(error, step=command == Command.STEP)
+        self._doing[0] = -1
+        return answer
+
+    def close(self) -> None:
+        """Closes every environment, also where one of them raises; the first error is raised at the end."""
+        errors: list[Exception] = []
+        while self._slots:
+            try:
+                self._slots.pop().env.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _step(self, answer: Answer, actions: Sequence[Any] | None) -> None:
+        batch, doing, infos = self._batch, self._doing, answer.infos
+        observations, rewards = self._rows, batch.rewards
+        self._n_steps += 1
+        self._action = None
+        if actions is None:
+            # Copied: an environment may keep its action, and the trainer writes the next one in the same place.
+            mine = rows_between(batch.actions, self._span.start, self._span.stop)
+            actions = list(iterate(self._actions_space, mine))
+        batch.terminated[self._span] = False
+        batch.truncated[self._span] = False
+        for slot, action in zip(self._slots, actions, strict=True):
+            self._at = doing[0] = index = slot.index
+            if slot.needs_reset:
+                self._doing_now = "the reset after its episode"
+                reward = 0.0
+                observation, info = _reset_result(slot.env.reset())
+                slot.needs_reset = False
+            else:
+                self._doing_now = "step"
+                self._action = action
+                observation, reward, terminated, truncated, info = _step_result(slot.env.step(action))
+                if terminated or truncated:
+                    answer.finished = True
+                    batch.terminated[index] = terminated
+                    batch.truncated[index] = truncated
+                    if self._same_step:
+                        self._keep_final(answer, index, observation, info)
+                        self._doing_now = "the reset after its episode"
+                        observation, info = _reset_result(slot.env.reset())
+                    else:
+                        slot.needs_reset = True
+            rewards[index] = reward
+            if observations is not None:
+                observations.write(index, observation)
+            else:
+                slot.observation = observation
+            if info:
+                infos.append((index, info))
+        if observations is None:
+            answer.values = [slot.observation for slot in self._slots]
+
+    def _keep_final(self, answer: Answer, index: int, observation: Any, info: dict[str, Any]) -> None:
+        """Copies what the episode ended with, before the reset: the environment may reuse its arrays."""
+        if self._final_rows is not None:
+            self._final_rows.write(index, observation)
+            if info:
+                answer.finals.append((index, None, copy.deepcopy(info)))
+        else:
+            answer.finals.append((index, copy.deepcopy(observation), copy.deepcopy(info)))
+
+    def _reset(self, answer: Answer, options: dict[str, Any] | None, how: Sequence[tuple[int | None, bool]]) -> None:
+        batch = self._batch
+        self._action = None
+        self._doing_now = "reset()"
+        for slot, (seed, wanted) in zip(self._slots, how, strict=True):
+            if not wanted:
+                continue
+            index = self._at = self._doing[0] = slot.index
+            slot.seed = slot.seed if seed is None else seed
+            slot.steps_before = self._n_steps
+            slot.needs_reset = False
+            batch.terminated[index] = batch.truncated[index] = False
+            observation, info = _reset_result(slot.env.reset(seed=seed, options=copy.copy(options)))
+            if self._rows is not None:
+                self._rows.write(index, observation)
+            else:
+                slot.observation = observation
+            if info:
+                answer.infos.append((index, info))
+        if self._rows is None:
+            answer.values = [slot.observation for slot in self._slots]
+
+    def _other(self, answer: Answer, command: Command, common: Any, per_env: Sequence[Any] | None) -> None:
+        self._action = None
+        items = per_env if per_env is not None else [None] * len(self._slots)
+        for slot, item in zip(self._slots, items, strict=True):
+            self._at = self._doing[0] = slot.index
+            if command == Command.CALL:
+                name, args, kwargs = common
+                self._doing_now = f"{name!r}"
+                attribute = slot.env.get_wrapper_attr(name)
+                answer.values.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
+            elif command == Command.SET_ATTR:
+                self._doing_now = f"setting {common!r}"
+                slot.env.set_wrapper_attr(common, item)
+            elif command == Command.GET_STATES:
+                self._doing_now = "get_states()"
+                answer.values.append(self._get_state(slot))
+            elif command == Command.SET_STATES:
+                self._doing_now = "set_states()"
+                self._set_state(slot, item)
+                answer.values.append(slot.needs_reset)
+
+    def _get_state(self, slot: _Slot) -> bytes:
+        observation = slot.observation if self._rows is None else self._rows.read(slot.index)
+        steps = self._n_steps - slot.steps_before
+        rest = (observation, slot.needs_reset, slot.seed, steps)
+        return env_state.dump(slot.index, slot.env, rest)
+
+    def _set_state(self, slot: _Slot, state: bytes) -> None:
+        slot.env, (observation, slot.needs_reset, slot.seed, steps) = env_state.load(slot.index, slot.env, state)
+        slot.steps_before = self._n_steps - steps
+        if self._rows is not None:
+            self._rows.write(slot.index, observation)
+        else:
+            slot.observation = observation
+
+    def _report(self, error: Exception, *, step: bool = False) -> FailureReport:
+        slot = next((slot for slot in self._slots if slot.index == self._at), None)
+        n = None if slot is None else self._n_steps - slot.steps_before
+        doing = self._doing_now
+        if step and n is not None:
+            doing = f"step {n:,}" if doing == "step" else f"{doing}, in step {n:,}"
+        return FailureReport.of(
+            error,
+            caught_in=__file__,
+            index=self._at,
+            num_envs=self.num_envs,
+            seed=None if slot is None else slot.seed,
+            step=n,
+            action=self._action if step else None,
+            doing=doing,
+        )
+
+
+def _step_result(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    """The five parts of a step, checked; 0.2 µs where nothing is wrong with them."""
+    try:
+        observation, reward, terminated, truncated, info = result
+    except (TypeError, ValueError):
+        received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        expected = "(observation, reward, terminated, truncated, info)"
+        raise InvalidResultError("the result of step()", expected, received, "return all five") from None
+    if not isinstance(reward, float):
+        reward = _real(reward)
+    if reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
+        raise InvalidResultError("reward", "a number", "NaN", "look for a division by zero in the environment")
+    if terminated is not False or truncated is not False:
+        terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
+    if not isinstance(info, dict):
+        raise InvalidResultError("info", "a dict", f"a {type(info).__name__}", "return {} where there is none")
+    return observation, reward, terminated, truncated, info
+
+
+def _reset_result(result: Any) -> tuple[Any, dict[str, Any]]:
+    if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[1], dict):
+        received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        if received == "2 values":
+            received = f"a {type(result[1]).__name__} for info"
+        raise InvalidResultError("the result of reset()", "(observation, info dict)", received, "return both")
+    return result[0], result[1]
+
+
+def _real(reward: Any) -> float:
+    if isinstance(reward, (Real, np.number, np.bool_)) or (isinstance(reward, np.ndarray) and reward.ndim == 0):
+        return float(reward)
+    received = f"an array of shape {reward.shape}" if isinstance(reward, np.ndarray) else f"a {type(reward).__name__}"
+    raise InvalidResultError("reward", "one number", received, "return a float")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)) or (
+        isinstance(value, np.ndarray) and value.shape == () and value.dtype == bool
+    ):
+        return bool(value)
+    raise InvalidResultError(name, "True or False", f"{value!r}", "return a bool")

@@ -1,0 +1,64 @@
+"""Steps all environments in the trainer's own process, behind the interface of a pool of workers."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ml_pipeline.models.rl.core.batch import BatchLayout
+from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvBlock, EnvFactory
+
+_NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
+
+
+class LocalCrew:
+    """One block that holds every environment. A command is carried out when its answer is collected."""
+
+    def __init__(self, env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> None:
+        self._block = EnvBlock(env_fns, 0, len(env_fns), autoreset_mode)
+        # Copied: whoever samples from the batch's spaces must not advance the generators of an environment's own.
+        spaces = copy.deepcopy((self._block.envs[0].observation_space, self._block.envs[0].action_space))
+        self.layout = BatchLayout(len(env_fns), *spaces, autoreset_mode)
+        self.batch = self.layout.place()
+        self._block.attach(self.batch, *spaces)
+        self.misfits = self._block.misfits(*spaces)
+        self.closed = False
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments themselves."""
+        return self._block.envs
+
+    def settle(self) -> None:
+        """Nothing is ever under way."""
+
+    def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
+        """Keeps the command for `collect`."""
+        self._posted = (command, common, per_env)
+
+    def collect(self, timeout_s: float | None = None) -> Answer:
+        """Carries the command out; nothing could interrupt it after `timeout_s`, which is ignored.
+
+        What it returns is the caller's to keep, as if it had crossed a pipe: environments may go on changing theirs.
+        """
+        command = self._posted[0]
+        answer = self._block.execute(*self._posted)
+        if answer.failure is not None:
+            raise answer.failure.error()
+        if answer.infos:
+            answer.infos = [(index, _own(info)) for index, info in answer.infos]
+        if answer.values and command in (Command.STEP, Command.RESET):
+            answer.values = copy.deepcopy(answer.values)
+        return answer
+
+    def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
+        """Closes the environments, in either manner."""
+        self.closed = True
+        self._block.close()
+
+
+def _own(info: dict[str, Any]) -> dict[str, Any]:
+    """The info, copied if it holds anything that could change later."""
+    return info if all(isinstance(value, _NEVER_CHANGES) for value in info.values()) else copy.deepcopy(info)

@@ -1,0 +1,43 @@
+"""`SerialEnv`: environments stepped one after another in this process; what `ParallelEnv` must equal bit for bit."""
+
+from collections.abc import Sequence
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.env_block import EnvFactory
+from ml_pipeline.models.rl.core.local_crew import LocalCrew
+from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
+
+
+class SerialEnv(BlockVectorEnv):
+    """A `gymnasium.vector.VectorEnv` without processes: the executable specification of `ParallelEnv`.
+
+    env_fns: functions that make the environments. autoreset_mode: one of Gymnasium's three. copy: whether step() and
+    reset() return observations of their own, or views that are valid until the next call.
+
+    >>> import gymnasium
+    >>> envs = SerialEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    >>> observations, infos = envs.reset(seed=7)
+    >>> observations.shape, infos
+    ((2, 4), {})
+    >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFactory],
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        copy: bool = True,
+    ) -> None:
+        if not env_fns:
+            raise UserError("env_fns must hold at least one factory, but is empty.")
+        self._local = LocalCrew(env_fns, AutoresetMode(autoreset_mode))
+        self._begin(self._local.envs[0], self._local.layout, self._local, copy=copy)
+
+    @property
+    def envs(self) -> list[gymnasium.Env]:
+        """The environments themselves."""
+        return self._local.envs

@@ -1,0 +1,318 @@
+"""What every vectorized environment of ours does in the trainer's process, whoever steps the environments.
+
+Seeds, masks, actions in, the order of calls, and results out as Gymnasium shapes them.
+"""
+
+import multiprocessing
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of
+from ml_pipeline.models.rl.core.env_block import Answer, Command
+from ml_pipeline.models.rl.core.rows import rows_of
+from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError, SpacesDifferError
+
+_NOT_BY_CALL = ("reset", "step", "close")
+_PENDING_NAMES = {Command.STEP: "step", Command.RESET: "reset", Command.CALL: "call"}
+
+
+class Crew(Protocol):
+    """Who steps the environments: this process, or workers."""
+
+    batch: Batch
+    misfits: list[tuple[int, str, str, str]]
+
+    closed: bool  # also after a failure that leaves nothing to go on with
+
+    def settle(self) -> None:
+        """Waits for answers that nobody waited for, and drops them; then the batch may be written."""
+
+    def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
+        """Begins a command; `per_env` has one item an environment."""
+
+    def collect(self, timeout_s: float | None = None) -> Answer:
+        """Waits for the last command's answer, `values` and infos in the order of the environments."""
+
+    def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
+        """Ends all; may be called twice."""
+
+
+class BlockVectorEnv(VectorEnv):
+    """A Gymnasium vector environment over a crew. See `ParallelEnv` and `SerialEnv`, which choose the crew."""
+
+    def _begin(self, example: gymnasium.Env, layout: BatchLayout, crew: Crew, *, copy: bool) -> None:
+        """Takes over a crew, and spaces and metadata from any environment of its kind."""
+        self.num_envs = layout.num_envs
+        self.copy = copy
+        self.autoreset_mode = layout.autoreset_mode
+        self.metadata = {**example.metadata, "autoreset_mode": layout.autoreset_mode}
+        self.render_mode = example.render_mode
+        self.single_observation_space = layout.observation_space
+        self.single_action_space = layout.action_space
+        self.observation_space = batch_space(layout.observation_space, self.num_envs)
+        self.action_space = batch_space(layout.action_space, self.num_envs)
+        self._crew = crew
+        self._batch = batch = crew.batch
+        self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
+        self._finished = np.zeros(self.num_envs, np.bool_)  # kept in DISABLED mode only
+        self._pending: Command | None = None
+        self._reset_first = ""  # why step() has to wait for a reset()
+        if crew.misfits:
+            self.close()
+            index, name, expected, received = crew.misfits[0]
+            raise SpacesDifferError(
+                f"All environments of a batch must have the same spaces, but {name} of environment {index} is "
+                f"{received}, and of environment 0 {expected}."
+            )
+
+    # Gymnasium's interface
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts a new episode in every environment, or in those where options["reset_mask"] is True.
+
+        seed: environment i gets seed + i, or the i-th of a sequence; None leaves its generator as it is. options are
+        handed to every environment, less the mask. Returns observations of all, and infos of those that were reset.
+        """
+        self._reset_async(seed, options)
+        return self._reset_wait(None)
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Steps every environment: observations, rewards float64 (N,), terminated and truncated bool (N,), infos.
+
+        With copy=False the observations are views, valid until the next call. In SAME_STEP mode what ended an episode
+        is in infos["final_obs"] and infos["final_info"], where infos["_final_obs"] is True.
+        """
+        self._step_async(actions)
+        return self._step_wait(None)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of every environment, or reads an attribute; one result an environment."""
+        self._call_async(name, args, kwargs)
+        return self._call_wait(None)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute of every environment."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute: a list or tuple has one value an environment, anything else goes to all."""
+        per_env = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
+        if len(per_env) != self.num_envs:
+            raise ValueError(
+                "Values must be a list or tuple with length equal to the number of environments. "
+                f"Got `{len(per_env)}` values for {self.num_envs} environments."
+            )
+        self._do(Command.SET_ATTR, name, per_env)
+
+    def render(self) -> tuple[Any, ...]:
+        """One rendered frame, or list of frames, an environment."""
+        return self.call("render")
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """The generator of every environment."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of every environment."""
+        return self.get_attr("np_random_seed")
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Ends the environments and whoever steps them. timeout: s to wait for a friendly end; terminate: do not."""
+        if getattr(self, "_pending", None) is not None:
+            assert self._pending is not None
+            gymnasium.logger.warn(
+                f"Calling `close` while waiting for a pending call to `{_PENDING_NAMES[self._pending]}` to complete."
+            )
+        if hasattr(self, "_crew"):
+            self._crew.close(timeout_s=timeout, terminate=terminate)
+
+    def __enter__(self) -> "BlockVectorEnv":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What Gymnasium does not have
+
+    def get_states(self) -> list[bytes]:
+        """The state of every environment in full: wrappers, generators, pending resets.
+
+        Raises StateNotAvailable where an environment cannot be written without loss.
+        """
+        return self._do(Command.GET_STATES).values
+
+    def set_states(self, states: Sequence[bytes]) -> None:
+        """Puts every environment into a state that `get_states` returned; stepping then goes on as it did there."""
+        if len(states) != self.num_envs:
+            raise ValueError(f"set_states needs one state an environment, {self.num_envs}, but got {len(states)}.")
+        self._finished[:] = self._do(Command.SET_STATES, None, list(states)).values
+        self._reset_first = ""
+
+    # The two halves of each call
+
+    def _reset_async(self, seed: Any, options: dict[str, Any] | None) -> None:
+        self._check_idle("reset_async")
+        mask, options = self._split_mask(options)
+        how = list(zip(self._seeds(seed), mask.tolist(), strict=True))
+        self._post(Command.RESET, options, how)
+        if mask.all():
+            self._reset_first = ""
+        self._finished[mask] = False
+
+    def _reset_wait(self, timeout_s: float | None) -> tuple[Any, dict[str, Any]]:
+        answer = self._collect(Command.RESET, "reset", timeout_s)
+        infos: dict[str, Any] = {}
+        for index, info in answer.infos:
+            infos = self._add_info(infos, info, index)
+        return self._observations(answer), infos
+
+    def _step_async(self, actions: Any) -> None:
+        if self.closed or self._pending is not None:
+            self._check_idle("step_async")
+        if self._reset_first:
+            raise ResetRequiredError(f"{self._reset_first} Call reset() before step().")
+        if self.autoreset_mode == AutoresetMode.DISABLED and self._finished.any():
+            raise ResetRequiredError(
+                f"The episodes of environments {np.flatnonzero(self._finished).tolist()} are over, and autoreset is "
+                "disabled. Reset them first: reset(options={'reset_mask': mask})."
+            )
+        if self._batch.actions is None:
+            self._post(Command.STEP, None, list(iterate(self.action_space, actions)))
+        else:
+            self._crew.settle()
+            _store(self._batch.actions, actions, "actions")
+            self._post(Command.STEP)
+
+    def _step_wait(self, timeout_s: float | None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        answer = self._collect(Command.STEP, "step", timeout_s)
+        batch = self._batch
+        terminated, truncated = batch.terminated.copy(), batch.truncated.copy()
+        if self.autoreset_mode == AutoresetMode.DISABLED:
+            self._finished = terminated | truncated
+        infos = {} if answer.is_plain() and not answer.finished else self._step_infos(answer, terminated | truncated)
+        return self._observations(answer), batch.rewards.copy(), terminated, truncated, infos
+
+    def _call_async(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
+        self._check_idle("call_async")
+        if name in _NOT_BY_CALL:
+            raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
+        self._post(Command.CALL, (name, args, kwargs or {}))
+
+    def _call_wait(self, timeout_s: float | None) -> tuple[Any, ...]:
+        return tuple(self._collect(Command.CALL, "call", timeout_s).values)
+
+    def _do(self, command: Command, common: Any = None, per_env: list[Any] | None = None) -> Answer:
+        name = command.name.lower()
+        self._check_idle(name)
+        self._post(command, common, per_env)
+        return self._collect(command, name, None)
+
+    def _check_idle(self, name: str) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
+        if self._pending is not None:
+            pending = _PENDING_NAMES[self._pending]
+            raise AlreadyPendingCallError(
+                f"Calling `{name}` while waiting for a pending call to `{pending}` to complete.", pending
+            )
+
+    def _collect(self, command: Command, name: str, timeout_s: float | None) -> Answer:
+        if self.closed:
+            self._check_idle(f"{name}_wait")
+        if self._pending != command:
+            raise NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
+        self._pending = None  # also where the wait fails: the crew then drops the late answer
+        try:
+            return self._crew.collect(timeout_s)
+        except BaseException as error:
+            self.closed = self._crew.closed
+            is_timeout = isinstance(error, multiprocessing.TimeoutError)
+            if command in (Command.STEP, Command.RESET) and not is_timeout:
+                self._reset_first = f"A {name} was cut short, and its environments have gone different ways."
+            raise
+
+    def _post(self, command: Command, common: Any = None, per_env: list[Any] | None = None) -> None:
+        try:
+            self._crew.post(command, common, per_env)
+        except BaseException:
+            self.closed = self._crew.closed
+            raise
+        self._pending = command
+
+    # Shapes
+
+    def _observations(self, answer: Answer) -> Any:
+        arrays = self._batch.observations
+        if arrays is None:
+            empty: Any = create_empty_array(self.single_observation_space, self.num_envs)
+            return concatenate(self.single_observation_space, answer.values, empty)
+        return copy_of(arrays) if self.copy else arrays
+
+    def _step_infos(self, answer: Answer, done: np.ndarray) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        if answer.finished and self.autoreset_mode == AutoresetMode.SAME_STEP:
+            finals = {index: (observation, info) for index, observation, info in answer.finals}
+            for index in np.flatnonzero(done).tolist():
+                observation, info = finals.get(index, (None, {}))
+                if self._final_rows is not None:
+                    observation = self._final_rows.read(index)
+                infos = self._add_info(infos, {"final_obs": observation, "final_info": info}, index)
+        for index, info in answer.infos:
+            infos = self._add_info(infos, info, index)
+        return infos
+
+    def _seeds(self, seed: Any) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, Integral):
+            return [int(seed) + index for index in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(
+                "If seeds are passed as a list the length must match "
+                f"num_envs={self.num_envs} but got length={len(seed)}."
+            )
+        return [None if one is None else int(one) for one in seed]
+
+    def _split_mask(self, options: dict[str, Any] | None) -> tuple[np.ndarray, dict[str, Any] | None]:
+        """Which environments to reset, and the options without that; the caller's dict stays as it is."""
+        if options is None or "reset_mask" not in options:
+            return np.ones(self.num_envs, np.bool_), options
+        mask = options["reset_mask"]
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+            kind = f"an array of {mask.dtype}" if isinstance(mask, np.ndarray) else f"a {type(mask).__name__}"
+            raise TypeError(f"options['reset_mask'] must be a NumPy array of bool, but got {kind}.")
+        if mask.shape != (self.num_envs,) or not mask.any():
+            raise ValueError(
+                f"options['reset_mask'] must have shape ({self.num_envs},) and at least one True, "
+                f"but got {mask} of shape {mask.shape}."
+            )
+        return mask, {key: value for key, value in options.items() if key != "reset_mask"}
+
+
+def _store(arrays: Any, values: Any, name: str) -> None:
+    """Copies a batch of actions into its place. Raises ValueError where shape or kind of number do not fit."""
+    if isinstance(arrays, dict):
+        for key, part in arrays.items():
+            _store(part, values[key], f"{name}[{key!r}]")
+    elif isinstance(arrays, tuple):
+        for k, part in enumerate(arrays):
+            _store(part, values[k], f"{name}[{k}]")
+    else:
+        given = np.asarray(values)
+        if given.shape != arrays.shape or not np.can_cast(given.dtype, arrays.dtype, "same_kind"):
+            raise ValueError(
+                f"{name} must be {arrays.dtype} of shape {arrays.shape}, the first axis being the environments, "
+                f"but got {given.dtype} of shape {given.shape}."
+            )
+        np.copyto(arrays, given, casting="same_kind")

@@ -1,0 +1,148 @@
+"""`ParallelEnv`: environments stepped by worker processes, with the results of stepping them one after another."""
+
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.models.rl.core.batch import BatchLayout
+from ml_pipeline.models.rl.core.cores import usable_cores
+from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.local_crew import LocalCrew
+from ml_pipeline.models.rl.core.serial_env import SerialEnv
+from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
+from ml_pipeline.models.rl.core.worker_choice import choose_workers, measure_step
+from ml_pipeline.models.rl.core.worker_pool import WorkerPool
+
+__all__ = ["ParallelEnv", "SerialEnv"]
+
+StartMethod = Literal["spawn", "fork", "forkserver"]
+
+
+class ParallelEnv(BlockVectorEnv):
+    """A `gymnasium.vector.VectorEnv` over worker processes, each of which owns a block of the environments.
+
+    env_fns: functions that make the environments; lambdas and closures will do.
+    num_workers: "auto" measures a step for at most half a second; 0 steps in this process. Never changes results.
+    start_method: default "forkserver" on Linux, "spawn" elsewhere.
+    autoreset_mode: one of Gymnasium's three.
+    copy: whether step() and reset() return observations of their own, or views that are valid until the next call.
+    step_timeout_s: a step that takes longer raises StepTimeoutError. Needs workers.
+    on_worker_failure: "raise" raises WorkerFailedError, and closes.
+
+    Environment i is seeded seed + i, whichever worker owns it. What can be raised is drawn in `vec_errors`. After a
+    worker failed this object is closed; after an environment failed it is whole, and waits for a reset().
+
+    >>> import gymnasium
+    >>> envs = ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 4, num_workers=2)
+    >>> observations, infos = envs.reset(seed=7)
+    >>> observations, rewards, terminated, truncated, infos = envs.step([0, 1, 0, 1])
+    >>> rewards, envs.num_workers
+    (array([1., 1., 1., 1.]), 2)
+    >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFactory],
+        *,
+        num_workers: int | Literal["auto"] = "auto",
+        start_method: StartMethod | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        copy: bool = True,
+        step_timeout_s: float | None = None,
+        on_worker_failure: Literal["raise"] = "raise",
+    ) -> None:
+        if not env_fns:
+            raise UserError("env_fns must hold at least one factory, but is empty.")
+        if on_worker_failure != "raise":
+            raise UserError(f'on_worker_failure must be "raise", but got {on_worker_failure!r}.')
+        if step_timeout_s is not None and not step_timeout_s > 0:
+            raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
+        if num_workers != "auto" and num_workers < 0:
+            raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers}.')
+        if num_workers == 0 and step_timeout_s is not None:
+            raise UserError("step_timeout_s needs worker processes: only they can be stopped. Pass num_workers=1.")
+        method = _start_method(start_method)
+        mode = AutoresetMode(autoreset_mode)
+        self._start_method: str | None = None
+        if num_workers == 0:
+            self._begin_here(env_fns, mode, copy=copy)
+            return
+        example = EnvBlock(env_fns[:1], 0, len(env_fns), mode).envs[0]
+        try:
+            if num_workers == "auto":
+                n_workers = choose_workers(measure_step(example), len(env_fns), usable_cores())
+                n_workers = max(n_workers, 1 if step_timeout_s is not None else 0)
+            else:
+                n_workers = min(num_workers, len(env_fns))
+            if n_workers == 0:
+                self._begin_here(env_fns, mode, copy=copy)
+                return
+            layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, n_workers)
+            pool = WorkerPool(env_fns, layout, method, step_timeout_s=step_timeout_s)
+            self._start_method = method
+            self._n_workers = n_workers
+            self._begin(example, layout, pool, copy=copy)
+        finally:
+            example.close()
+
+    def _begin_here(self, env_fns: Sequence[EnvFactory], mode: AutoresetMode, *, copy: bool) -> None:
+        local = LocalCrew(env_fns, mode)
+        self._n_workers = 0
+        self._begin(local.envs[0], local.layout, local, copy=copy)
+
+    @property
+    def num_workers(self) -> int:
+        """How many worker processes step the environments; 0: this process does."""
+        return self._n_workers
+
+    @property
+    def start_method(self) -> str | None:
+        """How the workers were started; None where there are none."""
+        return self._start_method
+
+    def reset_async(
+        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begins what reset() does."""
+        self._reset_async(seed, options)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Ends what reset_async() began. Raises multiprocessing.TimeoutError after `timeout` s, and gives it up."""
+        return self._reset_wait(timeout)
+
+    def step_async(self, actions: Any) -> None:
+        """Begins what step() does."""
+        self._step_async(actions)
+
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Ends what step_async() began. Raises multiprocessing.TimeoutError after `timeout` s; that step is given up:
+        the environments still finish it, its results are dropped, and the next call waits for that.
+        """
+        return self._step_wait(timeout)
+
+    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Begins what call() does."""
+        self._call_async(name, args, kwargs)
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Ends what call_async() began. Raises multiprocessing.TimeoutError after `timeout` s."""
+        return self._call_wait(timeout)
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self.close(terminate=True)
+
+
+def _start_method(name: str | None) -> str:
+    available = multiprocessing.get_all_start_methods()
+    if name is None:
+        return "forkserver" if sys.platform == "linux" else "spawn"
+    if name not in available:
+        raise UserError(f'start_method "{name}" does not exist here. {nearest(name, available)}')
+    return name

@@ -1,0 +1,238 @@
+"""What can go wrong in a vectorized environment, as exceptions that name who, where and what.
+
+    VectorEnvError
+    ├── EnvFailedError           an environment misbehaved; carries index, seed, step, action, worker
+    │   ├── EnvRaisedError       it raised; also an instance of the class that it raised, which is its cause
+    │   └── EnvResultError       it returned something unusable: field, expected, received
+    ├── WorkerFailedError        a worker process failed; carries worker and its environments
+    │   ├── WorkerDiedError      killed or crashed; carries exit code and signal
+    │   └── StepTimeoutError     no answer within step_timeout_s; also a multiprocessing.TimeoutError
+    ├── SpacesDifferError        the environments do not share their spaces; also a RuntimeError
+    ├── ResetRequiredError       stepped where only reset() makes sense; also Gymnasium's ResetNeeded
+    ├── FactoryNotPicklableError a factory cannot travel to a worker
+    └── StateNotAvailable        an environment cannot be written in full, or not be restored
+
+Misuse of the call order raises Gymnasium's own `AlreadyPendingCallError`, `NoAsyncCallError` and
+`ClosedEnvironmentError`; an explicit `timeout=` that passes raises `multiprocessing.TimeoutError`.
+"""
+
+import functools
+import multiprocessing
+import pickle
+import reprlib
+import signal
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import gymnasium
+
+
+class VectorEnvError(Exception):
+    """Base of everything that a vectorized environment raises by itself."""
+
+
+class EnvFailedError(VectorEnvError):
+    """One environment misbehaved.
+
+    index: which of the environments. seed: the one that it was last reset with, or None. step: how many steps after
+    that reset, from 1. action: what it was stepped with, or None. worker: whose process it was, None in-process.
+    """
+
+    def __init__(self, message: str, report: "FailureReport", worker: int | None) -> None:
+        super().__init__(message)
+        self.report = report
+        self.index = report.index
+        self.seed = report.seed
+        self.step = report.step
+        self.action = report.action
+        self.worker = worker
+        self.remote_traceback = report.traceback
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError among the bases would quote it
+
+
+class EnvRaisedError(EnvFailedError):
+    """An environment raised; what it raised is the `__cause__`, and one of this object's classes."""
+
+
+class EnvResultError(EnvFailedError):
+    """An environment returned something unusable. field, expected, received: strings that name it."""
+
+    def __init__(self, message: str, report: "FailureReport", worker: int | None) -> None:
+        super().__init__(message, report, worker)
+        assert report.invalid is not None
+        self.field, self.expected, self.received, _ = report.invalid
+
+
+class WorkerFailedError(VectorEnvError):
+    """A worker process failed as a whole. worker: its number; environments: the indices that it owned."""
+
+    def __init__(self, message: str, worker: int, environments: range) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.environments = environments
+
+
+class WorkerDiedError(WorkerFailedError):
+    """A worker process is gone. exitcode: as in `multiprocessing.Process`; signal: its name, or None."""
+
+    def __init__(self, worker: int, environments: range, exitcode: int | None, activity: str) -> None:
+        self.exitcode = exitcode
+        self.signal = _signal_name(exitcode)
+        cause = f"was killed by {self.signal}" if self.signal else f"exited with code {exitcode}"
+        hint = "; the system may have run out of memory" if self.signal == "SIGKILL" else ""
+        super().__init__(
+            f"Worker {worker} ({span(environments)}) {cause} {activity}{hint}.",
+            worker,
+            environments,
+        )
+
+
+class StepTimeoutError(WorkerFailedError, multiprocessing.TimeoutError):
+    """A step took longer than step_timeout_s. index: the environment that was being stepped, None if none was."""
+
+    def __init__(self, worker: int, environments: range, index: int | None, timeout_s: float) -> None:
+        self.index = index
+        who = f"environment {index}" if index is not None else span(environments)
+        super().__init__(
+            f"Worker {worker} did not finish its step within step_timeout_s={timeout_s:g}: {who} has not returned. "
+            "Raise step_timeout_s if steps may take this long.",
+            worker,
+            environments,
+        )
+
+
+class SpacesDifferError(VectorEnvError, RuntimeError):
+    """The environments of one batch must have equal observation and action spaces."""
+
+
+class ResetRequiredError(VectorEnvError, gymnasium.error.ResetNeeded):
+    """step() was called where only reset() makes sense."""
+
+
+class FactoryNotPicklableError(VectorEnvError):
+    """A factory cannot be sent to a worker process."""
+
+
+class StateNotAvailable(VectorEnvError):
+    """An environment cannot be written in full, or not be restored. index: which; reason: why."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"The state of environment {index} is not available: {reason}")
+        self.index = index
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StateNotAvailable, (self.index, self.reason)
+
+
+class InvalidResultError(Exception):
+    """What an environment returned cannot be used; the block that steps it knows the rest of the story."""
+
+    def __init__(self, field: str, expected: str, received: str, remedy: str) -> None:
+        super().__init__(field, expected, received, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """How an environment failed, in a form that crosses a pipe.
+
+    doing: what was asked of it ("step 12", "reset()", ...). exception: what it raised, None where that cannot be
+    pickled. invalid: (field, expected, received, remedy) of an unusable result.
+    """
+
+    index: int
+    num_envs: int
+    seed: int | None
+    step: int | None
+    action: Any
+    doing: str
+    type_name: str
+    traceback: str
+    exception: BaseException | None
+    invalid: tuple[str, str, str, str] | None = None
+
+    @staticmethod
+    def of(error: BaseException, caught_in: str, **where: Any) -> "FailureReport":
+        """The report on an error just caught; its traceback begins below the frames of the file `caught_in`."""
+        invalid = error.args if isinstance(error, InvalidResultError) else None
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == caught_in:
+            trace = trace.tb_next
+        text = "".join(traceback.format_exception(type(error), error, trace))
+        return FailureReport(type_name=type(error).__name__, traceback=text, exception=error, invalid=invalid, **where)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: getattr(self, name) for name in self.__slots__}
+        state["exception"] = self.exception if _survives_pickling(self.exception) else None
+        state["action"] = self.action if _survives_pickling(self.action) else reprlib.repr(self.action)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def error(self, worker: int | None = None) -> VectorEnvError:
+        """The exception to raise in the trainer, its cause in place."""
+        if isinstance(self.exception, VectorEnvError):
+            return self.exception
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        place = f"environment {self.index} of {self.num_envs}{seed}"
+        who = f"Environment {self.index} of {self.num_envs}" + (f" ({seed[2:]})" if seed else "")
+        who = who if worker is None else f"Worker {worker} ({place})"
+        action = "" if self.action is None else f" with action {reprlib.repr(self.action)}"
+        if self.invalid is not None:
+            field, expected, received, remedy = self.invalid
+            return EnvResultError(
+                f"{who} returned an unusable result in {self.doing}: {field} must be {expected}, "
+                f"but got {received}; {remedy}.",
+                self,
+                worker,
+            )
+        raised = _raised_class(type(self.exception))  # type: ignore[arg-type]  # mypy: classes are not Hashable
+        error = raised(f"{who} raised {self.type_name} in {self.doing}{action}:\n\n{self.traceback}", self, worker)
+        error.__cause__ = self.exception
+        return error
+
+
+@functools.cache
+def _raised_class(raised: type[BaseException]) -> type[EnvRaisedError]:
+    """EnvRaisedError that `except <raised>` catches as well, as it would with the environment stepped directly."""
+    if not issubclass(raised, Exception) or issubclass(EnvRaisedError, raised):
+        return EnvRaisedError
+    try:
+        return type("EnvRaisedError", (EnvRaisedError, raised), {"__module__": EnvRaisedError.__module__})
+    except TypeError:  # classes whose memory layouts exclude each other
+        return EnvRaisedError
+
+
+def _survives_pickling(value: Any) -> bool:
+    try:
+        pickle.loads(cloudpickle.dumps(value))
+    except Exception:  # whatever a foreign object does when pickled, the report must get through
+        return False
+    return True
+
+
+def _signal_name(exitcode: int | None) -> str | None:
+    if exitcode is None or exitcode >= 0:
+        return None
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
+
+
+def span(environments: Sequence[int]) -> str:
+    """Names consecutive environments.
+
+    >>> span(range(3, 4)), span(range(3, 6))
+    ('environment 3', 'environments 3 to 5')
+    """
+    if len(environments) == 1:
+        return f"environment {environments[0]}"
+    return f"environments {environments[0]} to {environments[-1]}"

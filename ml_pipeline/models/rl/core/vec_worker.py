@@ -1,0 +1,136 @@
+"""What runs in a worker process: one block of environments, driven through a link.
+
+It imports no torch, draws one thread for numerical libraries, leaves Ctrl-C to the trainer, and is gone as soon as the
+trainer is, also in the middle of a step.
+"""
+
+import os
+import pickle
+import select
+import signal
+import threading
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from ml_pipeline.models.rl.core.batch import BatchLayout
+from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.vec_errors import EnvFailedError, FailureReport
+from ml_pipeline.models.rl.core.worker_link import WorkerLink
+
+# Codes of a worker's notes. The trainer's notes carry a Command, plus WITH_MESSAGE where one follows.
+DONE, DONE_FINISHED, DONE_WITH_MESSAGE = 0, 1, 2
+WITH_MESSAGE = 128
+
+
+@dataclass(slots=True)
+class WorkerSetup:
+    """What a worker is told first. env_fns: a pickled list, opened last so that a failure there can be told."""
+
+    layout: BatchLayout
+    environ: dict[str, str]
+    env_fns: bytes
+
+
+def run_worker(
+    inbox: Connection, outbox: Connection, memory: Any, *, trainer_pid: int, worker: int, first: int
+) -> None:
+    """The main function of worker process number `worker`, whose first environment has the index `first`.
+
+    Returns when told to close, or when the trainer closed the link.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_die_with, args=(trainer_pid,), name="die-with-trainer", daemon=True).start()
+    link = WorkerLink(inbox, outbox, in_trainer=False)
+    try:
+        block = _set_up(link, memory, worker, first)
+        if block is not None:
+            _serve(link, block, first)
+    except (EOFError, BrokenPipeError):
+        pass  # the trainer closed the link, or is gone: there is no one left to tell
+
+
+def _set_up(link: WorkerLink, memory: Any, worker: int, first: int) -> EnvBlock | None:
+    """The block, once every environment is made and fits the others; None, and the trainer told, where one does not."""
+    setup: WorkerSetup = pickle.loads(link.receive())
+    os.environ.update(setup.environ)
+    layout = setup.layout
+    try:
+        env_fns: list[EnvFactory] = pickle.loads(setup.env_fns)
+        block = EnvBlock(env_fns, first, layout.num_envs, layout.autoreset_mode)
+    except EnvFailedError as error:
+        _send(link, 0, Answer(failure=error.report))
+        return None
+    except Exception as error:  # unpickling imports the user's modules
+        where = {"index": first, "num_envs": layout.num_envs, "seed": None, "step": None, "action": None}
+        report = FailureReport.of(error, __file__, doing="the unpickling of its factory", **where)
+        _send(link, 0, Answer(failure=report))
+        return None
+    block.attach(layout.place_in(memory), layout.observation_space, layout.action_space, worker)
+    _send(link, 0, Answer(values=block.misfits(layout.observation_space, layout.action_space)))
+    return block
+
+
+def _serve(link: WorkerLink, block: EnvBlock, first: int) -> None:
+    number, code = link.read_note()
+    while code != Command.CLOSE:
+        if code & WITH_MESSAGE:
+            common, per_env = pickle.loads(link.receive())
+            answer = block.execute(Command(code ^ WITH_MESSAGE), common, per_env)
+        else:
+            answer = block.execute(Command(code))
+        _send(link, number, answer, block)
+        number, code = link.read_note()
+    block.close()
+
+
+def _send(link: WorkerLink, number: int, answer: Answer, block: EnvBlock | None = None) -> None:
+    if answer.is_plain():
+        link.note(number, DONE_FINISHED if answer.finished else DONE)
+        return
+    try:
+        message = dumps(answer)
+    except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
+        assert block is not None
+        message = dumps(Answer(failure=block.unsendable(answer, error, _is_sendable)))
+    link.note(number, DONE_WITH_MESSAGE)
+    link.send(message)
+
+
+def _is_sendable(value: Any) -> bool:
+    try:
+        dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def dumps(value: Any) -> bytes:
+    """Pickled quickly where that works, by value where it needs classes that only this process knows."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # the fast pickler raises AttributeError, TypeError and PicklingError for the same thing
+        return cloudpickle.dumps(value)
+
+
+def _die_with(trainer_pid: int) -> None:
+    """Ends this process when the trainer has ended, however that happened, and whatever else it is doing."""
+    if hasattr(os, "pidfd_open"):
+        try:
+            trainer = select.poll()
+            trainer.register(os.pidfd_open(trainer_pid), select.POLLIN)
+            trainer.poll()
+            os._exit(1)
+        except ProcessLookupError:
+            os._exit(1)
+        except OSError:
+            pass  # a kernel or sandbox without pidfd
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
