@@ -150,7 +150,8 @@ def _draw(path: Path, evaluation: Evaluation) -> None:
     figure.suptitle(evaluation.title, fontsize=10.5, x=0.012, ha="left")
 
     for i, ledger in enumerate(evaluation.random):
-        label = f"random ({len(evaluation.random)} policies)" if i == 0 else None
+        mean = evaluation.figures["random"]["total_return"]
+        label = f"random  {mean:+,.1%} (mean of {len(evaluation.random)})" if i == 0 else None
         above.plot(ledger["time"], ledger["equity"], color=_RANDOM, alpha=0.45, linewidth=0.7, label=label)
     for label, ledger, color in (
         ("buy and hold", evaluation.buy_and_hold, _HOLD),
@@ -172,7 +173,7 @@ def _draw(path: Path, evaluation: Evaluation) -> None:
     above.set_ylabel("equity (money" + (", log scale)" if logarithmic else ")"))
     above.axhline(evaluation.rules.initial_cash, color="black", linewidth=0.6, alpha=0.4)
     handles, labels = above.get_legend_handles_labels()
-    above.legend(handles[::-1], labels[::-1], frameon=False, loc="upper left")
+    above.legend(handles[::-1], labels[::-1], frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     below.set_ylabel("drawdown (% of peak)")
     below.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     below.set_xlabel("date")
