@@ -207,7 +207,7 @@ def _check_order(asset: _Asset) -> list[str]:
     if (wrong := np.flatnonzero((steps > np.timedelta64(0)) if backward else (steps < np.timedelta64(0)))).size:
         row, before = asset.rows[wrong[0] + 1], asset.rows[wrong[0]]
         where = f"{asset.symbol} at {as_text(asset.times[row])} comes after {as_text(asset.times[before])}"
-        raise asset.error(row, f"{where}, but the rows around run the other way; sort the rows by time.")
+        raise asset.error(row, f"{where}, which is out of order; sort the rows by time.")
     return [f"{asset.table.name}: rows were newest first; sorted"] if backward else []
 
 

@@ -224,7 +224,7 @@ def _reference(market, rules, actions):
     return np.array(equity)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 4),

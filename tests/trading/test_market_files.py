@@ -199,7 +199,10 @@ def test_one_symbol_in_two_files_is_refused(write, tmp_path):
         (GOOD.replace("2024-01-02", "yesterday"), r'row 2 \(line 3\): "yesterday" is not a time; expected'),
         (GOOD.replace("2024-01-02", ""), r"row 2 \(line 3\): the time is empty"),
         (GOOD.replace("2024-01-02", "2024-01-01"), r"row 2 \(line 3\): a second bar of prices at 2024-01-01; drop one"),
-        (GOOD.replace("2024-01-02", "2024-01-09"), r"row 3 \(line 4\): prices at 2024-01-03 comes after 2024-01-09"),
+        (
+            GOOD.replace("2024-01-02", "2024-01-09"),
+            r"row 3 \(line 4\): prices at 2024-01-03 comes after 2024-01-09, which is out of order",
+        ),
         (GOOD.replace("12,200", "12,200,7"), r"row 2 \(line 3\): 7 cells, but the header has 6"),
         (GOOD.replace("2024-01-03,12,14,11,13,300", "2024-01-03,12,1"), r"row 3 \(line 4\): low of prices is empty"),
         (LONG.replace(",B,30", ",,30"), r"row 5 \(line 6\): tic is empty"),
