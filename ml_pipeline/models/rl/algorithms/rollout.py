@@ -1,0 +1,103 @@
+"""Collecting a rollout: act, step, normalize, store. T steps, N environments, D observation size."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.core.episodes import EpisodeTracker
+from ml_pipeline.models.rl.core.normalization import RewardScaler
+from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
+from ml_pipeline.models.rl.core.seeding import generator_state, random_generator, restore_generator
+from ml_pipeline.models.rl.networks.policy import Policy
+
+Array = np.ndarray
+
+
+class RolloutCollector:
+    """Steps the environments with the policy; everything that must survive an interruption is in `state_dict`."""
+
+    def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
+        self.envs = envs
+        self.buffer = RolloutBuffer(config.n_steps, envs.num_envs, policy.observation_size)
+        self.episodes = EpisodeTracker(envs.num_envs)
+        self.global_step = 0
+        self._policy = policy
+        self._reward_scaler = RewardScaler(envs.num_envs, gamma=config.gamma) if config.normalize_rewards else None
+        self._noise_generator = random_generator(seed, "actions")
+        self._seed = seed
+        self._reset_done = False
+        self._elapsed_before_s = 0.0
+        self._started_at = time.perf_counter()
+
+    def collect(self, *, should_stop: Callable[[], bool]) -> bool:
+        """Fill the buffer; return whether it is full. `should_stop` is asked before each step.
+
+        A rollout that was stopped is gone on with by the next call.
+        """
+        if self.buffer.full:
+            self._begin()
+        while not self.buffer.full:
+            if should_stop():
+                return False
+            self._step()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "buffer": self.buffer.state_dict(),
+            "episodes": self.episodes.state_dict(),
+            "global_step": self.global_step,
+            "reward_scaler": None if self._reward_scaler is None else self._reward_scaler.state_dict(),
+            "noise_generator": generator_state(self._noise_generator),
+            "elapsed_s": self._elapsed_s(),
+            "reset_done": self._reset_done,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
+        """Go on where `state` was taken; environments that could not be restored begin new episodes instead."""
+        self.episodes.load_state_dict(state["episodes"], running=environments_restored)
+        self.global_step = state["global_step"]
+        if self._reward_scaler is not None and state["reward_scaler"] is not None:
+            self._reward_scaler.load_state_dict(state["reward_scaler"])
+        restore_generator(self._noise_generator, state["noise_generator"])
+        self._elapsed_before_s = state["elapsed_s"]
+        self._reset_done = environments_restored and state["reset_done"]
+        if environments_restored:
+            self.buffer.load_state_dict(state["buffer"])
+
+    def _begin(self) -> None:
+        if not self._reset_done:
+            # After a resume without saved environments, other episodes than those already seen.
+            observations, _ = self.envs.reset(seed=self._seed + self.global_step)
+            self.buffer.observations[self.buffer.position] = self._learn_and_normalize(observations)
+            self._reset_done = True
+        shape = (self.buffer.n_steps, self.envs.num_envs)
+        self.buffer.start(self._policy.distribution.draw_noise(self._noise_generator, shape))
+
+    def _step(self) -> None:
+        buffer, policy = self.buffer, self._policy
+        assert buffer.noise is not None
+        t = buffer.position
+        actions = policy.choose(buffer.observations[t], buffer.noise[t])
+        observations, rewards, terminated, truncated, infos = self.envs.step(policy.fit_actions(actions))
+        done = terminated | truncated
+        self.global_step += self.envs.num_envs
+        self.episodes.step(rewards, done, global_step=self.global_step, elapsed_s=self._elapsed_s)
+        scaled = rewards if self._reward_scaler is None else self._reward_scaler(rewards, done)
+        next_obs = self._learn_and_normalize(observations)
+        for i in np.flatnonzero(truncated & ~terminated):
+            buffer.final_observations.append((t, int(i), policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]))
+        buffer.store(actions, scaled, terminated, truncated, next_obs)
+
+    def _learn_and_normalize(self, observations: Any) -> Array:
+        encoded = self._policy.encode(observations)
+        if self._policy.normalizer is not None:
+            self._policy.normalizer.update(encoded)
+        return self._policy.normalize(encoded)
+
+    def _elapsed_s(self) -> float:
+        return self._elapsed_before_s + time.perf_counter() - self._started_at

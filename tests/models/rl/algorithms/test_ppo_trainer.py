@@ -1,0 +1,226 @@
+"""The trainer: the same bits however it is run, exact resumption, and learning."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, PPOTrainer
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+from ml_pipeline.models.rl.networks.policy import Policy
+
+NUM_ENVS, N_ITERATIONS = 3, 4
+CONFIG = PPOConfig(n_steps=16, minibatch_size=20, n_epochs=2, hidden_sizes=(8,), learning_rate_schedule="linear")
+
+
+class Drift(gymnasium.Env):
+    """A seeded random walk in Box or Discrete actions, with terminations, truncations and an episode in mid-rollout."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,))
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.position, self.t = self.np_random.normal(size=2).astype(np.float32), 0
+        return self.position.copy(), {}
+
+    def step(self, action):
+        self.t += 1
+        self.position += self.np_random.normal(size=2).astype(np.float32) + 0.1 * np.float32(np.sum(action))
+        terminated, truncated = bool(abs(self.position[0]) > 4), self.t >= 11
+        return np.clip(self.position, -9, 9), -float(abs(self.position[1])), terminated, truncated, {}
+
+
+class Unsaveable(Drift, gymnasium.utils.EzPickle):
+    """Its pickle would begin anew, as that of simulators does."""
+
+
+ACTION_SPACES = {"discrete": gymnasium.spaces.Discrete(3), "box": gymnasium.spaces.Box(-1, 1, (2,))}
+
+
+def factories(kind="box", n=NUM_ENVS):
+    # Made here, so that the class travels by value to workers that cannot import this file.
+    env_class, action_space = Drift, ACTION_SPACES[kind]
+    return [lambda: env_class(action_space)] * n
+
+
+def trainer_for(envs, *, seed=3, sink=None, config=CONFIG, total_iterations=N_ITERATIONS):
+    policy = Policy(
+        envs.single_observation_space, envs.single_action_space, hidden_sizes=config.hidden_sizes, seed=seed
+    )
+    return PPOTrainer(envs, policy, config, total_iterations=total_iterations, seed=seed, sink=sink)
+
+
+def weights_of(trainer):
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.network.parameters()])
+
+
+def trained(envs):
+    with_envs = trainer_for(envs)
+    try:
+        assert with_envs.train()
+    finally:
+        envs.close()
+    return weights_of(with_envs)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+def test_weights_are_the_same_bits_for_every_worker_count_and_start_method(kind):
+    expected = trained(SerialEnv(factories(kind)))
+    for num_workers, start_method in [(0, None), (1, "spawn"), (2, "fork"), (3, "forkserver")]:
+        envs = ParallelEnv(factories(kind), num_workers=num_workers, start_method=start_method, copy=False)
+        assert torch.equal(trained(envs), expected), (num_workers, start_method)
+
+
+def test_another_seed_gives_other_weights():
+    first, second = (trainer_for(SerialEnv(factories()), seed=seed) for seed in (3, 4))
+    first.train()
+    second.train()
+    assert not torch.equal(weights_of(first), weights_of(second))
+
+
+class StopAfter:
+    """An environment wrapper's step counter that asks a trainer to stop at its n-th vector step."""
+
+    def __init__(self, envs, n_steps):
+        self.trainer = None
+        self._left = n_steps
+        self._step = envs.step
+        envs.step = self
+
+    def __call__(self, actions):
+        self._left -= 1
+        if self._left == 0:
+            self.trainer.request_stop()
+        return self._step(actions)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+@pytest.mark.parametrize("n_steps", [1, 15, 16, 17, 40, 63])
+def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(kind, n_steps, tmp_path):
+    expected = trainer_for(SerialEnv(factories(kind)))
+    expected.train()
+
+    envs = SerialEnv(factories(kind))
+    stop = StopAfter(envs, n_steps)
+    interrupted = stop.trainer = trainer_for(envs)
+    assert not interrupted.train()
+    assert interrupted.global_step == n_steps * NUM_ENVS
+    torch.save(interrupted.state_dict(), tmp_path / "state.pt")
+
+    resumed = trainer_for(SerialEnv(factories(kind)), seed=99)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert resumed.train()
+    assert torch.equal(weights_of(resumed), weights_of(expected))
+    assert resumed.global_step == expected.global_step
+    assert resumed.state_dict()["collector"]["episodes"] == without_times(expected, resumed)
+
+
+def without_times(expected, resumed):
+    # Everything about episodes but the seconds, which no two runs share.
+    theirs, ours = (each.state_dict()["collector"]["episodes"] for each in (expected, resumed))
+    return {**theirs, "finished": ours["finished"]}
+
+
+def test_environments_that_cannot_be_saved_begin_anew_and_the_state_says_so():
+    envs = SerialEnv([lambda: Unsaveable(ACTION_SPACES["box"])] * NUM_ENVS)
+    trainer = trainer_for(envs)
+    trainer.train_episode_vectorized()
+    state = trainer.state_dict()
+    assert state["environments"] is None
+    assert "environment 0" in state["environments_missing"].lower()
+    resumed = trainer_for(SerialEnv(factories()))
+    resumed.load_state_dict(state)
+    assert resumed.train()
+    assert resumed.iteration == N_ITERATIONS
+
+
+def test_a_state_of_another_number_of_environments_is_refused():
+    state = trainer_for(SerialEnv(factories(n=2))).state_dict()
+    with pytest.raises(UserError, match="made with 2 environments, but here are 3"):
+        trainer_for(SerialEnv(factories())).load_state_dict(state)
+
+
+def test_one_environment_trains_by_train_episode_and_as_a_plain_gymnasium_environment():
+    config = PPOConfig(n_steps=16, minibatch_size=16, hidden_sizes=(8,))
+    env = factories()[0]()
+    policy = Policy(env.observation_space, env.action_space, hidden_sizes=(8,), seed=3)
+    plain = PPOTrainer(env, policy, config, total_iterations=2, seed=3)
+    statistics = plain.train_episode()
+    assert (statistics.n_envs, statistics.global_step, statistics.iteration) == (1, 16, 1)
+    vectorized = trainer_for(SerialEnv(factories(n=1)), config=config, total_iterations=2)
+    vectorized.train_episode_vectorized()
+    assert torch.equal(weights_of(plain), weights_of(vectorized))
+    with pytest.raises(UserError, match=r"call train_episode_vectorized\(\)"):
+        trainer_for(SerialEnv(factories())).train_episode()
+
+
+def test_environments_that_reset_in_another_way_are_refused():
+    envs = SerialEnv(factories(), autoreset_mode=AutoresetMode.NEXT_STEP)
+    with pytest.raises(UserError, match="make them with autoreset_mode="):
+        trainer_for(envs)
+
+
+class Recorder:
+    def __init__(self):
+        self.metrics, self.episodes = [], []
+
+    def write(self, metrics, episodes):
+        self.metrics.append(metrics)
+        self.episodes += episodes
+
+    def close(self):
+        pass
+
+
+def test_every_iteration_is_reported_with_its_episodes_and_evaluation():
+    sink, saved = Recorder(), []
+    trainer = trainer_for(SerialEnv(factories()), sink=sink, total_iterations=5)
+    trainer.train(
+        evaluate=Every(2, lambda t: {"eval/score": float(t.iteration)}),
+        save=Every(3, lambda t: saved.append((t.iteration, len(sink.metrics)))),
+    )
+    assert [m["time/iteration"] for m in sink.metrics] == [1, 2, 3, 4, 5]
+    assert [m.get("eval/score") for m in sink.metrics] == [None, 2.0, None, 4.0, 5.0]  # and after the last
+    assert saved == [(3, 3), (5, 5)]  # after the metrics of their iteration
+    assert sum(m["rollout/n_completed_episodes"] for m in sink.metrics) == len(sink.episodes)
+    assert sink.metrics[-1]["time/global_step"] == 5 * 16 * NUM_ENVS
+    for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"):
+        assert np.isfinite(sink.metrics[-1][f"train/{name}"])
+
+
+class Recall(gymnasium.Env):
+    """Which of two arms pays is in the observation; an episode is four guesses. A policy that reads gets 4, else 2."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self._show(), {}
+
+    def step(self, action):
+        self.t += 1
+        reward = float(action == self.arm)
+        return self._show(), reward, self.t == 4, False, {}
+
+    def _show(self):
+        self.arm = int(self.np_random.integers(2))
+        return np.array([2.0 * self.arm - 1.0], np.float32)
+
+
+def test_it_learns_to_read_the_observation():
+    envs = SerialEnv([Recall] * 4)
+    config = PPOConfig(n_steps=64, minibatch_size=64, n_epochs=4, learning_rate=3e-3, hidden_sizes=(16,))
+    trainer = trainer_for(envs, config=config, total_iterations=15)
+    first = trainer.train_episode_vectorized().episode_return
+    trainer.train()
+    assert first < 3.0
+    assert trainer.train_episode_vectorized().episode_return > 3.7
