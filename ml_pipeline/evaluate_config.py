@@ -1,0 +1,55 @@
+"""The settings of an evaluation, and how the command line fills them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from ml_pipeline.config.checks import check_choice, check_count
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.settings import build
+
+Split = Literal["train", "validation", "test", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What is evaluated, and on what.
+
+    Raises UserError where a value is out of range.
+    """
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Checkpoint to evaluate, such as checkpoints/RUN/best.pt."""
+
+    data: Path | None = None
+    """Other market data than those trained on: a CSV or Parquet file, or a folder with a file a symbol."""
+
+    split: Split | None = None
+    """Part of the market; none is test and, with --data, all of it."""
+
+    eval_episodes: int | None = None
+    """Episodes in an environment that is no market; none is as many as the run had."""
+
+    output_dir: Path | None = None
+    """Folder for the report; none is the checkpoint's own and, with --data, evaluation-NAME in it."""
+
+    def __post_init__(self) -> None:
+        if self.eval_episodes is not None:
+            check_count("eval_episodes", self.eval_episodes)
+        if self.split is not None:
+            check_choice("split", self.split, ["train", "validation", "test", "all"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CommandLine:
+    evaluation: EvaluationConfig = field()
+
+
+def parse_evaluation(argv: Sequence[str], *, prog: str) -> EvaluationConfig:
+    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    description = "Evaluate a trained agent on a single environment."
+    flags = read_flags(argv, _CommandLine, prog=prog, description=description)
+    return build(_CommandLine, flags).evaluation

@@ -1,0 +1,75 @@
+"""From a checkpoint to a report: rebuilds task and policy as they were saved, and lets the one act in the other."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import convert_settings
+from ml_pipeline.config.settings import build
+from ml_pipeline.evaluate_config import EvaluationConfig
+from ml_pipeline.gym_task import GymTask
+from ml_pipeline.models.rl.core.checkpoint import load_checkpoint
+from ml_pipeline.models.rl.networks.policy import Policy
+from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.train_config import TrainConfig
+from ml_pipeline.training import make_policy
+
+
+def run_evaluation(evaluation: EvaluationConfig) -> None:
+    """Print the verdict on a checkpoint and write its report.
+
+    Raises UserError where the checkpoint, the data or the folder cannot be used.
+    """
+    saved = load_checkpoint(evaluation.checkpoint)
+    config = build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=evaluation.checkpoint))
+    folder = _open_folder(evaluation)
+    if config.run.env_id is None:
+        verdict = _judge_trading(evaluation, config, saved, folder)
+    else:
+        verdict = _judge_episodes(evaluation, config, saved, folder)
+    print(f"{verdict}\n\nWritten to {folder}")
+
+
+def _judge_trading(evaluation: EvaluationConfig, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
+    if evaluation.eval_episodes is not None:
+        raise UserError("--eval-episodes is for environments that are no market; a market is passed through once.")
+    trading = config.trading if evaluation.data is None else replace(config.trading, data=evaluation.data, symbols=())
+    task = TradingTask.from_state(saved["task"], trading, config.run.seed)
+    for notice in task.notices:
+        print(notice)
+    split = evaluation.split or ("test" if evaluation.data is None else "all")
+    env = task.evaluation_env(split)
+    policy = _restore_policy(config, env, saved)
+    return str(task.evaluate(policy.act, split, folder)["table"])
+
+
+def _judge_episodes(evaluation: EvaluationConfig, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
+    run = config.run
+    assert run.env_id is not None
+    if evaluation.data is not None or evaluation.split is not None:
+        raise UserError(f"This checkpoint is of {run.env_id}, which is no market: --data and --split say nothing here.")
+    task = GymTask(run.env_id, eval_episodes=evaluation.eval_episodes or run.eval_episodes, seed=run.seed)
+    env = task.evaluation_env()
+    policy = _restore_policy(config, env, saved)
+    env.close()
+    return task.report(policy.act, folder)
+
+
+def _restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Policy:
+    policy = make_policy(config, env.observation_space, env.action_space, device="cpu")
+    policy.load_state_dict(saved["trainer"]["policy"])
+    return policy
+
+
+def _open_folder(evaluation: EvaluationConfig) -> Path:
+    folder = evaluation.output_dir
+    if folder is None:
+        folder = evaluation.checkpoint.parent
+        if evaluation.data is not None:
+            folder = folder / f"evaluation-{evaluation.data.stem}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose one by --output-dir.") from error
+    return folder

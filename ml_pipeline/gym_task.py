@@ -1,0 +1,73 @@
+"""Training on a registered Gymnasium environment: makes it, scores a policy in it, reports on it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.models.rl.core.evaluation import EvaluationResult, evaluate
+
+Act = Callable[[Any], Any]
+
+# Evaluation plays other episodes than training, whose environment i begins with seed + i.
+_EVALUATION_SEED_OFFSET = 1_000_000
+
+
+class GymTask:
+    """A Gymnasium id, played in whole episodes."""
+
+    notices: tuple[str, ...] = ()
+
+    def __init__(self, env_id: str, *, eval_episodes: int, seed: int) -> None:
+        """Raises UserError where there is no such environment, or what it needs is not installed."""
+        self.name = env_id.replace("/", "-").replace(":", "-")
+        self._env_id = env_id
+        self._eval_episodes = eval_episodes
+        self._seed = seed
+        _make_checked(env_id).close()
+
+    def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
+        env_id = self._env_id
+        return [lambda: gymnasium.make(env_id)] * n
+
+    def evaluation_env(self) -> gymnasium.Env:
+        return gymnasium.make(self._env_id)
+
+    def score(self, act: Act) -> float:
+        """Mean return of an evaluation: what the best policy is chosen by."""
+        return self._evaluate(act).mean_return
+
+    def report(self, act: Act, folder: Path) -> str:
+        """Evaluate, write evaluation.json into `folder`, and say the result in a line."""
+        result = self._evaluate(act)
+        summary = {"mean_return": result.mean_return, "std_return": result.std_return, **asdict(result)}
+        (folder / "evaluation.json").write_text(json.dumps(summary, indent=2) + "\n")
+        return (
+            f"Evaluation on a single {self._env_id}: return {result.mean_return:,.2f} ± {result.std_return:,.2f} "
+            f"over {len(result.returns)} episodes"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Nothing was fitted to data, so there is nothing to save."""
+        return {}
+
+    def _evaluate(self, act: Act) -> EvaluationResult:
+        env = self.evaluation_env()
+        try:
+            return evaluate(env, act, n_episodes=self._eval_episodes, seed=self._seed + _EVALUATION_SEED_OFFSET)
+        finally:
+            env.close()
+
+
+def _make_checked(env_id: str) -> gymnasium.Env:
+    try:
+        return gymnasium.make(env_id)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"{env_id} needs something that is not installed: {error}") from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
+        hint = nearest(env_id, gymnasium.registry) if ":" not in env_id else "The part before the colon is a module."
+        raise UserError(f'There is no environment "{env_id}". {hint}') from error

@@ -1,0 +1,45 @@
+"""Entry: train a PPO agent over parallel environments, evaluate it on data it has never seen, and save it.
+
+python -m ml_pipeline.train_ppo --n-envs 8
+python -m ml_pipeline.train_ppo --data prices.csv --n-envs 4 --num-episodes 200
+python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a file: the repository takes this folder's place on the path
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from ml_pipeline.config.errors import user_errors_exit
+from ml_pipeline.train_config import parse_train_start
+
+PROG = "train_ppo.py"
+
+
+def main(argv: list[str]) -> int:
+    """Run with these arguments; return the exit code: 0, 1 where the run broke down, 128 + the signal that stopped it.
+
+    Exits with code 2, after one sentence, where something given cannot be used. Nothing heavy is imported before the
+    arguments are known to be good.
+    """
+    with user_errors_exit(PROG):
+        start = parse_train_start(argv, prog=PROG)
+
+        from ml_pipeline.task_choice import make_task
+
+        task = make_task(start.config)
+
+        from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
+        from ml_pipeline.models.rl.core.vec_errors import VectorEnvError
+        from ml_pipeline.training import run_training
+
+        try:
+            return run_training(start, task)
+        except (VectorEnvError, TrainingFailed) as error:
+            print(f"{PROG}: {error}\nThe run's last checkpoint is whole; go on from it with --resume.", file=sys.stderr)
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,217 @@
+"""A training run from start to end: puts a task, environments, a policy, a trainer and the run folder together."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import write_yaml
+from ml_pipeline.config.settings import flatten
+from ml_pipeline.interruption import stop_on_signals
+from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, PPOTrainer
+from ml_pipeline.models.rl.core.checkpoint import load_checkpoint, save_checkpoint
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.networks.policy import Policy, choose_device
+from ml_pipeline.monitoring.console import banner
+from ml_pipeline.monitoring.metrics_file import MetricsFile
+from ml_pipeline.monitoring.monitor_csv import MonitorCsv
+from ml_pipeline.monitoring.progress import Progress
+from ml_pipeline.monitoring.sink import Sinks
+from ml_pipeline.train_config import LATEST_CHECKPOINT, SETTINGS_FILE, TrainConfig, TrainStart, runs_folder
+
+BEST_CHECKPOINT = "best.pt"
+
+
+class Task(Protocol):
+    """What is to be learned: `GymTask` or `TradingTask`."""
+
+    name: str
+    notices: tuple[str, ...]
+    """Sentences for the user about what was found in the data."""
+
+    def train_env_fns(self, n: int) -> Sequence[Callable[[], gymnasium.Env]]:
+        """Factories of n environments to train in."""
+
+    def score(self, act: Callable[[Any], Any]) -> float:
+        """How good a policy is while training goes on, on data that it is not trained on; higher is better."""
+
+    def report(self, act: Callable[[Any], Any], folder: Path) -> str:
+        """The verdict on a trained policy: files in `folder`, and what to print."""
+
+    def state(self) -> dict[str, Any]:
+        """What the policy depends on besides its weights, for the checkpoint."""
+
+
+def run_training(start: TrainStart, task: Task) -> int:
+    """Train, evaluate and save as `start` asks; return the exit code: 0, or 128 + the signal that stopped the run.
+
+    Raises UserError where a checkpoint, a device or the run folder cannot be used, and VectorEnvError or TrainingFailed
+    where the run breaks down.
+    """
+    saved = load_checkpoint(start.checkpoint) if start.checkpoint else None
+    device = choose_device(start.config.run.device)
+    config = _open_folder(start.config, task.name, resumed=saved is not None)
+    folder = config.run.checkpoint_dir
+    assert folder is not None
+    for notice in task.notices:
+        print(notice)
+    with ExitStack() as stack:
+        envs = stack.enter_context(closing(_make_envs(config, task)))
+        print(banner(n_envs=envs.num_envs, n_workers=envs.num_workers, start_method=envs.start_method), flush=True)
+        policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device=device)
+        run = _Run(config, task, envs, policy, folder=folder, saved=saved)
+        stack.callback(run.close)
+        signal_number = run.train()
+        if signal_number is not None:
+            return 128 + signal_number
+    policy.load_state_dict(load_checkpoint(folder / BEST_CHECKPOINT)["trainer"]["policy"])
+    print(task.report(policy.act, folder), flush=True)
+    return 0
+
+
+def make_policy(
+    config: TrainConfig, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, device: str
+) -> Policy:
+    """A new policy of the configured kind for the spaces of a single environment."""
+    return Policy(
+        observation_space,
+        action_space,
+        hidden_sizes=config.ppo.hidden_sizes,
+        activation=config.ppo.activation,
+        normalize_obs=config.ppo.normalize_obs,
+        seed=config.run.seed,
+        device=device,
+    )
+
+
+class _Run:
+    """A trainer with its run folder: metrics, checkpoints and the best policy so far."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        envs: ParallelEnv,
+        policy: Policy,
+        *,
+        folder: Path,
+        saved: Mapping[str, Any] | None,
+    ) -> None:
+        self._config = config
+        self._task = task
+        self._folder = folder
+        self._best_score = -math.inf
+        metrics = MetricsFile(folder / "metrics.jsonl", resume_step=_step_of(saved))
+        episodes = MonitorCsv(folder / "monitor.csv", resume_step=metrics.last_step if saved else None)
+        steps_per_iteration = config.ppo.n_steps * config.run.n_envs
+        self._progress = Progress(
+            total_iterations=config.n_iterations,
+            total_steps=config.n_iterations * steps_per_iteration,
+            n_envs=config.run.n_envs,
+            first_step=_step_of(saved) or 0,
+        )
+        self._sinks = Sinks(metrics, episodes, self._progress)
+        self._trainer = PPOTrainer(
+            envs,
+            policy,
+            config.ppo,
+            total_iterations=config.n_iterations,
+            seed=config.run.seed,
+            sink=self._sinks,
+        )
+        if saved:
+            self._go_on_from(saved)
+
+    def close(self) -> None:
+        self._sinks.close()
+
+    def train(self) -> int | None:
+        """Train to the end and return None, or return the signal that stopped it, after saving."""
+        run = self._config.run
+        if self._trainer.global_step == 0:
+            self._save_latest(self._trainer)  # a run that is killed before its first checkpoint can be gone on with too
+        with stop_on_signals(self._trainer.request_stop, self._progress.say) as received:
+            finished = self._trainer.train(
+                evaluate=Every(run.eval_interval, self._evaluate),
+                save=Every(run.checkpoint_interval, self._save_latest),
+            )
+        self._progress.close()
+        if finished:
+            return None
+        self._save_latest(self._trainer)
+        print(
+            f"Saved {self._folder / LATEST_CHECKPOINT} at step {self._trainer.global_step:,}; go on with:\n"
+            f"  python -m ml_pipeline.train_ppo --resume {self._folder}"
+        )
+        return received[0]
+
+    def _evaluate(self, trainer: PPOTrainer) -> dict[str, float]:
+        """Score the policy; a score that no earlier one reached goes into best.pt."""
+        score = self._task.score(trainer.policy.act)
+        self._progress.say(f"Evaluation after episode {trainer.iteration}: {score:,.4g}")
+        if score > self._best_score or self._best_score == -math.inf:
+            self._best_score = score
+            self._save(trainer, BEST_CHECKPOINT)
+        return {"eval/score": score}
+
+    def _save_latest(self, trainer: PPOTrainer) -> None:
+        self._save(trainer, LATEST_CHECKPOINT)
+
+    def _save(self, trainer: PPOTrainer, name: str) -> None:
+        state = {
+            "trainer": trainer.state_dict(),
+            "config": flatten(self._config),
+            "task": self._task.state(),
+            "best_score": self._best_score,
+        }
+        save_checkpoint(self._folder / name, state)
+
+    def _go_on_from(self, saved: Mapping[str, Any]) -> None:
+        trainer_state = saved["trainer"]
+        self._trainer.load_state_dict(trainer_state)
+        self._best_score = saved["best_score"]
+        self._progress.say(f"Going on after episode {self._trainer.iteration}, step {self._trainer.global_step:,}.")
+        if trainer_state["environments"] is None:
+            self._progress.say(f"The environments begin new episodes: {trainer_state['environments_missing']}")
+
+
+def _make_envs(config: TrainConfig, task: Task) -> ParallelEnv:
+    return ParallelEnv(
+        task.train_env_fns(config.run.n_envs),
+        num_workers=config.run.n_workers,
+        start_method=config.run.parallel_start_method,
+        copy=False,  # the trainer copies what it keeps
+    )
+
+
+def _open_folder(config: TrainConfig, task_name: str, *, resumed: bool) -> TrainConfig:
+    """The settings with the run folder that they mean; they are written into it.
+
+    Raises UserError where it cannot be written, or holds another run.
+    """
+    folder = config.run.checkpoint_dir or _new_folder(task_name)
+    config = replace(config, run=replace(config.run, checkpoint_dir=folder))
+    if not resumed and (folder / LATEST_CHECKPOINT).exists():
+        raise UserError(f"{folder} holds a run already; go on with it by --resume {folder}, or name another folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+    write_yaml(folder / SETTINGS_FILE, flatten(config))
+    return config
+
+
+def _new_folder(task_name: str) -> Path:
+    name = f"{task_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    taken = (runs_folder() / f"{name}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(folder for folder in taken if not folder.exists())
+
+
+def _step_of(saved: Mapping[str, Any] | None) -> int | None:
+    return saved["trainer"]["collector"]["global_step"] if saved else None

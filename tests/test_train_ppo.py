@@ -1,0 +1,195 @@
+"""The commands as a user types them: whole runs, interruptions, and what bad input is answered with."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TRAIN = [sys.executable, "-m", "ml_pipeline.train_ppo"]
+EVALUATE = [sys.executable, "-m", "ml_pipeline.evaluate_ppo"]
+SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "64", "--n-epochs", "2", "--hidden-sizes", "8"]
+LONG = [*SMALL, "--num-episodes", "30", "--checkpoint-interval", "3", "--eval-interval", "100"]
+
+
+def run(command, *, cwd=REPOSITORY, expect=0):
+    command = [str(part) for part in command]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == expect, done.stderr + done.stdout
+    return done
+
+
+def weights_in(checkpoint):
+    network = torch.load(checkpoint, weights_only=True)["trainer"]["policy"]["network"]
+    return torch.cat([weight.flatten() for weight in network.values()])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A small finished run on the built-in market: its folder, and what it printed."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    done = run([*TRAIN, *SMALL, "--num-episodes", "10", "--eval-interval", "5", "--checkpoint-dir", folder])
+    return folder, done.stdout
+
+
+def test_a_run_leaves_its_files_and_ends_with_the_table(trained):
+    folder, out = trained
+    assert {"config.yaml", "metrics.jsonl", "monitor.csv", "latest.pt", "best.pt"} <= set(os.listdir(folder))
+    assert {"evaluation.json", "equity.png", "ledger.csv"} <= set(os.listdir(folder))
+    assert out.startswith("🚀 Using 2 parallel environments for training\n   ")
+    assert "Episode 10/10\n  Reward:" in out
+    assert "buy and hold" in out.split("Episode 10/10")[1]
+
+
+def test_each_iteration_is_a_line_of_metrics(trained):
+    folder, _ = trained
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["time/global_step"] for line in lines] == [64 * (i + 1) for i in range(10)]
+    assert ["eval/score" in line for line in lines] == [i in {4, 9} for i in range(10)]
+    assert all(line["time/steps_per_second"] > 0 for line in lines)
+
+
+def test_the_resolved_settings_are_written_and_start_the_same_run_again(trained, tmp_path):
+    folder, _ = trained
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (settings["n_envs"], settings["hidden_sizes"], settings["gamma"]) == (2, [8], 0.99)
+    run([*TRAIN, "--config", folder / "config.yaml", "--checkpoint-dir", tmp_path])
+    assert torch.equal(weights_in(tmp_path / "latest.pt"), weights_in(folder / "latest.pt"))
+
+
+def test_a_checkpoint_is_evaluated_on_its_own_data_and_on_others(trained, tmp_path):
+    folder, out = trained
+    done = run([*EVALUATE, folder / "best.pt", "--output-dir", tmp_path])
+    assert done.stdout.split("\n\nWritten")[0] in out  # the same verdict as at the end of training
+    prices = tmp_path / "prices.csv"
+    with open(prices, "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["date", "open", "high", "low", "close", "volume"])
+        for day in range(300):
+            price = 100 + day % 7
+            rows.writerow([f"{2000 + day // 28 // 12}-{day // 28 % 12 + 1:02}-{day % 28 + 1:02}", *[price] * 4, 5])
+    done = run([*EVALUATE, folder / "best.pt", "--data", prices])
+    assert "prices" in done.stdout
+    assert (folder / "evaluation-prices" / "equity.png").is_file()
+
+
+def test_a_gymnasium_environment_trains_and_is_evaluated(tmp_path):
+    done = run([*TRAIN, "--env-id", "CartPole-v1", *SMALL, "--num-episodes", "2", "--checkpoint-dir", tmp_path])
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Evaluation on a single CartPole-v1: return ")
+    assert last in run([*EVALUATE, tmp_path / "best.pt"]).stdout
+
+
+def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
+    for workers, method in (("1", "spawn"), ("2", "fork")):
+        options = ["--n-envs", "8", "--n-workers", workers, "--parallel-start-method", method]
+        options += ["--n-steps", "16", "--minibatch-size", "64", "--num-episodes", "3"]
+        run([*TRAIN, *options, "--checkpoint-dir", tmp_path / method])
+    assert torch.equal(weights_in(tmp_path / "spawn" / "latest.pt"), weights_in(tmp_path / "fork" / "latest.pt"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    run([*TRAIN, *LONG, "--checkpoint-dir", folder])
+    return folder
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_number, uninterrupted, tmp_path):
+    command = [*TRAIN, *LONG, "--n-workers", "2", "--checkpoint-dir", str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("Episode 10/"):
+                process.send_signal(signal_number)
+                break
+        rest = process.stdout.read()
+    if signal_number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 128 + signal_number
+        assert f"--resume {tmp_path}" in rest
+    done = run([*TRAIN, "--resume", "auto", "--checkpoint-dir", tmp_path])
+    assert "Going on after episode" in done.stdout
+    assert torch.equal(weights_in(tmp_path / "latest.pt"), weights_in(uninterrupted / "latest.pt"))
+    for name, columns in (("metrics.jsonl", slice(0)), ("monitor.csv", slice(0, 2))):
+        ours, theirs = ((folder / name).read_text().splitlines() for folder in (tmp_path, uninterrupted))
+        assert len(ours) == len(theirs)  # every iteration and episode once
+        assert [line.split(",")[columns] for line in ours] == [line.split(",")[columns] for line in theirs]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--n-envs", "0"], "n_envs must be"),
+        (["--n-steps", "-5"], "n_steps must be"),
+        (["--minibatch-size", "512"], "minibatch_size must be at most n_envs * n_steps = 1 * 256 = 256"),
+        (["--env-id", "CartPole-v9"], 'There is no environment "CartPole-v9"'),
+        (["--env-id", "CartPol-v1"], 'Did you mean "CartPole-v1"?'),
+        (["--n-env", "4"], 'Did you mean "--n-envs"?'),
+        (["--data", "missing.csv"], "missing.csv"),
+        (["--resume", "nowhere"], "There is no checkpoint"),
+        (["--device", "cuda"], "The device cuda is not there"),
+        (["--config", "missing.yaml"], "missing.yaml"),
+        (["--checkpoint-dir", "/proc/runs"], "/proc/runs cannot be made"),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, sentence):
+    if arguments == ["--device", "cuda"] and torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    done = run([*TRAIN, *arguments], expect=2)
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("train_ppo.py: ")
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(trained):
+    folder, _ = trained
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    done = run([*TRAIN, "--checkpoint-dir", folder], expect=2)
+    assert f"go on with it by --resume {folder}" in done.stderr
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_is_left_as_it_is(trained, tmp_path):
+    folder, _ = trained
+    (tmp_path / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
+    (tmp_path / "latest.pt").write_bytes((folder / "latest.pt").read_bytes()[:1000])
+    for command in ([*TRAIN, "--resume", tmp_path], [*EVALUATE, tmp_path / "latest.pt"]):
+        assert "cannot be read as a checkpoint" in run(command, expect=2).stderr
+
+
+def test_a_checkpoint_of_another_network_is_refused(trained, tmp_path):
+    folder, _ = trained
+    for name in ("config.yaml", "latest.pt"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    done = run([*TRAIN, "--resume", tmp_path, "--window", "3"], expect=2)
+    assert "observation space" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["train_ppo.py", "evaluate_ppo.py"])
+def test_it_runs_as_a_module_as_a_path_and_in_its_folder(script):
+    package = REPOSITORY / "ml_pipeline"
+    outputs = {
+        run([sys.executable, "-m", f"ml_pipeline.{script[:-3]}", "--help"]).stdout,
+        run([sys.executable, f"ml_pipeline/{script}", "--help"]).stdout,
+        run([sys.executable, script, "--help"], cwd=package).stdout,
+    }
+    assert len(outputs) == 1
+
+
+def test_help_and_complaints_come_before_torch_is_imported():
+    for arguments in ("['--help']", "['--n-envs', '0']", "['--env-id', 'CartPole-v9']"):
+        code = (
+            "import sys\nfrom ml_pipeline.train_ppo import main\n"
+            f"try: main({arguments})\nexcept SystemExit: print('torch' in sys.modules)"
+        )
+        assert run([sys.executable, "-c", code]).stdout.splitlines()[-1] == "False"
