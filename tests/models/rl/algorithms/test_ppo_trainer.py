@@ -224,3 +224,37 @@ def test_it_learns_to_read_the_observation():
     trainer.train()
     assert first < 3.0
     assert trainer.train_episode_vectorized().episode_return > 3.7
+
+
+class Endless(gymnasium.Env):
+    """Pays 1 a step, for ever; only a time limit of 3 steps ends an episode."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.ones(1, np.float32), 1.0, False, self.t == 3, {}
+
+
+def test_under_a_time_limit_the_value_of_a_constant_reward_goes_to_that_of_the_endless_stream():
+    # 1 / (1 - 0.8) = 5; were truncation a termination, states that look alike would be worth 1.8 on average.
+    config = PPOConfig(
+        n_steps=8,
+        minibatch_size=16,
+        gamma=0.8,
+        learning_rate=1e-2,
+        normalize_obs=False,
+        normalize_rewards=False,
+        hidden_sizes=(8,),
+    )
+    envs = SerialEnv([Endless] * 4)
+    policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=(8,), normalize_obs=False)
+    PPOTrainer(envs, policy, config, total_iterations=60).train()
+    with torch.no_grad():
+        value = policy.network.critic(torch.ones(1, 1)).item()
+    assert value == pytest.approx(5.0, abs=0.02)
