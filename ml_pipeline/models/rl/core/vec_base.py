@@ -6,7 +6,7 @@ Seeds, masks, actions in, the order of calls, and results out as Gymnasium shape
 import multiprocessing
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import gymnasium
 import numpy as np
@@ -137,7 +137,7 @@ class BlockVectorEnv(VectorEnv):
         if hasattr(self, "_crew"):
             self._crew.close(timeout_s=timeout, terminate=terminate)
 
-    def __enter__(self) -> "BlockVectorEnv":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 # Measured on 2 cores at 2.5 GHz, in s: a vector step's fixed cost with workers, and what each worker adds to it.
 _WAKE_S = 12e-6
 _WAKE_EACH_S = 8e-6
+_ENOUGH_S, _ENOUGH_STEPS = 0.1, 100  # a measurement may end early once it has lasted for both
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +30,30 @@ class StepCost:
 
 
 def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | None:
-    """The cost of a step of `env`, which is stepped with random actions; None where it refuses them.
+    """The cost of a step of `env`, resets included; None where it refuses random actions.
 
-    Takes `budget_s`, or one reset and step where these take longer. Leaves the global generators as they were.
+    Takes at most `budget_s`, or one reset and step where these take longer. Leaves the global generators as they were.
     """
-    end = time.perf_counter() + budget_s
-    costs: list[tuple[float, float]] = []
     with _global_generators_untouched():
         try:
             env.action_space.seed(0)
+            actions = [env.action_space.sample() for _ in range(32)]
             env.reset(seed=0)
-            while time.perf_counter() < end and len(costs) < 1000:
-                action = env.action_space.sample()
-                wall, cpu = time.perf_counter(), time.thread_time()
-                _, _, terminated, truncated, _ = env.step(action)
-                cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
-                costs.append((cpu, max(0.0, wall - cpu)))
+            n_steps, begin, before = 0, time.perf_counter(), _Clocks.now()
+            while True:
+                _, _, terminated, truncated, _ = env.step(actions[n_steps % len(actions)])
                 if terminated or truncated:
                     env.reset()
+                n_steps += 1
+                elapsed_s = time.perf_counter() - begin
+                if elapsed_s > budget_s or (n_steps >= _ENOUGH_STEPS and elapsed_s > _ENOUGH_S):
+                    break
+            after = _Clocks.now()
         except Exception:  # random actions may be illegal in it; then nothing is known
             return None
-    cpu_s, wait_s = np.mean(np.sort(np.array(costs), axis=0)[: max(1, math.ceil(0.95 * len(costs)))], axis=0)
-    return StepCost(float(cpu_s), float(wait_s))
+    cpu_s = after.cpu_s - before.cpu_s
+    wait_s = max(0.0, after.wall_s - before.wall_s - cpu_s - (after.queued_s - before.queued_s))
+    return StepCost(cpu_s / n_steps, wait_s / n_steps)
 
 
 def choose_workers(cost: StepCost | None, num_envs: int, cores: float) -> int:
@@ -67,6 +71,23 @@ def choose_workers(cost: StepCost | None, num_envs: int, cores: float) -> int:
         return 0 if whole_cores == 1 else min(num_envs, whole_cores)
     counts = {min(num_envs, n) for n in (whole_cores, 2, 4, 8, 16, 32, 64, num_envs) if n > 1}
     return min([0, *sorted(counts)], key=lambda n: _vector_step_s(cost, num_envs, n, cores))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    """This thread's time: on the wall, on a processor, and queued for one that others had (Linux tells that apart)."""
+
+    wall_s: float
+    cpu_s: float
+    queued_s: float
+
+    @staticmethod
+    def now() -> "_Clocks":
+        try:
+            queued_s = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            queued_s = 0.0
+        return _Clocks(time.perf_counter(), time.thread_time(), queued_s)
 
 
 def _vector_step_s(cost: StepCost, num_envs: int, n_workers: int, cores: float) -> float:

@@ -1,0 +1,224 @@
+"""Entry: checks that the parallel environments of an installed copy work on this machine, in under a minute.
+
+cd ml_pipeline && python test_parallel_env.py
+python -m ml_pipeline.test_parallel_env
+"""
+
+import multiprocessing
+import os
+import signal
+import statistics
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a file: the repository takes this folder's place on the path
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ml_pipeline.models.rl.core.cores import usable_cores
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+from ml_pipeline.models.rl.core.vec_errors import EnvRaisedError, WorkerDiedError
+
+Check = tuple[str, Callable[[], str | None]]
+NUM_ENVS = 8
+
+
+def main() -> int:
+    """Runs every check, a line each; returns the exit code."""
+    started = time.perf_counter()
+    failed = [name for name, check in _checks() if not _passes(name, check)]
+    print(f"{time.perf_counter() - started:.0f} s on {usable_cores():g} cores")
+    if failed:
+        print(f"❌ {len(failed)} failed: {'; '.join(failed)}")
+        return 1
+    print("✅ ALL TESTS PASSED!")
+    print("🎉 All tests completed successfully!")
+    return 0
+
+
+def _checks() -> Iterator[Check]:
+    methods = multiprocessing.get_all_start_methods()
+    for method in methods:
+        yield f"start method {method} equals serial", partial(_equals_serial, method)
+    yield "in-process equals serial", partial(_equals_serial, None, num_workers=0)
+    yield "environment i is seeded by seed + i", _is_seeded_by_index
+    yield "autoreset keeps the final observation", _keeps_final_observations
+    yield "states continue bit for bit", _states_continue
+    yield "a raising environment is named", _raising_is_named
+    yield "a killed worker is named", _killed_is_named
+    yield "nothing is left behind", _leaves_nothing
+    yield "speed-up on a step of 1 ms", _speed_up
+    yield "a short training run, whatever the workers", _trains
+
+
+def _passes(name: str, check: Callable[[], str | None]) -> bool:
+    started = time.perf_counter()
+    try:
+        remark = check()
+    except Exception as error:  # whatever it is, the user reads it, and the other checks still run
+        traceback.print_exc()
+        print(f"✗ {name}: {error}")
+        return False
+    print(f"✓ {name} ({remark or f'{time.perf_counter() - started:.1f} s'})", flush=True)
+    return True
+
+
+def _counting(num_envs: int = NUM_ENVS) -> list[Callable[[], gymnasium.Env]]:
+    return [partial(CountingEnv, length=2 + i, spread=3) for i in range(num_envs)]
+
+
+def _equals_serial(method: Any, num_workers: int = 3) -> None:
+    for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
+        with (
+            SerialEnv(_counting(), autoreset_mode=mode) as serial,
+            ParallelEnv(_counting(), start_method=method, num_workers=num_workers, autoreset_mode=mode) as parallel,
+        ):
+            _expect_equal(parallel.reset(seed=1), serial.reset(seed=1))
+            for _ in range(25):
+                actions = serial.action_space.sample()
+                _expect_equal(parallel.step(actions), serial.step(actions))
+
+
+def _is_seeded_by_index() -> None:
+    expected = [CountingEnv(spread=90).reset(seed=40 + i)[0].copy() for i in range(4)]
+    with ParallelEnv([lambda: CountingEnv(spread=90)] * 4, num_workers=2) as envs:
+        _expect_equal(envs.reset(seed=40)[0], np.array(expected))
+        _expect_equal(envs.reset(seed=[40, 41, 42, 43])[0], np.array(expected))
+
+
+def _keeps_final_observations() -> None:
+    with ParallelEnv([lambda: CountingEnv(length=2)] * 4, num_workers=2) as envs:
+        envs.reset(seed=0)
+        envs.step([0] * 4)
+        observations, _, terminated, _, infos = envs.step([0] * 4)
+        _expect(bool(terminated.all()), "every episode ends in its second step")
+        _expect_equal([tuple(final[:2]) for final in infos["final_obs"]], [(1, 2)] * 4)
+        _expect_equal(observations[:, :2].tolist(), [[2, 0]] * 4)
+
+
+def _states_continue() -> None:
+    with ParallelEnv(_counting(4), num_workers=2) as envs:
+        envs.reset(seed=0)
+        states = envs.get_states()
+        first = [envs.step([1, 2, 3, 0]) for _ in range(9)]
+        envs.set_states(states)
+        _expect_equal([envs.step([1, 2, 3, 0]) for _ in range(9)], first)
+
+
+def _raising_is_named() -> None:
+    with ParallelEnv([lambda: FaultyEnv("raise", armed=False)] * 4, num_workers=2) as envs:
+        envs.set_attr("armed", [False, False, False, True])
+        envs.reset(seed=7)
+        try:
+            envs.step([0, 0, 0, 2])
+        except EnvRaisedError as error:
+            _expect_equal((error.index, error.seed, error.step, int(error.action)), (3, 10, 1, 2))
+            _expect("no such step: 1" in str(error), "its own traceback is in the message")
+        else:
+            raise AssertionError("nothing was raised")
+
+
+def _killed_is_named() -> str:
+    envs = ParallelEnv([CountingEnv] * 4, num_workers=2)
+    envs.reset(seed=0)
+    victim = multiprocessing.active_children()[0]
+    assert victim.pid is not None
+    os.kill(victim.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+    started = time.perf_counter()
+    try:
+        envs.step([0] * 4)
+    except WorkerDiedError:
+        _expect(envs.closed, "it is closed")
+        return f"after {time.perf_counter() - started:.2f} s"
+    raise AssertionError("nothing was raised")
+
+
+def _leaves_nothing() -> None:
+    _expect_equal(multiprocessing.active_children(), [])
+    shared = Path("/dev/shm")
+    before = set(shared.iterdir()) if shared.exists() else set()
+    with ParallelEnv([CountingEnv] * 4, num_workers=2) as envs:
+        envs.reset()
+        named = set(shared.iterdir()) - before if shared.exists() else set()
+        _expect(not any("pym" in path.name for path in named), f"shared memory has no name, but there is {named}")
+    _expect_equal(multiprocessing.active_children(), [])
+
+
+def _speed_up() -> str:
+    env_fns = [lambda: TimedEnv(busy_s=1e-3)] * NUM_ENVS
+    with SerialEnv(env_fns) as serial, ParallelEnv(env_fns) as parallel:
+        rates: dict[str, list[float]] = {"serial": [], "parallel": []}
+        for _ in range(3):  # in turns, so that a busy machine slows both
+            for name, envs in (("serial", serial), ("parallel", parallel)):
+                rates[name].append(_steps_per_second(envs, n_steps=40))
+        slow, fast = statistics.median(rates["serial"]), statistics.median(rates["parallel"])
+        return f"{fast / slow:.2f}x: {fast:.0f} steps/s by {parallel.num_workers} workers, {slow:.0f} serial"
+
+
+def _steps_per_second(envs: Any, n_steps: int) -> float:
+    envs.reset(seed=0)
+    actions = [0] * envs.num_envs
+    started = time.perf_counter()
+    for _ in range(n_steps):
+        envs.step(actions)
+    return n_steps * envs.num_envs / (time.perf_counter() - started)
+
+
+def _trains() -> str:
+    weights = [_train_briefly(num_workers) for num_workers in (0, 1, 2)]
+    _expect(bool(np.isfinite(weights[0]).all()), "weights are finite")
+    _expect_equal(weights[1], weights[0])
+    _expect_equal(weights[2], weights[0])
+    return f"{weights[0].size:,} weights, the same bits"
+
+
+def _train_briefly(num_workers: int) -> np.ndarray:
+    import torch
+
+    from ml_pipeline.config.ppo import PPOConfig
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+    from ml_pipeline.models.rl.networks.policy import Policy
+
+    config = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(16, 16))
+    with ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * NUM_ENVS, num_workers=num_workers) as envs:
+        policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=(16, 16), seed=1)
+        trainer = PPOTrainer(envs, policy, config, total_iterations=4, seed=1)
+        for _ in range(4):
+            statistics = trainer.train_episode_vectorized()
+        _expect_equal((statistics.n_envs, statistics.global_step), (NUM_ENVS, 4 * 32 * NUM_ENVS))
+        _expect(statistics.n_completed_episodes > 0, "episodes were completed")
+        return torch.cat([parameter.detach().flatten() for parameter in policy.network.parameters()]).numpy()
+
+
+def _expect(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(f"expected that {what}")
+
+
+def _expect_equal(received: Any, expected: Any) -> None:
+    """Equal values, arrays bit for bit, in structures of tuples, lists and dicts."""
+    np.testing.assert_equal(_plain(received), _plain(expected))
+
+
+def _plain(value: Any) -> Any:
+    """The same with arrays of objects as lists."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.dtype == object):
+        return [_plain(part) for part in value]
+    return value
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message="start_method='fork'")  # it is one of the things to be checked
+    sys.exit(main())
