@@ -42,6 +42,10 @@ def test_the_ends_of_a_range_belong_to_it(setting, value):
     assert getattr(PPOConfig(**{setting: value}), setting) == value
 
 
+def test_value_clipping_and_early_stopping_are_off_by_default():
+    assert (PPOConfig().clip_range_vf, PPOConfig().target_kl) == (None, None)
+
+
 @given(n_envs=st.integers(1, 64), n_steps=st.integers(1, 512), minibatch_size=st.integers(1, 8192))
 def test_a_minibatch_may_be_as_large_as_the_rollout_and_no_larger(n_envs, n_steps, minibatch_size):
     config = PPOConfig(n_steps=n_steps, minibatch_size=minibatch_size)

@@ -195,6 +195,12 @@ def test_every_iteration_is_reported_with_its_episodes_and_evaluation():
         assert np.isfinite(sink.metrics[-1][f"train/{name}"])
 
 
+def test_the_first_update_runs_before_the_first_decay():
+    trainer = trainer_for(SerialEnv(factories()))  # a linear schedule over four iterations
+    rates = [trainer.train_episode_vectorized().update.learning_rate for _ in range(N_ITERATIONS)]
+    assert rates == pytest.approx([3e-4, 2.25e-4, 1.5e-4, 0.75e-4])
+
+
 class Recall(gymnasium.Env):
     """Which of two arms pays is in the observation; an episode is four guesses. A policy that reads gets 4, else 2."""
 

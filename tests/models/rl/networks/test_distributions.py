@@ -90,6 +90,10 @@ def test_gaussian_samples_have_the_mean_and_the_deviation():
     np.testing.assert_allclose(actions.std(axis=0), np.exp([-0.5, 0.4]), atol=0.03)
 
 
+def test_a_new_gaussian_has_deviation_one_everywhere():
+    assert DiagonalGaussian(3).log_std.tolist() == [0.0, 0.0, 0.0]
+
+
 def test_modes_are_the_likeliest_actions():
     assert Categorical(3).mode(np.array([[0.0, 2.0, 1.0], [5.0, 2.0, 1.0]])).tolist() == [1, 0]
     assert DiagonalGaussian(2).mode(np.array([[0.5, -2.0]])).tolist() == [[0.5, -2.0]]

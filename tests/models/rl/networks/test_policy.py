@@ -62,3 +62,13 @@ def test_what_a_saved_policy_does_not_fit_is_named_and_nothing_changed(changed, 
     with pytest.raises(UserError, match=sentence):
         policy.load_state_dict(make(seed=5).state_dict())
     assert all(torch.equal(a, b) for a, b in zip(before, policy.network.parameters(), strict=True))
+
+
+def test_acting_changes_nothing_in_the_policy():
+    policy = make()
+    policy.normalizer.update(np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32))
+    before = policy.state_dict()
+    policy.act(OBSERVATIONS.sample())
+    policy.act(OBSERVATIONS.sample(), generator=np.random.default_rng(0))
+    assert policy.state_dict()["normalizer"] == before["normalizer"]
+    assert all(torch.equal(weight, before["network"][name]) for name, weight in policy.network.state_dict().items())

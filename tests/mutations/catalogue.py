@@ -1,0 +1,312 @@
+"""Mistakes that are easily made in PPO, each as a change of one place in the source, with the test that must notice."""
+
+from typing import NamedTuple
+
+RL = "ml_pipeline/models/rl"
+TESTS = "tests/models/rl"
+CONTRACT = "tests/contracts/test_vector_env_contract.py::TestSerialEnv"
+
+
+class Mutation(NamedTuple):
+    """`old` stands once in the file `source`; with `new` in its place the test `caught_by` must fail."""
+
+    mistake: str
+    source: str
+    old: str
+    new: str
+    caught_by: str
+
+
+GAE = (
+    Mutation(
+        "no bootstrap at truncation",
+        f"{RL}/core/gae.py",
+        "next_values * ~terminated",
+        "next_values * ~done",
+        f"{TESTS}/core/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
+    ),
+    Mutation(
+        "bootstrap past a termination",
+        f"{RL}/core/gae.py",
+        "next_values * ~terminated",
+        "next_values",
+        f"{TESTS}/core/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
+    ),
+    Mutation(
+        "the trace runs through a truncation",
+        f"{RL}/core/gae.py",
+        "gae_lambda * ~done",
+        "gae_lambda * ~terminated",
+        f"{TESTS}/core/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
+    ),
+    Mutation(
+        "V of the next episode in place of V(final_obs)",
+        f"{RL}/algorithms/estimates.py",
+        "if buffer.final_observations:",
+        "if False:",
+        f"{TESTS}/algorithms/test_estimates.py::test_truncation_bootstraps_from_final_obs",
+    ),
+    Mutation(
+        "final observations forgotten while collecting",
+        f"{RL}/algorithms/rollout.py",
+        "np.flatnonzero(truncated & ~terminated)",
+        "np.flatnonzero(truncated & terminated)",
+        f"{TESTS}/algorithms/test_against_stable_baselines3.py::"
+        "test_advantages_returns_values_and_log_probs_are_theirs[box]",
+    ),
+    Mutation(
+        "rewards of truncated steps edited",
+        f"{RL}/algorithms/rollout.py",
+        "buffer.store(actions, scaled, terminated",
+        "buffer.store(actions, scaled + truncated, terminated",
+        f"{TESTS}/algorithms/test_against_stable_baselines3.py::"
+        "test_advantages_returns_values_and_log_probs_are_theirs[box]",
+    ),
+)
+
+ENVIRONMENTS = (
+    Mutation(
+        "environments that reset in the next step are accepted",
+        f"{RL}/algorithms/ppo_trainer.py",
+        'vector.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP',
+        "False",
+        f"{TESTS}/algorithms/test_ppo_trainer.py::test_environments_that_reset_in_another_way_are_refused",
+    ),
+    Mutation(
+        "the final observation is kept after the reset",
+        f"{RL}/core/env_block.py",
+        """                        self._keep_final(answer, index, observation, info)
+                        self._doing_now = "the reset after its episode"
+                        observation, info = _reset_result(slot.env.reset())
+""",
+        """                        final = observation
+                        observation, info = _reset_result(slot.env.reset())
+                        self._keep_final(answer, index, final, info)
+""",
+        f"{CONTRACT}::test_final_observation_is_copied_before_the_reset",
+    ),
+    Mutation(
+        "every environment has the same seed",
+        f"{RL}/core/vec_base.py",
+        "int(seed) + index for index",
+        "int(seed) for index",
+        f"{CONTRACT}::test_environment_i_is_seeded_by_its_index",
+    ),
+    Mutation(
+        "an explicit reset leaves the autoreset pending",
+        f"{RL}/core/env_block.py",
+        "slot.needs_reset = False\n            batch.terminated",
+        "batch.terminated",
+        f"{CONTRACT}::test_explicit_reset_clears_a_pending_autoreset",
+    ),
+)
+
+NORMALIZATION = (
+    Mutation(
+        "reward scaling subtracts the mean",
+        f"{RL}/core/normalization.py",
+        "rewards / deviation",
+        "(rewards - self._moments.mean[0]) / deviation",
+        f"{TESTS}/core/test_normalization.py::"
+        "test_reward_scaling_divides_by_the_deviation_of_the_discounted_return_and_keeps_signs",
+    ),
+    Mutation(
+        "reward scaling remembers the last episode",
+        f"{RL}/core/normalization.py",
+        "self._returns[done] = 0.0",
+        "pass",
+        f"{TESTS}/core/test_normalization.py::"
+        "test_reward_scaling_divides_by_the_deviation_of_the_discounted_return_and_keeps_signs",
+    ),
+    Mutation(
+        "normalizing learns",
+        f"{RL}/core/normalization.py",
+        "scaled = (observations - self._shift) * self._scale",
+        "self.update(observations)\n        scaled = (observations - self._shift) * self._scale",
+        f"{TESTS}/core/test_normalization.py::test_normalizing_does_not_learn_nor_change_what_it_is_given",
+    ),
+    Mutation(
+        "evaluation learns",
+        f"{RL}/networks/policy.py",
+        "return self.encode(concatenate(",
+        "self.normalizer and self.normalizer.update(np.ones((1, self.observation_size)))\n"
+        "        return self.encode(concatenate(",
+        f"{TESTS}/networks/test_policy.py::test_acting_changes_nothing_in_the_policy",
+    ),
+    Mutation(
+        "final observations are not normalized",
+        f"{RL}/algorithms/rollout.py",
+        'policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]',
+        'policy.encode_one(infos["final_obs"][i])[0]',
+        f"{TESTS}/algorithms/test_rollout.py::test_final_observations_are_normalized_as_all_others",
+    ),
+    Mutation(
+        "normalization is not saved with the policy",
+        f"{RL}/networks/policy.py",
+        'self.normalizer.load_state_dict(state["normalizer"])',
+        "pass",
+        f"{TESTS}/networks/test_policy.py::test_a_saved_policy_acts_the_same",
+    ),
+)
+
+UPDATE = (
+    Mutation(
+        "Adam's own epsilon",
+        f"{RL}/algorithms/ppo_update.py",
+        "_ADAM_EPSILON = 1e-5",
+        "_ADAM_EPSILON = 1e-8",
+        f"{TESTS}/algorithms/test_against_stable_baselines3.py::test_weights_after_an_update_are_theirs[discrete]",
+    ),
+    Mutation(
+        "schedules decay before the first update",
+        f"{RL}/algorithms/ppo_trainer.py",
+        "progress=self.iteration / self.total_iterations",
+        "progress=(self.iteration + 1) / self.total_iterations",
+        f"{TESTS}/algorithms/test_ppo_trainer.py::test_the_first_update_runs_before_the_first_decay",
+    ),
+    Mutation(
+        "advantages are not normalized",
+        f"{RL}/algorithms/ppo_update.py",
+        "if self._config.normalize_advantages:",
+        "if False:",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
+    ),
+    Mutation(
+        "a minibatch of one is normalized",
+        f"{RL}/algorithms/ppo_loss.py",
+        "if len(advantages) < 2:",
+        "if len(advantages) < 1:",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_advantages_are_normalized_and_a_single_one_is_left_alone",
+    ),
+    Mutation(
+        "advantages divided by the biased deviation",
+        f"{RL}/algorithms/ppo_loss.py",
+        "torch.var_mean(advantages)",
+        "torch.var_mean(advantages, correction=0)",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_advantages_are_normalized_and_a_single_one_is_left_alone",
+    ),
+    Mutation(
+        "value clipping is on by default",
+        "ml_pipeline/config/ppo.py",
+        "clip_range_vf: float | None = None",
+        "clip_range_vf: float | None = 0.2",
+        "tests/config/test_ppo.py::test_value_clipping_and_early_stopping_are_off_by_default",
+    ),
+    Mutation(
+        "with value clipping the better of the two losses counts",
+        f"{RL}/algorithms/ppo_loss.py",
+        "errors = torch.max(errors, (near",
+        "errors = torch.min(errors, (near",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_with_value_clipping_the_worse_error_counts",
+    ),
+    Mutation(
+        "the gradient of a clipped value flows",
+        f"{RL}/algorithms/ppo_loss.py",
+        "d_values *= inside | (errors > near_errors)",
+        "pass",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_closed_form_gradients_equal_autograd",
+    ),
+    Mutation(
+        "half the mean square error",
+        f"{RL}/algorithms/ppo_loss.py",
+        "errors = (values - inputs.returns).square()",
+        "errors = 0.5 * (values - inputs.returns).square()",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_the_loss_of_two_samples_worked_by_hand",
+    ),
+    Mutation(
+        "half the value gradient in closed form",
+        f"{RL}/algorithms/ppo_loss.py",
+        "2.0 * weights.vf_coef * scale",
+        "weights.vf_coef * scale",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_closed_form_gradients_equal_autograd",
+    ),
+    Mutation(
+        "target KL never stops",
+        f"{RL}/algorithms/ppo_update.py",
+        "_KL_TOLERANCE * config.target_kl:\n                break",
+        "_KL_TOLERANCE * config.target_kl:\n                pass",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_target_kl_stops_before_the_step_that_would_go_further",
+    ),
+    Mutation(
+        "the gradient is not clipped",
+        f"{RL}/algorithms/ppo_update.py",
+        ".clamp_(max=1.0)",
+        ".clamp_(min=1.0, max=1.0)",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_gradients_are_clipped_to_their_norm",
+    ),
+    Mutation(
+        "nobody checks that the first ratio is 1",
+        f"{RL}/algorithms/ppo_update.py",
+        "if not history:",
+        "if False:",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_a_policy_that_contradicts_its_rollout_is_told",
+    ),
+    Mutation(
+        "a partial last minibatch is dropped",
+        f"{RL}/algorithms/ppo_update.py",
+        "for start in range(0, n_samples, size):",
+        "for start in range(0, n_samples - size + 1, size):",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
+    ),
+    Mutation(
+        "every epoch in the same order",
+        f"{RL}/algorithms/ppo_update.py",
+        "self._generator.permutation(n_samples)",
+        "np.arange(n_samples)",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
+    ),
+)
+
+NETWORKS = (
+    Mutation(
+        "hidden gain 1",
+        f"{RL}/networks/mlp.py",
+        "math.sqrt(2.0)",
+        "1.0",
+        f"{TESTS}/networks/test_mlp.py::test_weights_are_orthogonal_with_their_gain_and_biases_zero",
+    ),
+    Mutation(
+        "policy gain 1",
+        f"{RL}/networks/actor_critic.py",
+        "output_gain=0.01",
+        "output_gain=1.0",
+        f"{TESTS}/networks/test_actor_critic.py::test_the_last_layers_have_gains_of_a_hundredth_and_one",
+    ),
+    Mutation(
+        "value gain 0.01",
+        f"{RL}/networks/actor_critic.py",
+        "output_gain=1.0",
+        "output_gain=0.01",
+        f"{TESTS}/networks/test_actor_critic.py::test_the_last_layers_have_gains_of_a_hundredth_and_one",
+    ),
+    Mutation(
+        "log-deviation begins at -0.5",
+        f"{RL}/networks/distributions.py",
+        "nn.Parameter(torch.zeros(size))",
+        "nn.Parameter(torch.full((size,), -0.5))",
+        f"{TESTS}/networks/test_distributions.py::test_a_new_gaussian_has_deviation_one_everywhere",
+    ),
+    Mutation(
+        "the clipped action is kept for the update",
+        f"{RL}/algorithms/rollout.py",
+        "buffer.store(actions, scaled",
+        "buffer.store(policy.fit_actions(actions), scaled",
+        f"{TESTS}/algorithms/test_rollout.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
+    ),
+    Mutation(
+        "float64 reaches the network",
+        f"{RL}/core/spaces.py",
+        "np.asarray(batch, dtype=np.float32).reshape(-1, size), size",
+        "np.asarray(batch).reshape(-1, size), size",
+        f"{TESTS}/core/test_spaces.py::test_encoded_observations_equal_gymnasiums_flattening",
+    ),
+    Mutation(
+        "float64 statistics reach the network",
+        f"{RL}/core/normalization.py",
+        "self._shift = self.moments.mean.astype(np.float32)",
+        "self._shift = self.moments.mean",
+        f"{TESTS}/core/test_normalization.py::test_observations_come_out_standardized_clipped_and_in_float32",
+    ),
+)
+
+MUTATIONS = (*GAE, *ENVIRONMENTS, *NORMALIZATION, *UPDATE, *NETWORKS)

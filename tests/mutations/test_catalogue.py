@@ -1,0 +1,16 @@
+"""The catalogue keeps up with the source; `make mutations` checks that its tests fail where they must."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutations.catalogue import MUTATIONS
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.mistake)
+def test_the_place_of_the_mistake_and_its_test_are_there(mutation):
+    assert (REPOSITORY / mutation.source).read_text().count(mutation.old) == 1
+    path, _, test = mutation.caught_by.partition("::")
+    assert f"def {test.partition('[')[0]}(" in (REPOSITORY / path).read_text()
