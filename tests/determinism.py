@@ -1,0 +1,149 @@
+"""Trains again and again and compares hashes of the weights: nothing but seed and configuration may change them.
+
+    python -m tests.determinism
+
+Each task is trained in one process without interruption; then with 1, 2 and 4 workers by every start method, and
+interrupted at several steps, saved, and resumed with other workers than before. Weights, optimizer and normalization
+must come out with the same bits.
+"""
+
+import hashlib
+import io
+import itertools
+import multiprocessing
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import gymnasium
+import torch
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+from ml_pipeline.models.rl.networks.policy import Policy
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask
+
+NUM_ENVS, N_ITERATIONS = 4, 3
+CONFIG = PPOConfig(n_steps=32, minibatch_size=50, n_epochs=2, hidden_sizes=(16,), learning_rate_schedule="linear")
+N_STEPS = CONFIG.n_steps * N_ITERATIONS
+STOPS = (1, 31, 32, 33, 70, N_STEPS - 1)
+"""Vector steps in which a run is interrupted: at the ends of a rollout, and inside of one."""
+
+EnvFns = Sequence[Callable[[], gymnasium.Env]]
+
+
+class Crew(NamedTuple):
+    """Who steps the environments."""
+
+    num_workers: int | None
+    start_method: str | None = None
+
+    def make(self, env_fns: EnvFns) -> Any:
+        if self.num_workers is None:
+            return SerialEnv(env_fns)
+        return ParallelEnv(env_fns, num_workers=self.num_workers, start_method=self.start_method, copy=False)
+
+    def __str__(self) -> str:
+        return "serial" if self.num_workers is None else f"{self.num_workers} x {self.start_method}"
+
+
+SERIAL = Crew(None)
+CREWS = [Crew(n, method) for n in (1, 2, 4) for method in multiprocessing.get_all_start_methods()]
+
+
+def tasks() -> dict[str, EnvFns]:
+    """Environments by name: choices, numbers, and a market."""
+    return {
+        "CartPole-v1": [lambda: gymnasium.make("CartPole-v1")] * NUM_ENVS,
+        "Pendulum-v1": [lambda: gymnasium.make("Pendulum-v1")] * NUM_ENVS,
+        "trading": TradingTask(TradingConfig()).train_env_fns(NUM_ENVS),
+    }
+
+
+def trainer_for(envs: Any) -> PPOTrainer:
+    policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=CONFIG.hidden_sizes, seed=3)
+    return PPOTrainer(envs, policy, CONFIG, total_iterations=N_ITERATIONS, seed=3)
+
+
+def trained(env_fns: EnvFns, crew: Crew) -> str:
+    """The hash of an uninterrupted run."""
+    with closing(crew.make(env_fns)) as envs:
+        trainer = trainer_for(envs)
+        assert trainer.train()
+        return hash_of(trainer)
+
+
+def resumed(env_fns: EnvFns, stop: int, before: Crew, after: Crew) -> str:
+    """The hash of a run that is interrupted in vector step `stop`, and gone on with by another crew."""
+    file = io.BytesIO()
+    with closing(before.make(env_fns)) as envs:
+        trainer = trainer_for(envs)
+        _stop_in(stop, trainer, envs)
+        assert not trainer.train()
+        torch.save(trainer.state_dict(), file)
+    file.seek(0)
+    with closing(after.make(env_fns)) as envs:
+        trainer = trainer_for(envs)
+        trainer.load_state_dict(torch.load(file, weights_only=True))
+        assert trainer.train()
+        return hash_of(trainer)
+
+
+def hash_of(trainer: PPOTrainer) -> str:
+    state = trainer.state_dict()
+    digest = hashlib.sha256()
+    for leaf in _leaves([state["policy"], state["update"], state["collector"]["reward_scaler"]]):
+        digest.update(leaf.numpy().tobytes() if isinstance(leaf, torch.Tensor) else repr(leaf).encode())
+    return digest.hexdigest()[:16]
+
+
+def differing(name: str, env_fns: EnvFns) -> list[str]:
+    """What the runs of one task were whose weights differ from those of the serial one."""
+    expected = trained(env_fns, SERIAL)
+    runs = [(str(crew), trained(env_fns, crew)) for crew in CREWS]
+    others = itertools.cycle([SERIAL, *CREWS])
+    for stop in STOPS:
+        before, after = next(others), next(others)
+        runs.append((f"{before}, stopped in step {stop}, then {after}", resumed(env_fns, stop, before, after)))
+    wrong = [f"{name}: {run} gives {found}, not {expected}" for run, found in runs if found != expected]
+    print(f"{name}: {expected} in {len(runs) + 1 - len(wrong)} of {len(runs) + 1} runs", flush=True)
+    return wrong
+
+
+def _stop_in(n: int, trainer: PPOTrainer, envs: Any) -> None:
+    steps, step = itertools.count(1), envs.step
+
+    def counting(actions: Any) -> Any:
+        if next(steps) == n:
+            trainer.request_stop()
+        return step(actions)
+
+    envs.step = counting
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        for key in sorted(tree, key=str):
+            yield key
+            yield from _leaves(tree[key])
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def main() -> int:
+    """Return 0 if every run of every task gives the same bits."""
+    warnings.filterwarnings("ignore", message=".*fork")
+    wrong = [sentence for name, env_fns in tasks().items() for sentence in differing(name, env_fns)]
+    print("\n".join(wrong) or "Every run gives the same bits.")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
