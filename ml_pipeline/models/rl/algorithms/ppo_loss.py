@@ -29,8 +29,20 @@ class LossInputs(NamedTuple):
     old_values: Tensor
 
 
+class LossRows(NamedTuple):
+    """The loss's parts sample by sample, detached, each (B,); `loss_terms` makes figures of them.
+
+    They are kept as they come, and added up once an update: a dozen kernels a minibatch would cost more than the loss.
+    """
+
+    objectives: Tensor
+    value_errors: Tensor
+    entropies: Tensor
+    log_ratios: Tensor
+
+
 class LossTerms(NamedTuple):
-    """0-dim tensors. `approx_kl` is mean(ratio - 1 - log ratio), Schulman 2020, Approximating KL Divergence."""
+    """Means over samples; 0-dim tensors."""
 
     policy_loss: Tensor
     value_loss: Tensor
@@ -57,39 +69,32 @@ def normalize_advantages(advantages: Tensor) -> Tensor:
 
 def ppo_loss(
     log_probs: Tensor, entropies: Tensor, values: Tensor, inputs: LossInputs, weights: LossWeights
-) -> tuple[Tensor, LossTerms]:
-    """The loss, differentiable by its first three arguments, and its parts, detached."""
-    log_ratio = log_probs - inputs.old_log_probs
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(1.0 - weights.clip_range, 1.0 + weights.clip_range)
-    policy_loss = -torch.min(inputs.advantages * ratio, inputs.advantages * clipped).mean()
+) -> tuple[Tensor, LossRows]:
+    """The loss, differentiable by its first three arguments, and its parts."""
+    log_ratios = log_probs - inputs.old_log_probs
+    ratios = log_ratios.exp()
+    clipped = ratios.clamp(1.0 - weights.clip_range, 1.0 + weights.clip_range)
+    objectives = torch.min(inputs.advantages * ratios, inputs.advantages * clipped)
     errors = (values - inputs.returns).square()
     if weights.clip_range_vf is not None:
         bound = weights.clip_range_vf
         near = inputs.old_values + (values - inputs.old_values).clamp(-bound, bound)
         errors = torch.max(errors, (near - inputs.returns).square())
-    value_loss = errors.mean()
-    entropy = entropies.mean()
-    loss = policy_loss + weights.vf_coef * value_loss - weights.ent_coef * entropy
-    with torch.no_grad():
-        terms = LossTerms(
-            policy_loss.detach(), value_loss.detach(), entropy.detach(), *_ratio_statistics(ratio, log_ratio, weights)
-        )
-    return loss, terms
+    loss = -objectives.mean() + weights.vf_coef * errors.mean() - weights.ent_coef * entropies.mean()
+    return loss, LossRows(*(row.detach() for row in (objectives, errors, entropies, log_ratios)))
 
 
 def ppo_loss_gradients(
     log_probs: Tensor, entropies: Tensor, values: Tensor, inputs: LossInputs, weights: LossWeights
-) -> tuple[LossGradients, LossTerms]:
+) -> tuple[LossGradients, LossRows]:
     """What autograd would find for `ppo_loss`, in a handful of kernels."""
     scale = 1.0 / len(log_probs)
-    log_ratio = log_probs - inputs.old_log_probs
-    ratio = log_ratio.exp()
-    surrogate = inputs.advantages * ratio
-    clipped = inputs.advantages * ratio.clamp(1.0 - weights.clip_range, 1.0 + weights.clip_range)
+    log_ratios = log_probs - inputs.old_log_probs
+    ratios = log_ratios.exp()
+    surrogates = inputs.advantages * ratios
+    clipped = inputs.advantages * ratios.clamp_(1.0 - weights.clip_range, 1.0 + weights.clip_range)
     # Where clipping makes the objective smaller, it is constant: no derivative.
-    d_log_probs = (surrogate * (surrogate <= clipped)).mul_(-scale)
-    policy_loss = -torch.min(surrogate, clipped).mean()
+    d_log_probs = (surrogates * (surrogates <= clipped)).mul_(-scale)
 
     residuals = values - inputs.returns
     d_values = residuals * (2.0 * weights.vf_coef * scale)
@@ -97,16 +102,26 @@ def ppo_loss_gradients(
     if weights.clip_range_vf is not None:
         moved = values - inputs.old_values
         inside = moved.abs() <= weights.clip_range_vf
-        near_residuals = residuals - moved + moved.clamp(-weights.clip_range_vf, weights.clip_range_vf)
-        near_errors = near_residuals.square()
+        near_errors = (residuals - moved + moved.clamp(-weights.clip_range_vf, weights.clip_range_vf)).square()
         # The worse of the two counts; the clipped one is constant outside its range.
         d_values *= inside | (errors > near_errors)
         errors = torch.max(errors, near_errors)
-    terms = LossTerms(policy_loss, errors.mean(), entropies.mean(), *_ratio_statistics(ratio, log_ratio, weights))
-    return LossGradients(d_log_probs, d_values, -weights.ent_coef * scale), terms
+    rows = LossRows(torch.min(surrogates, clipped), errors, entropies, log_ratios)
+    return LossGradients(d_log_probs, d_values, -weights.ent_coef * scale), rows
 
 
-def _ratio_statistics(ratio: Tensor, log_ratio: Tensor, weights: LossWeights) -> tuple[Tensor, Tensor]:
-    approx_kl = (ratio - 1.0 - log_ratio).mean()
-    clip_fraction = ((ratio - 1.0).abs() > weights.clip_range).float().mean()
-    return approx_kl, clip_fraction
+def loss_terms(rows: LossRows, clip_range: float) -> LossTerms:
+    """The parts of the loss, and how far the policy has moved."""
+    moved = (rows.log_ratios.exp() - 1.0).abs() > clip_range
+    return LossTerms(
+        policy_loss=-rows.objectives.mean(),
+        value_loss=rows.value_errors.mean(),
+        entropy=rows.entropies.mean(),
+        approx_kl=approx_kl(rows.log_ratios),
+        clip_fraction=moved.float().mean(),
+    )
+
+
+def approx_kl(log_ratios: Tensor) -> Tensor:
+    """mean(ratio - 1 - log ratio), never negative. Source: Schulman 2020, Approximating KL Divergence, k3."""
+    return (log_ratios.exp() - 1.0 - log_ratios).mean()

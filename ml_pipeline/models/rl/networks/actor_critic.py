@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ml_pipeline.models.rl.networks.distributions import distribution_for
 from ml_pipeline.models.rl.networks.mlp import Activation, build_mlp
+from ml_pipeline.models.rl.networks.paired_mlp import paired_order
 
 
 class ActorCritic(nn.Module):
@@ -28,6 +29,10 @@ class ActorCritic(nn.Module):
         outputs = self.distribution.num_parameters
         self.actor = build_mlp((*inner, outputs), activation=activation, output_gain=0.01, generator=generator)
         self.critic = build_mlp((*inner, 1), activation=activation, output_gain=1.0, generator=generator)
+
+    def parameter_order(self) -> list[Tensor]:
+        """All parameters, in the order that `PairedMlp` needs them in memory."""
+        return [*paired_order(self.actor, self.critic), *self.distribution.parameters()]
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(observations), self.critic(observations).squeeze(1)

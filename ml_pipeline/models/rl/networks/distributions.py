@@ -5,6 +5,7 @@ derivatives stand here in closed form beside them: autograd is what the tests ho
 """
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,13 @@ from torch import Tensor, nn
 from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
 
 Array = np.ndarray
+
+Backward = Callable[[Tensor, float], Tensor]
+"""The loss's derivatives by each log-probability, (B,), and by every entropy alike, to those by the parameters, (B, P).
+
+Derivatives by the distribution's own weights are added to their `.grad`.
+"""
+
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -35,12 +43,8 @@ class ActionDistribution(Protocol):
     def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies, each (B,)."""
 
-    def backward(self, parameters: Tensor, actions: Tensor, d_log_probs: Tensor, d_entropy: float) -> Tensor:
-        """The loss's derivative by the parameters, (B, P), in closed form.
-
-        d_log_probs: its derivative by each log-probability, (B,); d_entropy: by each entropy, the same for all.
-        Derivatives by the distribution's own weights are added to their `.grad`.
-        """
+    def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        """The same two, and how derivatives by them become derivatives by the parameters, without a graph."""
 
 
 class Categorical(nn.Module):
@@ -68,16 +72,21 @@ class Categorical(nn.Module):
         log_probs = log_p.gather(1, actions[:, None]).squeeze(1)
         return log_probs, -(log_p.exp() * log_p).sum(dim=1)
 
-    def backward(self, parameters: Tensor, actions: Tensor, d_log_probs: Tensor, d_entropy: float) -> Tensor:
-        # d log p[a] / d logits = onehot(a) - p;  d H / d logits = -p (log p + H)
+    def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
         log_p = torch.log_softmax(parameters, dim=1)
         p = log_p.exp()
-        d_parameters = p * -d_log_probs[:, None]
-        d_parameters.scatter_add_(1, actions[:, None], d_log_probs[:, None])
-        if d_entropy:
-            entropies = -(p * log_p).sum(dim=1, keepdim=True)
-            d_parameters.sub_(p * (log_p + entropies), alpha=d_entropy)
-        return d_parameters
+        chosen = actions[:, None]
+        entropies = -(p * log_p).sum(dim=1)
+
+        def backward(d_log_probs: Tensor, d_entropy: float) -> Tensor:
+            # d log p[a] / d logits = onehot(a) - p;  d H / d logits = -p (log p + H)
+            column = d_log_probs[:, None]
+            d_parameters = (p * -column).scatter_add_(1, chosen, column)
+            if d_entropy:
+                d_parameters.sub_(p * (log_p + entropies[:, None]), alpha=d_entropy)
+            return d_parameters
+
+        return log_p.gather(1, chosen).squeeze(1), entropies, backward
 
 
 class DiagonalGaussian(nn.Module):
@@ -101,19 +110,25 @@ class DiagonalGaussian(nn.Module):
         return parameters
 
     def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        z = (actions - parameters) * torch.exp(-self.log_std)
-        log_probs = -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(dim=1)
-        entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum()
-        return log_probs, entropy.expand(len(parameters))
+        return self._of_standardized((actions - parameters) * torch.exp(-self.log_std))
 
-    def backward(self, parameters: Tensor, actions: Tensor, d_log_probs: Tensor, d_entropy: float) -> Tensor:
-        # d log p / d mean = z / std;  d log p / d log_std = z^2 - 1;  d H / d log_std = 1
+    def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
         inverse_std = torch.exp(-self.log_std)
         z = (actions - parameters) * inverse_std
-        weighted = z * d_log_probs[:, None]
-        assert self.log_std.grad is not None
-        self.log_std.grad += (weighted * z).sum(dim=0) - d_log_probs.sum() + d_entropy * len(parameters)
-        return weighted.mul_(inverse_std)
+
+        def backward(d_log_probs: Tensor, d_entropy: float) -> Tensor:
+            # d log p / d mean = z / std;  d log p / d log_std = z^2 - 1;  d H / d log_std = 1
+            weighted = z * d_log_probs[:, None]
+            assert self.log_std.grad is not None
+            self.log_std.grad += (weighted * z).sum(dim=0) - d_log_probs.sum() + d_entropy * len(z)
+            return weighted.mul_(inverse_std)
+
+        return *self._of_standardized(z), backward
+
+    def _of_standardized(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(dim=1)
+        entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum()
+        return log_probs, entropy.expand(len(z))
 
 
 def distribution_for(space: spaces.Space) -> Categorical | DiagonalGaussian:

@@ -1,19 +1,20 @@
 """All weights of a module in one vector, and all gradients in another.
 
 One optimizer step, one norm and one scaling then serve every tensor, which for small networks is most of the time.
-The module keeps its own names and shapes: each parameter becomes a view.
+Modules keep their own names and shapes: each parameter becomes a view.
 """
 
+from collections.abc import Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
-def flatten_parameters(module: nn.Module) -> nn.Parameter:
-    """Move the module's parameters into one new vector, its `.grad` likewise; return that vector.
+def flatten_parameters(parameters: Sequence[Tensor]) -> nn.Parameter:
+    """Move parameters into one new vector, in this order, and their gradients likewise; return that vector.
 
-    The module's device and dtype must be final: `.to()` afterwards would part the two.
+    Device and dtype must be final: a module's `.to()` afterwards would part the two.
     """
-    parameters = list(module.parameters())
     flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
     flat.grad = torch.zeros_like(flat)
     start = 0

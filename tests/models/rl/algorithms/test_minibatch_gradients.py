@@ -13,21 +13,21 @@ from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 @pytest.mark.parametrize("hidden_sizes", [(16, 16), (8,), ()], ids=str)
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("action_space", [spaces.Discrete(3), spaces.Box(-1, 1, (2,))], ids=["discrete", "box"])
-def test_both_ways_give_the_same_gradient_and_terms(action_space, activation, hidden_sizes):
+def test_both_ways_give_the_same_gradient_and_loss(action_space, activation, hidden_sizes):
     generator = torch.Generator().manual_seed(0)
     network = ActorCritic(5, action_space, hidden_sizes=hidden_sizes, activation=activation, generator=generator)
-    flat = flatten_parameters(network.double())
+    flat = flatten_parameters(network.double().parameter_order())
     closed_form, autograd = ClosedFormGradients(network), AutogradGradients(network)
     for n_samples in (33, 7, 33):  # the last minibatch of an epoch may be smaller
         minibatch = random_minibatch(network, action_space, n_samples, generator)
         weights = LossWeights(0.2, 0.2, 0.01, 0.5)
         flat.grad.fill_(9.0)  # what an earlier minibatch left must not count
-        terms = autograd(minibatch, weights)
+        rows = autograd(minibatch, weights)
         expected = flat.grad.clone()
         flat.grad.fill_(9.0)
-        same_terms = closed_form(minibatch, weights)
+        same_rows = closed_form(minibatch, weights)
         torch.testing.assert_close(flat.grad, expected, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(torch.stack(same_terms), torch.stack(terms), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(torch.stack(same_rows), torch.stack(rows), rtol=1e-9, atol=1e-12)
 
 
 def random_minibatch(network, action_space, n_samples, generator):

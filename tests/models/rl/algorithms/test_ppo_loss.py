@@ -8,6 +8,7 @@ import torch
 from ml_pipeline.models.rl.algorithms.ppo_loss import (
     LossInputs,
     LossWeights,
+    loss_terms,
     normalize_advantages,
     ppo_loss,
     ppo_loss_gradients,
@@ -25,7 +26,8 @@ def test_the_loss_of_two_samples_worked_by_hand():
     # loss = -0.2 + 0.5 * 2 - 0.1 * 0.6 = 0.74;  KL = mean(0.5 - ln 1.5, -0.5 - ln 0.5)
     inputs = LossInputs(tensor(0, 0), tensor(1, -1), tensor(1, 1), tensor(0, 0))
     log_probs = tensor(math.log(1.5), math.log(0.5))
-    loss, terms = ppo_loss(log_probs, tensor(0.5, 0.7), tensor(3, 1), inputs, LossWeights(0.2, None, 0.1, 0.5))
+    loss, rows = ppo_loss(log_probs, tensor(0.5, 0.7), tensor(3, 1), inputs, LossWeights(0.2, None, 0.1, 0.5))
+    terms = loss_terms(rows, clip_range=0.2)
     assert loss.item() == pytest.approx(0.74)
     assert terms.policy_loss.item() == pytest.approx(-0.2)
     assert terms.value_loss.item() == pytest.approx(2.0)
@@ -38,8 +40,8 @@ def test_with_value_clipping_the_worse_error_counts():
     # old value 0, range 0.2. Value 1 for return 1: error 0, clipped 0.2: 0.64 counts.
     # Value -1 for return 1: error 4 counts, clipped -0.2: 1.44.
     inputs = LossInputs(tensor(0, 0), tensor(0, 0), tensor(1, 1), tensor(0, 0))
-    _, terms = ppo_loss(tensor(0, 0), tensor(0, 0), tensor(1, -1), inputs, LossWeights(0.2, 0.2, 0.0, 1.0))
-    assert terms.value_loss.item() == pytest.approx((0.64 + 4.0) / 2)
+    _, rows = ppo_loss(tensor(0, 0), tensor(0, 0), tensor(1, -1), inputs, LossWeights(0.2, 0.2, 0.0, 1.0))
+    torch.testing.assert_close(rows.value_errors, tensor(0.64, 4.0))
 
 
 @pytest.mark.parametrize("clip_range_vf", [None, 0.3])
@@ -50,14 +52,14 @@ def test_closed_form_gradients_equal_autograd(seed, clip_range_vf):
     log_probs, entropies, values = (row.clone().requires_grad_() for row in rows[:3])
     inputs = LossInputs(rows[0] + 0.3 * rows[3], rows[4], rows[5], rows[2] + 0.4 * rows[6])
     weights = LossWeights(0.2, clip_range_vf, 0.01, 0.5)
-    loss, terms = ppo_loss(log_probs, entropies, values, inputs, weights)
+    loss, rows = ppo_loss(log_probs, entropies, values, inputs, weights)
     expected = torch.autograd.grad(loss, (log_probs, entropies, values))
     with torch.no_grad():
-        gradients, same_terms = ppo_loss_gradients(log_probs, entropies, values, inputs, weights)
+        gradients, same_rows = ppo_loss_gradients(log_probs, entropies, values, inputs, weights)
     torch.testing.assert_close(gradients.d_log_probs, expected[0], rtol=1e-12, atol=1e-15)
     torch.testing.assert_close(torch.full((64,), gradients.d_entropy).double(), expected[1], rtol=1e-6, atol=0)
     torch.testing.assert_close(gradients.d_values, expected[2], rtol=1e-12, atol=1e-15)
-    torch.testing.assert_close(torch.stack(same_terms), torch.stack(terms))
+    torch.testing.assert_close(torch.stack(same_rows), torch.stack(rows))
 
 
 def test_advantages_are_normalized_and_a_single_one_is_left_alone():

@@ -61,7 +61,9 @@ def test_closed_form_gradients_equal_autograd(name, distribution, parameters, ac
     for own in distribution.parameters():
         own.grad = torch.zeros_like(own)
     with torch.no_grad():
-        actual = distribution.backward(parameters, actions, weights, d_entropy)
+        *same, backward = distribution.closed_form(parameters, actions)
+        actual = backward(weights, d_entropy)
+    torch.testing.assert_close(same, [log_probs, entropies], rtol=1e-12, atol=1e-12)
     for one, other in zip([actual, *(own.grad for own in distribution.parameters())], expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 

@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_weights():
 
 def test_flattened_parameters_and_gradients_are_views_of_one_vector():
     network, same = mlp((3, 4, 2)), mlp((3, 4, 2))
-    flat = flatten_parameters(network)
+    flat = flatten_parameters(list(network.parameters()))
     inputs = torch.ones(5, 3)
     torch.testing.assert_close(network(inputs), same(inputs))
     network(inputs).sum().backward()
