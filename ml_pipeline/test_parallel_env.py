@@ -56,6 +56,7 @@ def _checks() -> Iterator[Check]:
     yield "states continue bit for bit", _states_continue
     yield "a raising environment is named", _raising_is_named
     yield "a killed worker is named", _killed_is_named
+    yield "a killed worker is replaced on request", _killed_is_replaced
     yield "nothing is left behind", _leaves_nothing
     yield "speed-up on a step of 1 ms", _speed_up
     yield "a short training run, whatever the workers", _trains
@@ -131,9 +132,7 @@ def _raising_is_named() -> None:
 def _killed_is_named() -> str:
     envs = ParallelEnv([CountingEnv] * 4, num_workers=2)
     envs.reset(seed=0)
-    victim = multiprocessing.active_children()[0]
-    assert victim.pid is not None
-    os.kill(victim.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+    _kill_a_worker()
     started = time.perf_counter()
     try:
         envs.step([0] * 4)
@@ -141,6 +140,22 @@ def _killed_is_named() -> str:
         _expect(envs.closed, "it is closed")
         return f"after {time.perf_counter() - started:.2f} s"
     raise AssertionError("nothing was raised")
+
+
+def _killed_is_replaced() -> str:
+    with ParallelEnv([CountingEnv] * 4, num_workers=2, on_worker_failure="restart") as envs:
+        envs.reset(seed=0)
+        _kill_a_worker()
+        truncated = envs.step([0] * 4)[3]
+        _expect_equal((int(truncated.sum()), envs.num_restarts), (2, 1))
+        _expect_equal(envs.step([0] * 4)[1].tolist(), np.where(truncated, 1.0, 2.0).tolist())
+        return "the run went on"
+
+
+def _kill_a_worker() -> None:
+    pid = multiprocessing.active_children()[0].pid
+    assert pid is not None
+    os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _leaves_nothing() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -29,12 +29,20 @@ class Command(IntEnum):
     """What a block can be asked for. Per environment: what travels with it, one item an environment."""
 
     STEP = 1  # per environment: actions, only where the action space has no rows
-    RESET = 2  # common: options; per environment: (seed, whether to reset it)
+    RESET = 2  # common: options; per environment: ResetOrder
     CALL = 3  # common: (name, args, kwargs)
     SET_ATTR = 4  # common: name; per environment: values
     GET_STATES = 5
     SET_STATES = 6  # per environment: bytes; answers which environments wait for a reset
     CLOSE = 7
+
+
+class ResetOrder(NamedTuple):
+    """How one environment takes part in a RESET. expired: its new episode is over at once, and waits for a reset."""
+
+    seed: int | None
+    wanted: bool
+    expired: bool = False
 
 
 @dataclass(slots=True)
@@ -55,6 +63,16 @@ class Answer:
     def is_plain(self) -> bool:
         """Whether `finished` says it all."""
         return not (self.infos or self.finals or self.values or self.failure)
+
+    def followed_by(self, other: "Answer") -> "Answer":
+        """The answer of two blocks, `other` having the higher indices."""
+        return Answer(
+            self.finished or other.finished,
+            self.infos + other.infos,
+            self.finals + other.finals,
+            self.values + other.values,
+            self.failure or other.failure,
+        )
 
 
 @dataclass(slots=True)
@@ -208,17 +226,17 @@ class EnvBlock:
         else:
             answer.finals.append((index, copy.deepcopy(observation), copy.deepcopy(info)))
 
-    def _reset(self, answer: Answer, options: dict[str, Any] | None, how: Sequence[tuple[int | None, bool]]) -> None:
+    def _reset(self, answer: Answer, options: dict[str, Any] | None, orders: Sequence[ResetOrder]) -> None:
         batch = self._batch
         self._action = None
         self._doing_now = "reset()"
-        for slot, (seed, wanted) in zip(self._slots, how, strict=True):
+        for slot, (seed, wanted, expired) in zip(self._slots, orders, strict=True):
             if not wanted:
                 continue
             index = self._at = self._doing[0] = slot.index
             slot.seed = slot.seed if seed is None else seed
             slot.steps_before = self._n_steps
-            slot.needs_reset = False
+            slot.needs_reset = expired
             batch.terminated[index] = batch.truncated[index] = False
             observation, info = _reset_result(slot.env.reset(seed=seed, options=copy.copy(options)))
             if self._rows is not None:

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of
-from ml_pipeline.models.rl.core.env_block import Answer, Command
+from ml_pipeline.models.rl.core.env_block import Answer, Command, ResetOrder
 from ml_pipeline.models.rl.core.rows import rows_of
 from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError, SpacesDifferError
 
@@ -164,8 +164,8 @@ class BlockVectorEnv(VectorEnv):
     def _reset_async(self, seed: Any, options: dict[str, Any] | None) -> None:
         self._check_idle("reset_async")
         mask, options = self._split_mask(options)
-        how = list(zip(self._seeds(seed), mask.tolist(), strict=True))
-        self._post(Command.RESET, options, how)
+        orders = [ResetOrder(*order) for order in zip(self._seeds(seed), mask.tolist(), strict=True)]
+        self._post(Command.RESET, options, orders)
         if mask.all():
             self._reset_first = ""
         self._finished[mask] = False

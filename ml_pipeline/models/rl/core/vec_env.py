@@ -27,12 +27,16 @@ class ParallelEnv(BlockVectorEnv):
     """A `gymnasium.vector.VectorEnv` over worker processes, each of which owns a block of the environments.
 
     env_fns: functions that make the environments; lambdas and closures will do.
-    num_workers: "auto" measures a step for at most half a second; 0 steps in this process. Never changes results.
+    num_workers: "auto" measures a step for at most half a second, or takes a worker a processor where steps are
+    expected to hang or kill (the last two arguments); 0 steps in this process. Never changes results.
     start_method: default "forkserver" on Linux, "spawn" elsewhere.
     autoreset_mode: one of Gymnasium's three.
     copy: whether step() and reset() return observations of their own, or views that are valid until the next call.
     step_timeout_s: a step that takes longer raises StepTimeoutError. Needs workers.
-    on_worker_failure: "raise" raises WorkerFailedError, and closes.
+    on_worker_failure: where a worker is killed, crashes or is stuck, "raise" raises WorkerFailedError, and closes.
+    "restart" starts another in its place: a step then reports the episodes of its environments as truncated where they
+    were last seen, with reward 0 and the info "worker_restarted", and new episodes begin with new seeds. Attributes
+    that were set are as the factory left them. What keeps failing is raised in the end. Needs workers.
 
     Environment i is seeded seed + i, whichever worker owns it. What can be raised is drawn in `vec_errors`. After a
     worker failed this object is closed; after an environment failed it is whole, and waits for a reset().
@@ -55,36 +59,44 @@ class ParallelEnv(BlockVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         copy: bool = True,
         step_timeout_s: float | None = None,
-        on_worker_failure: Literal["raise"] = "raise",
+        on_worker_failure: Literal["raise", "restart"] = "raise",
     ) -> None:
         if not env_fns:
             raise UserError("env_fns must hold at least one factory, but is empty.")
-        if on_worker_failure != "raise":
-            raise UserError(f'on_worker_failure must be "raise", but got {on_worker_failure!r}.')
+        if on_worker_failure not in ("raise", "restart"):
+            raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
         if step_timeout_s is not None and not step_timeout_s > 0:
             raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
         if num_workers != "auto" and num_workers < 0:
             raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers}.')
-        if num_workers == 0 and step_timeout_s is not None:
-            raise UserError("step_timeout_s needs worker processes: only they can be stopped. Pass num_workers=1.")
+        needs_workers = step_timeout_s is not None or on_worker_failure == "restart"
+        if num_workers == 0 and needs_workers:
+            raise UserError(
+                "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
+                "only processes can be stopped and started."
+            )
         method = _start_method(start_method)
         mode = AutoresetMode(autoreset_mode)
         self._start_method: str | None = None
+        self._pool: WorkerPool | None = None
         if num_workers == 0:
             self._begin_here(env_fns, mode, copy=copy)
             return
         example = EnvBlock(env_fns[:1], 0, len(env_fns), mode).envs[0]
         try:
             if num_workers == "auto":
-                n_workers = choose_workers(measure_step(example), len(env_fns), usable_cores())
-                n_workers = max(n_workers, 1 if step_timeout_s is not None else 0)
+                # Whoever expects steps that hang or kill does not want to see one here.
+                cost = None if needs_workers else measure_step(example)
+                n_workers = choose_workers(cost, len(env_fns), usable_cores())
+                n_workers = max(n_workers, int(needs_workers))
             else:
                 n_workers = min(num_workers, len(env_fns))
             if n_workers == 0:
                 self._begin_here(env_fns, mode, copy=copy)
                 return
             layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, n_workers)
-            pool = WorkerPool(env_fns, layout, method, step_timeout_s=step_timeout_s)
+            pool = WorkerPool(env_fns, layout, method, step_timeout_s=step_timeout_s, on_failure=on_worker_failure)
+            self._pool = pool
             self._start_method = method
             self._n_workers = n_workers
             self._begin(example, layout, pool, copy=copy)
@@ -105,6 +117,11 @@ class ParallelEnv(BlockVectorEnv):
     def start_method(self) -> str | None:
         """How the workers were started; None where there are none."""
         return self._start_method
+
+    @property
+    def num_restarts(self) -> int:
+        """How many failed workers were replaced so far."""
+        return 0 if self._pool is None else self._pool.num_restarts
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

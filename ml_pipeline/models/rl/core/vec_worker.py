@@ -4,6 +4,7 @@ It imports no torch, draws one thread for numerical libraries, leaves Ctrl-C to 
 trainer is, also in the middle of a step.
 """
 
+import faulthandler
 import os
 import pickle
 import select
@@ -35,9 +36,18 @@ class WorkerSetup:
     env_fns: bytes
 
 
-def run_worker(
-    inbox: Connection, outbox: Connection, memory: Any, *, trainer_pid: int, worker: int, first: int
-) -> None:
+@dataclass(slots=True)
+class WorkerOrigin:
+    """What a worker process is born with. stacks: where it writes its Python stack on SIGUSR1."""
+
+    inbox: Connection
+    outbox: Connection
+    stacks: Connection
+    memory: Any
+    trainer_pid: int
+
+
+def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
     """The main function of worker process number `worker`, whose first environment has the index `first`.
 
     Returns when told to close, or when the trainer closed the link.
@@ -45,10 +55,12 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_die_with, args=(trainer_pid,), name="die-with-trainer", daemon=True).start()
-    link = WorkerLink(inbox, outbox, in_trainer=False)
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, file=origin.stacks, all_threads=False)
+    threading.Thread(target=_die_with, args=(origin.trainer_pid,), name="die-with-trainer", daemon=True).start()
+    link = WorkerLink(origin.inbox, origin.outbox, in_trainer=False)
     try:
-        block = _set_up(link, memory, worker, first)
+        block = _set_up(link, origin.memory, worker, first)
         if block is not None:
             _serve(link, block, first)
     except (EOFError, BrokenPipeError):
@@ -120,6 +132,8 @@ def dumps(value: Any) -> bytes:
 
 def _die_with(trainer_pid: int) -> None:
     """Ends this process when the trainer has ended, however that happened, and whatever else it is doing."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread is whose stack is asked for
     if hasattr(os, "pidfd_open"):
         try:
             trainer = select.poll()

@@ -57,7 +57,7 @@ def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | Non
 
 
 def choose_workers(cost: StepCost | None, num_envs: int, cores: float) -> int:
-    """The number of workers with the shortest expected vector step; 0 is stepping in the trainer's process.
+    """The fewest workers whose expected vector step is within 3 % of the shortest; 0 steps in the trainer's process.
 
     >>> choose_workers(StepCost(cpu_s=2e-6, wait_s=0), num_envs=8, cores=2)
     0
@@ -70,7 +70,8 @@ def choose_workers(cost: StepCost | None, num_envs: int, cores: float) -> int:
     if cost is None:
         return 0 if whole_cores == 1 else min(num_envs, whole_cores)
     counts = {min(num_envs, n) for n in (whole_cores, 2, 4, 8, 16, 32, 64, num_envs) if n > 1}
-    return min([0, *sorted(counts)], key=lambda n: _vector_step_s(cost, num_envs, n, cores))
+    expected_s = {n: _vector_step_s(cost, num_envs, n, cores) for n in [0, *sorted(counts)]}
+    return next(n for n, step_s in expected_s.items() if step_s <= 1.03 * min(expected_s.values()))
 
 
 @dataclass(frozen=True, slots=True)

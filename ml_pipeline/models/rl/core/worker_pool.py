@@ -1,43 +1,29 @@
-"""The trainer's side of the worker processes: starts them, sends commands, waits for answers, notices who is gone."""
+"""A group of worker processes: sends commands, waits for answers, notices who is gone, and goes on if told to."""
 
 import contextlib
-import ctypes
 import itertools
 import multiprocessing
 import os
-import pickle
-import signal
-import sys
-import threading
 import time
-import types
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from multiprocessing import forkserver
-from multiprocessing.context import BaseContext
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 import cloudpickle
-from gymnasium.vector.utils import clear_mpi_env_vars
+import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core import vec_worker
-from ml_pipeline.models.rl.core.batch import Batch, BatchLayout
-from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvFactory
-from ml_pipeline.models.rl.core.vec_errors import (
-    FactoryNotPicklableError,
-    StepTimeoutError,
-    WorkerDiedError,
-    span,
-)
-from ml_pipeline.models.rl.core.worker_link import WorkerLink
+from ml_pipeline.models.rl.core.batch import BatchLayout
+from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvFactory, ResetOrder
+from ml_pipeline.models.rl.core.lost_episodes import LostEpisodes
+from ml_pipeline.models.rl.core.vec_errors import WorkerFailedError
+from ml_pipeline.models.rl.core.worker_process import NOTHING, WorkerProcess, end_all
+from ml_pipeline.models.rl.core.worker_start import WorkerStarter
 
 _WATCH_INTERVAL_S = 0.25  # how often a wait looks whether another worker has died
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-)
-_starting = threading.Lock()  # process-wide settings are changed while workers start
+_CLOSE_TIMEOUT_S = 5.0
+_FAILURES_IN_A_ROW = 3  # of one worker, without a step between them, until a restart is no remedy
 
 
 def blocks_of(num_envs: int, n_workers: int) -> list[range]:
@@ -51,22 +37,14 @@ def blocks_of(num_envs: int, n_workers: int) -> list[range]:
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
-@dataclass(slots=True)
-class _Worker:
-    number: int
-    environments: range
-    process: BaseProcess
-    link: WorkerLink
-    owes: int | None = None  # the number of the command that it has not answered
-    answer: Answer = field(default_factory=Answer)
-
-
 class WorkerPool:
     """Worker processes that own blocks of environments.
 
     At most one command is under way a worker. A command whose wait was given up (a timeout, Ctrl-C) stays owed: the
     next one first waits for that answer, which carries the old number, and drops it.
-    Raises VectorEnvError where a worker fails; the pool is then closed.
+
+    on_failure: where a worker fails, "raise" closes the pool and raises WorkerFailedError. "restart" starts another in
+    its place, whose environments begin new episodes; the next step reports the old ones as truncated.
     """
 
     def __init__(
@@ -76,44 +54,30 @@ class WorkerPool:
         start_method: str,
         *,
         step_timeout_s: float | None,
+        on_failure: Literal["raise", "restart"],
     ) -> None:
-        context = multiprocessing.get_context(start_method)
-        # Anonymous memory of the context: a file without a name, gone with the last process that maps it.
-        memory = context.RawArray(ctypes.c_uint8, layout.nbytes())
-        self.batch: Batch = layout.place_in(memory)
-        self._doing = self.batch.doing
+        self._starter = WorkerStarter(env_fns, layout, start_method)
+        self.batch = self._starter.batch
+        self.closed = False
+        self.num_restarts = 0
+        self._lost_episodes = LostEpisodes(self.batch, layout) if on_failure == "restart" else None
+        self._seeds: list[int | None] = [None] * layout.num_envs
+        self._layout = layout
         self._step_timeout_s = step_timeout_s
+        self._owner = os.getpid()
         self._number = 0
         self._command: Command | None = None  # None: starting
+        self._per_env: Sequence[Any] | None = None
+        self._code = 0
+        self._messages: list[bytes] | None = None
         self._limit: float | None = None  # when the command under way is declared stuck
-        self._owner = os.getpid()
-        self.closed = False
-        self._workers: list[_Worker] = []
-        blocks = blocks_of(layout.num_envs, layout.n_workers)
-        setups = [cloudpickle.dumps(self._setup(layout, env_fns, block)) for block in blocks]
+        self._workers: list[WorkerProcess] = []
         try:
-            with _quiet_start(context):
-                for number, block in enumerate(blocks):
-                    self._workers.append(_start(context, number, block, memory))
-            for worker, setup in zip(self._workers, setups, strict=True):
-                worker.owes = 0
-                self._send(worker, setup)
+            self._workers = self._starter.start(dict(enumerate(blocks_of(layout.num_envs, layout.n_workers))))
             self.misfits = self.collect().values
         except BaseException:
             self.close(terminate=True)
             raise
-
-    @staticmethod
-    def _setup(layout: BatchLayout, env_fns: Sequence[EnvFactory], block: range) -> vec_worker.WorkerSetup:
-        mine = [env_fns[index] for index in block]
-        try:
-            factories = cloudpickle.dumps(mine)
-        except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
-            raise FactoryNotPicklableError(
-                f"A factory of {span(block)} cannot be sent to a worker: "
-                f"{type(error).__name__}: {error}. Create what it holds inside the factory, or pass num_workers=0."
-            ) from error
-        return vec_worker.WorkerSetup(layout, {**os.environ, **_ONE_THREAD}, factories)
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -124,18 +88,44 @@ class WorkerPool:
         """Sends a command to every worker, each with its own part of `per_env`, and returns at once."""
         self.settle()
         self._number += 1
-        messages = None
+        self._command, self._per_env = command, per_env
+        self._code, self._messages = int(command), None
         if common is not None or per_env is not None:
-            code = command | vec_worker.WITH_MESSAGE
-            messages = [self._message(worker, common, per_env) for worker in self._workers]
-        else:
-            code = command
-        for position, worker in enumerate(self._workers):
-            self._send(worker, messages[position] if messages is not None else None, code)
-        self._command = command
+            self._code |= vec_worker.WITH_MESSAGE
+            self._messages = [worker.pack(common, per_env) for worker in self._workers]
+        if command == Command.RESET and per_env is not None:
+            self._seeds = [
+                now.seed if now.seed is not None else old for now, old in zip(per_env, self._seeds, strict=True)
+            ]
         self._limit = None
         if self._step_timeout_s is not None and command == Command.STEP:
             self._limit = time.monotonic() + self._step_timeout_s
+        for worker in self._workers:
+            if not (worker.is_lost and command == Command.STEP):
+                self._send(worker)
+
+    def settle(self) -> None:
+        """Waits for answers that were given up, and drops them; then the batch may be written."""
+        for number in range(len(self._workers)):
+            self._finish(number, None)
+
+    def collect(self, timeout_s: float | None = None) -> Answer:
+        """Waits for the answers to the last command and joins them in the order of the environments.
+
+        Raises multiprocessing.TimeoutError where `timeout_s` passes first, EnvFailedError where an environment failed.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for number in range(len(self._workers)):
+            if not self._finish(number, deadline):
+                raise multiprocessing.TimeoutError(
+                    f"No answer within {timeout_s:g} second(s); worker {number} is still busy."
+                )
+        if self._lost_episodes is not None:
+            self._account_for_lost(self._lost_episodes)
+        answer = _join(self._workers)
+        if self._lost_episodes is not None and self._command in (Command.STEP, Command.RESET):
+            self._lost_episodes.remember(answer)
+        return answer
 
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Ends every worker: asked, after `timeout_s` (default 5) by SIGTERM, then by SIGKILL. May be called twice."""
@@ -146,71 +136,39 @@ class WorkerPool:
             for worker in self._workers:
                 with contextlib.suppress(OSError):
                     worker.link.note(self._number + 1, Command.CLOSE)
-            deadline = time.monotonic() + (5.0 if timeout_s is None else timeout_s)
+            deadline = time.monotonic() + (_CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
             for worker in self._workers:
-                self._drain_until_closed(worker, deadline)
-        for end in (BaseProcess.terminate, BaseProcess.kill):
-            alive = [worker for worker in self._workers if worker.process.is_alive()]
-            for worker in alive:
-                end(worker.process)
-            deadline = time.monotonic() + 1.0
-            for worker in alive:
-                worker.process.join(max(0.0, deadline - time.monotonic()))
-        for worker in self._workers:
-            worker.link.close()
-            worker.process.join()
-            worker.process.close()
-        self._workers = []
+                worker.drain_until_closed(deadline)
+        workers, self._workers = self._workers, []
+        end_all(workers)
 
-    def _drain_until_closed(self, worker: _Worker, deadline: float) -> None:
-        """Waits for a worker that was told to close, reading what it may still be sending."""
-        with contextlib.suppress(EOFError, OSError):
-            while worker.link.wait(max(0.0, deadline - time.monotonic())):
-                _, code = worker.link.read_note()
-                if code == vec_worker.DONE_WITH_MESSAGE:
-                    worker.link.receive()
-        worker.process.join(max(0.0, deadline - time.monotonic()))
+    def _send(self, worker: WorkerProcess) -> None:
+        message = None if self._messages is None else self._messages[worker.number]
+        with contextlib.suppress(BrokenPipeError):  # whoever waits for its answer reads that it died
+            worker.send(self._number, self._code, message)
 
-    @staticmethod
-    def _message(worker: _Worker, common: Any, per_env: Sequence[Any] | None) -> bytes:
-        block = worker.environments
-        return cloudpickle.dumps((common, None if per_env is None else per_env[block.start : block.stop]))
+    def _finish(self, number: int, deadline: float | None) -> bool:
+        """Waits for what a worker owes, or what its successor owes where it fails. False at the deadline."""
+        while (worker := self._workers[number]).owes is not None:
+            try:
+                if not self._await(worker, deadline, self._limit):
+                    return False
+                worker.read()
+            except WorkerFailedError as error:
+                self._replace(worker, error)
+            except EOFError:
+                self._replace(worker, self._death_of(worker))
+            except BaseException:  # Ctrl-C; with half an answer read, the rest of it would be taken for the next
+                if worker.is_reading:
+                    self.close(terminate=True)
+                raise
+        return True
 
-    def _send(self, worker: _Worker, message: bytes | None, code: int | None = None) -> None:
-        try:
-            if code is not None:
-                worker.link.note(self._number, code)
-                worker.owes = self._number
-            if message is not None:
-                worker.link.send(message)
-        except BrokenPipeError:
-            self._raise_died(worker)
+    def _await(self, worker: WorkerProcess, deadline: float | None, limit: float | None) -> bool:
+        """Waits until the worker answered or died; False at the deadline. Raises StepTimeoutError at the limit.
 
-    def settle(self) -> None:
-        """Waits for answers that were given up, and drops them; then the batch may be written."""
-        for worker in self._workers:
-            if worker.owes is not None:
-                self._await(worker, None)
-                self._read(worker)
-
-    def collect(self, timeout_s: float | None = None) -> Answer:
-        """Waits for the answers to the last command and joins them in the order of the environments.
-
-        Raises multiprocessing.TimeoutError where `timeout_s` passes first, EnvFailedError where an environment failed.
+        Where a failure ends it all, it also looks after those who are waited for later.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for worker in self._workers:
-            if worker.owes is not None:
-                if not self._await(worker, deadline):
-                    raise multiprocessing.TimeoutError(
-                        f"No answer within {timeout_s:g} second(s); worker {worker.number} is still busy."
-                    )
-                self._read(worker)
-        return self._join()
-
-    def _await(self, worker: _Worker, deadline: float | None) -> bool:
-        """Waits until the worker answered, or False at the deadline. Raises where any worker is gone or stuck."""
-        limit = self._limit
         while True:
             interval = _WATCH_INTERVAL_S
             for end in (deadline, limit):
@@ -219,142 +177,90 @@ class WorkerPool:
             if worker.link.wait(interval):
                 return True
             now = time.monotonic()
-            for other in self._workers:
+            for other in self._workers if self._lost_episodes is None else ():
                 if other.owes is not None and not other.process.is_alive():
-                    self._raise_died(other)
+                    raise self._death_of(other)
             if limit is not None and now >= limit:
-                self._raise_stuck(worker)
+                assert self._step_timeout_s is not None
+                raise worker.stuck(self._step_timeout_s, int(self.batch.doing[worker.number]))
             if deadline is not None and now >= deadline:
                 return False
 
-    def _read(self, worker: _Worker) -> None:
-        """Takes the answer that is there."""
+    def _death_of(self, worker: WorkerProcess) -> WorkerFailedError:
+        command = None if self._command is None else self._command.name.lower()
+        return worker.died(command, int(self.batch.doing[worker.number]))
+
+    def _replace(self, worker: WorkerProcess, error: WorkerFailedError) -> None:
+        """Starts a successor, which begins new episodes and then owes what the worker owed. Raises where it may not."""
+        worker.failures_in_a_row += 1
+        if self._lost_episodes is None or self._command is None or worker.failures_in_a_row > _FAILURES_IN_A_ROW:
+            self.close(terminate=True)
+            raise error
+        end_all([worker])
+        number = worker.number
+        (successor,) = self._starter.start({number: worker.environments})
+        self._workers[number] = successor
+        successor.failures_in_a_row = worker.failures_in_a_row
+        self.num_restarts += 1
         try:
-            number, code = worker.link.read_note()
-            if code == vec_worker.DONE_WITH_MESSAGE:
-                worker.answer = pickle.loads(worker.link.receive())
-            else:
-                worker.answer = _FINISHED if code == vec_worker.DONE_FINISHED else _NOTHING
-        except (EOFError, ConnectionResetError):
-            self._raise_died(worker)
-        except BaseException:  # Ctrl-C with half an answer read: the rest of it would be taken for the next
+            self._begin_new_episodes(successor)
+        except EOFError:
+            self._replace(successor, self._death_of(successor))
+            return
+        except BaseException:
             self.close(terminate=True)
             raise
-        assert number == worker.owes, f"worker {worker.number} answered {number}, but owes {worker.owes}"
-        worker.owes = None
+        successor.is_lost = True
+        if self._command != Command.STEP:
+            self._send(successor)
 
-    def _join(self) -> Answer:
-        joined = _NOTHING
+    def _begin_new_episodes(self, worker: WorkerProcess) -> None:
+        """Resets all environments of a new worker, with seeds of their own. Raises EOFError where it dies."""
+        seeds = [_successor_seed(self._seeds[index], self.num_restarts) for index in worker.environments]
+        expired = self._layout.autoreset_mode != AutoresetMode.SAME_STEP
+        orders = [ResetOrder(seed, wanted=True, expired=expired) for seed in seeds]
+        self._await(worker, None, None)
+        worker.read()
+        if worker.answer.failure is None:
+            worker.send(self._number, Command.RESET | vec_worker.WITH_MESSAGE, cloudpickle.dumps((None, orders)))
+            self._await(worker, None, None)
+            worker.read()
+        if worker.answer.failure is not None:
+            raise worker.answer.failure.error(worker.number)
+        worker.first_answer = worker.answer
+
+    def _account_for_lost(self, lost_episodes: LostEpisodes) -> None:
+        """Reports episodes that a lost worker took with it, once: in a step, or not at all where all begin anew."""
         for worker in self._workers:
-            answer = worker.answer
-            if answer is not _NOTHING:
-                joined = answer if joined is _NOTHING else _both(joined, answer)
-        failures = [(w.number, w.answer.failure) for w in self._workers if w.answer.failure is not None]
-        if failures:
-            number, report = failures[0]
-            error = report.error(number)
-            for number, report in failures[1:]:
-                error.add_note(f"Worker {number} failed as well: environment {report.index} raised {report.type_name}.")
-            raise error
-        return joined
-
-    def _activity(self, worker: _Worker) -> tuple[str, int | None]:
-        """What a worker was doing, in words, and which environment was at work."""
-        at = int(self._doing[worker.number])
-        index = at if at in worker.environments and worker.owes is not None else None
-        if self._command is None:
-            return "while starting", None
-        if index is None:
-            return "while idle", None
-        return f"in {self._command.name.lower()} of environment {index}", index
-
-    def _raise_died(self, worker: _Worker) -> NoReturn:
-        worker.process.join(1.0)
-        activity, _ = self._activity(worker)
-        error = WorkerDiedError(worker.number, worker.environments, worker.process.exitcode, activity)
-        self.close(terminate=True)
-        raise error
-
-    def _raise_stuck(self, worker: _Worker) -> NoReturn:
-        assert self._step_timeout_s is not None
-        _, index = self._activity(worker)
-        error = StepTimeoutError(worker.number, worker.environments, index, self._step_timeout_s)
-        self.close(terminate=True)
-        raise error
-
-
-_NOTHING = Answer()
-_FINISHED = Answer(finished=True)
-
-
-def _both(a: Answer, b: Answer) -> Answer:
-    return Answer(
-        a.finished or b.finished, a.infos + b.infos, a.finals + b.finals, a.values + b.values, a.failure or b.failure
-    )
-
-
-def _start(context: BaseContext, number: int, block: range, memory: Any) -> _Worker:
-    worker_inbox, trainer_outbox = context.Pipe(duplex=False)
-    trainer_inbox, worker_outbox = context.Pipe(duplex=False)
-    link = WorkerLink(trainer_inbox, trainer_outbox, in_trainer=True)
-    process = context.Process(  # type: ignore[attr-defined]
-        target=vec_worker.run_worker,
-        args=(worker_inbox, worker_outbox, memory),
-        kwargs={"trainer_pid": os.getpid(), "worker": number, "first": block.start},
-        name=f"env-worker-{number}",
-        daemon=True,
-    )
-    try:
-        process.start()
-    except BaseException:
-        link.close()
-        raise
-    finally:
-        worker_inbox.close()
-        worker_outbox.close()
-    return _Worker(number, block, process, link)
-
-
-@contextlib.contextmanager
-def _quiet_start(context: BaseContext) -> Iterator[None]:
-    """The process-wide settings under which workers start; all are put back.
-
-    - `__main__` is hidden: multiprocessing would import the user's script again in every worker.
-    - Numerical libraries read their number of threads while they are loaded.
-    - SIGINT is blocked, and workers inherit that until they ignore it: Ctrl-C never meets a half-started worker.
-    - The fork server, where this starts it, loads what workers need, so that each worker starts in milliseconds.
-    """
-    with _starting, clear_mpi_env_vars():
-        if context.get_start_method() == "fork":
-            _warn_of_threads()
-        elif getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
-            context.set_forkserver_preload([vec_worker.__name__])
-        environ = {name: os.environ.get(name) for name in _ONE_THREAD}
-        os.environ.update(_ONE_THREAD)
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        can_block = hasattr(signal, "pthread_sigmask")
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else set()
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-            for name, value in environ.items():
-                if value is None:
-                    del os.environ[name]
+            if self._command == Command.STEP:
+                if worker.is_lost:
+                    worker.answer = lost_episodes.truncate(worker.environments, worker.first_answer)
                 else:
-                    os.environ[name] = value
-            if can_block:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+                    worker.failures_in_a_row = 0
+            if self._command in (Command.STEP, Command.SET_STATES) or self._resets_all(worker):
+                worker.is_lost = False
+
+    def _resets_all(self, worker: WorkerProcess) -> bool:
+        if self._command != Command.RESET or self._per_env is None:
+            return False
+        return all(self._per_env[index].wanted for index in worker.environments)
 
 
-def _warn_of_threads() -> None:
-    """Warns where forking may copy a lock that a thread holds, which then nobody ever releases."""
-    torch = sys.modules.get("torch")
-    if threading.active_count() > 1 or (torch is not None and torch.get_num_threads() > 1):
-        warnings.warn(
-            "start_method='fork' copies this process while other threads run; a lock that one of them holds stays "
-            "locked in the workers, which may then hang. Prefer start_method='forkserver'.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+def _successor_seed(seed: int | None, n_restarts: int) -> int | None:
+    return None if seed is None else int(np.random.SeedSequence([seed, n_restarts]).generate_state(1)[0])
+
+
+def _join(workers: Sequence[WorkerProcess]) -> Answer:
+    """One answer of all, in the order of the environments. Raises the first failure, the others being its notes."""
+    joined = NOTHING
+    for worker in workers:
+        if worker.answer is not NOTHING:
+            joined = worker.answer if joined is NOTHING else joined.followed_by(worker.answer)
+    failures = [(worker.number, worker.answer.failure) for worker in workers if worker.answer.failure is not None]
+    if failures:
+        number, report = failures[0]
+        error = report.error(number)
+        for number, report in failures[1:]:
+            error.add_note(f"Worker {number} failed as well: environment {report.index} raised {report.type_name}.")
+        raise error
+    return joined

@@ -111,7 +111,7 @@ def test_auto_measures_the_step(wait_s: float) -> None:
     [
         ({"num_workers": -1}, "num_workers must be"),
         ({"step_timeout_s": 0}, "step_timeout_s must be positive"),
-        ({"num_workers": 0, "step_timeout_s": 1.0}, "step_timeout_s needs worker processes"),
+        ({"num_workers": 0, "step_timeout_s": 1.0}, "need worker processes"),
         ({"start_method": "forkserve"}, 'Did you mean "forkserver"?'),
         ({"on_worker_failure": "ignore"}, "on_worker_failure must be"),
     ],
@@ -252,6 +252,8 @@ def test_a_step_that_never_returns_is_named() -> None:
         envs.step([0] * 4)
     assert isinstance(caught.value, multiprocessing.TimeoutError)
     assert caught.value.index == 3
+    assert re.match(r"Stack \(most recent call first\):\n.*, line \d+ in _misbehave\n", caught.value.stack)
+    assert caught.value.stack in str(caught.value)
     assert envs.closed
     assert not multiprocessing.active_children()
 
