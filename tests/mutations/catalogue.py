@@ -244,8 +244,8 @@ UPDATE = (
     Mutation(
         "a partial last minibatch is dropped",
         f"{RL}/algorithms/ppo_update.py",
-        "for start in range(0, n_samples, size):",
-        "for start in range(0, n_samples - size + 1, size):",
+        "self._generator.permutation(n_samples)",
+        "self._generator.permutation(n_samples)[: n_samples // size * size]",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
     ),
     Mutation(
