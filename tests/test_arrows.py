@@ -23,6 +23,8 @@ class Wing(NamedTuple):
 
 # Settings as plain values; the rest of config reads flags and files, with pydantic, tyro and YAML.
 VALUES = ("ml_pipeline.config.errors", "ml_pipeline.config.checks", "ml_pipeline.config.ppo")
+# Batches of environments as tensors live in the trainer's process: imported by a function, where a device is named.
+TENSORS = "ml_pipeline.trading.tensor_ops"
 # Modules right below ml_pipeline are entries: nothing is forbidden to them, and
 # nothing below may import them, since they are in no list.
 WINGS = {
@@ -32,13 +34,14 @@ WINGS = {
         (*VALUES, "ml_pipeline.monitoring", "ml_pipeline.models.rl"),
         ("torch", "numpy", "cloudpickle", "gymnasium", "tqdm"),
     ),
+    TENSORS: Wing(("ml_pipeline.trading",), ("torch", "numpy")),
     "ml_pipeline.trading": Wing(
         (*VALUES, "ml_pipeline.monitoring", "ml_pipeline.models.rl.core", "ml_pipeline.trading"),
-        ("numpy", "gymnasium", "polars", "matplotlib"),
+        ("numpy", "gymnasium", "polars", "matplotlib", "numba", "vectorbt"),
     ),
 }
 # What a wing may import but not by merely being imported: it would slow every worker down.
-LAZY = {"ml_pipeline.trading": ("polars", "matplotlib")}
+LAZY = {"ml_pipeline.trading": ("polars", "matplotlib", "numba", "vectorbt", TENSORS)}
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
 IN_WORKERS = ("ml_pipeline.models.rl.core.vec_env", "ml_pipeline.models.rl.core.vec_worker", "ml_pipeline.trading")
 
@@ -96,13 +99,13 @@ def broken_arrows(sources: Mapping[str, str]) -> list[str]:
 
 
 def reached_from(start: str, sources: Mapping[str, str]) -> set[str]:
-    """Every name that a module imports, and all those that they import in turn."""
+    """Every name that a module imports, and all those that they import in turn, without what a device calls for."""
     reached: set[str] = set()
     waiting = [start]
     while waiting:
         for name, _ in imports_of(sources[waiting.pop()]):
             module = name if name in sources else name.rpartition(".")[0]
-            if name not in reached and module in sources:
+            if name not in reached and module in sources and module != TENSORS:
                 waiting.append(module)
             reached.add(name)
     return reached
@@ -110,7 +113,7 @@ def reached_from(start: str, sources: Mapping[str, str]) -> set[str]:
 
 def torch_in_workers(sources: Mapping[str, str]) -> list[str]:
     """A sentence for each module of a worker process that reaches torch."""
-    modules = [module for module in sources if is_below(module, *IN_WORKERS)]
+    modules = [module for module in sources if is_below(module, *IN_WORKERS) and module != TENSORS]
     return [
         f"{module} reaches torch"
         for module in modules
@@ -151,6 +154,8 @@ def test_what_the_rules_name_is_there(sources, name):
         ("models.rl.core.gae", "from yaml import load", "imports yaml.load"),
         ("trading.env", "from ml_pipeline.models.rl import networks", "imports ml_pipeline.models.rl.networks"),
         ("trading.env", "import torch", "imports torch"),
+        ("trading.env", "def f():\n  import torch", "imports torch"),
+        ("trading.env", f"from {TENSORS} import X", f"imports {TENSORS}.X at once"),
         ("trading.env", "import ml_pipeline.config.files", "imports ml_pipeline.config.files"),
         ("trading.env", "import polars as pl", "imports polars at once"),
         ("trading.env", "class A:\n  import matplotlib.pyplot", "imports matplotlib.pyplot at once"),

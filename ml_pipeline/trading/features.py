@@ -50,11 +50,13 @@ class FeatureTable:
     """values: float64 (T, D), the features of each asset in turn, then those of time; NaN while warming up.
 
     first_bar: the first bar at which an asset's features are complete; those before it are the warm-up to be cut.
+    n_asset_features: how many columns each asset has.
     """
 
     values: FloatArray
     columns: tuple[str, ...]
     first_bar: int
+    n_asset_features: int
 
 
 def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
@@ -85,7 +87,7 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
             f"The bars of {market.source} are too few: {market.n_bars:,}, but feature {longest.name} needs "
             f"{longest.warm_up + 1:,} of an asset; bring more bars, or choose features of shorter span."
         )
-    return FeatureTable(np.column_stack(columns), tuple(titles), int(np.argmax(complete)))
+    return FeatureTable(np.column_stack(columns), tuple(titles), int(np.argmax(complete)), len(of_assets))
 
 
 def make_features(name: str) -> list[Feature]:

@@ -1,8 +1,9 @@
 """The ledger of a run, one row a bar, and the trades that can be read off it.
 
 A ledger is a dict of columns, each (n,), the first row being the start: `time`, `equity`, `cash`, `costs_paid` (so
-far), and per symbol X `close_X`, `position_X` (after the bar), `filled_X` (signed quantity filled since the row before)
-and `fill_price_X` (before costs; with fills at the close, the close of the row before). It adds up:
+far), and per symbol X `close_X`, `position_X` (after the bar), `filled_X` (signed quantity filled since the row
+before), `fill_price_X` (before costs; with fills at the close, the close of the row before) and, where the market has
+quotes, `half_spread_X` (a part of the price, which the fills paid among their costs). It adds up:
 
     cash[k] = cash[k-1] - sum_X filled_X[k] * fill_price_X[k] - (costs_paid[k] - costs_paid[k-1])
     equity[k] = cash[k] + sum_X position_X[k] * close_X[k]

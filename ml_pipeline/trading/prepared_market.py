@@ -1,13 +1,14 @@
 """A market made ready for environments: prices and scaled features, computed once and shared by all of them."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.features import FeatureTable
 from ml_pipeline.trading.market_data import FloatArray, MarketData
+from ml_pipeline.trading.rules import FillAt
 from ml_pipeline.trading.scaling import FeatureScaler
 
 
@@ -16,8 +17,10 @@ class PreparedMarket:
     """What an environment reads and never changes.
 
     T bars, A assets, D features of a bar. times: (T,). open, close: float64 (T, A). tradable: bool (T, A).
-    features: float32 (T, D), scaled and clipped to -clip..clip. Before an asset's first bar its prices are 0: there it
-    is neither held nor traded, and no NaN can get into the accounts.
+    features: float32 (T, D), scaled and clipped to -clip..clip: n_asset_features of each asset in turn, then those that
+    all share. half_spread: float64 (T, A), half the quoted spread at the bar's close as a part of the price, or None
+    where the market has no quotes. Before an asset's first bar its prices are 0: there it is neither held nor traded,
+    and no NaN can get into the accounts.
     """
 
     symbols: tuple[str, ...]
@@ -28,6 +31,8 @@ class PreparedMarket:
     features: NDArray[np.float32]
     clip: float
     periods_per_year: float
+    half_spread: FloatArray | None = None
+    n_asset_features: int = 1
 
     shared_between_environments: ClassVar[bool] = True
 
@@ -38,13 +43,30 @@ class PreparedMarket:
     def bars(self, start: int, stop: int) -> "PreparedMarket":
         """A copy of the bars start..stop-1 alone, so that who gets it has seen nothing else."""
         rows = slice(start, stop)
-        arrays = {name: getattr(self, name)[rows].copy() for name in ("times", "open", "close", "tradable", "features")}
+        arrays: dict[str, Any] = {name: array[rows].copy() for name, array in self._arrays().items()}
         return replace(self, **arrays)
 
     def assets(self, columns: NDArray[np.int64]) -> "PreparedMarket":
         """The market of these assets alone; the features stay as they are."""
-        arrays = {name: getattr(self, name)[:, columns] for name in ("open", "close", "tradable")}
+        of_assets = ("open", "close", "tradable", "half_spread")
+        arrays: dict[str, Any] = {
+            name: array[:, columns] for name, array in self._arrays().items() if name in of_assets
+        }
         return replace(self, symbols=tuple(self.symbols[i] for i in columns), **arrays)
+
+    def fill_tables(self, fill_at: FillAt) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        """(prices, half-spreads, whether filled), each (T - 1, A): row t is about an order decided at bar t.
+
+        An order is not filled where its asset has no bar, nor in the asset's first, which nobody knew of before.
+        """
+        spreads = np.broadcast_to(0.0, self.close.shape) if self.half_spread is None else self.half_spread
+        if fill_at == "close":
+            return self.close[:-1], spreads[:-1], self.tradable[:-1]
+        return self.open[1:], spreads[:-1], self.tradable[1:] & (self.close[:-1] > 0)
+
+    def _arrays(self) -> dict[str, Any]:
+        names = ("times", "open", "close", "tradable", "features", "half_spread")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureScaler) -> PreparedMarket:
@@ -58,4 +80,5 @@ def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureSc
         features=scaler(features.values),
         clip=scaler.clip,
         periods_per_year=market.periods_per_year,
+        n_asset_features=features.n_asset_features,
     )

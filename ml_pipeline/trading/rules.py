@@ -1,36 +1,109 @@
 """What an account may do and what it pays: the part of the settings that every trading environment shares."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-ActionMode = Literal["target_weights", "discrete"]
+from ml_pipeline.config.checks import check_choice
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.execution import Terms
+
+ActionMode = Literal["target_weights", "discrete", "buy_hold_sell", "trade"]
 FillAt = Literal["next_open", "close"]
+OnLimit = Literal["clip", "refuse"]
+
+ACTION_MODES = ("target_weights", "discrete", "buy_hold_sell", "trade")
+# What an action of 1 trades, in percent of equity, where no largest order is set.
+_USUAL_TRADE_PERCENT = 10.0
 
 
 @dataclass(frozen=True)
 class TradingRules:
     """How orders arise, are filled, and what they cost.
 
-    action_mode: "target_weights", a Box of one weight an asset (parts of equity, scaled down where their absolute sum
-    exceeds 1; the rest is cash), or "discrete", for each asset short, flat or long (without allow_short flat or long)
-    with an equal part of the equity; there a repeated choice holds and trades nothing.
+    action_mode:
+    - "target_weights": a Box of one weight an asset, parts of equity; the rest is cash.
+    - "discrete": for each asset short, flat or long (without allow_short flat or long) with an equal part of the
+      equity; a repeated choice holds and trades nothing.
+    - "buy_hold_sell": 0 sells, 1 holds and 2 buys: one step along short, flat, long.
+    - "trade": a Box of one number from -1 to 1 an asset, what to buy or sell in units of trade_limit_percent of the
+      equity; one smaller than action_threshold trades nothing.
     fill_at: the price an order decided at the close of bar t is filled at: "next_open" of bar t+1, or "close" of bar t.
-    fee_bps, slippage_bps: costs of traded value, in hundredths of a percent; slippage holds half the spread too.
+    fee_bps, sell_fee_bps: fees on traded value, in hundredths of a percent; None sells at the fee of buying.
+    fixed_fee: money an order. slippage_bps: slippage, and half the spread where the market has no quotes.
+    borrow_bps_per_year: what a short position pays for what it borrows, on its value.
+    lot_size: orders are whole multiples of it; 0 is any quantity. min_order: the smallest, in money.
+    max_position, max_gross, min_cash: parts of equity that an asset's position, and all of them, may be at most, and
+    cash must stay when buying. trade_limit_percent: the largest order of an asset, in percent of equity.
+    on_limit: whether a target beyond max_position or max_gross is "clip"ped, or "refuse"d with UserError.
+    Raises UserError where a value is out of range.
     """
 
     action_mode: ActionMode = "discrete"
     allow_short: bool = True
     fill_at: FillAt = "next_open"
     fee_bps: float = 5.0
+    sell_fee_bps: float | None = None
+    fixed_fee: float = 0.0
     slippage_bps: float = 0.0
+    borrow_bps_per_year: float = 0.0
+    lot_size: float = 0.0
+    min_order: float = 0.0
+    max_position: float = 1.0
+    max_gross: float = 1.0
+    trade_limit_percent: float | None = None
+    action_threshold: float = 0.0
+    min_cash: float = 0.0
+    on_limit: OnLimit = "clip"
     initial_cash: float = 10_000.0
 
-    @property
-    def cost_rate(self) -> float:
-        """Costs as a part of traded value."""
-        return (self.fee_bps + self.slippage_bps) / 10_000
+    def __post_init__(self) -> None:
+        check_choice("action_mode", self.action_mode, ACTION_MODES)
+        check_choice("fill_at", self.fill_at, ("next_open", "close"))
+        check_choice("on_limit", self.on_limit, ("clip", "refuse"))
+        for name in ("fee_bps", "sell_fee_bps", "slippage_bps"):
+            value = getattr(self, name)
+            _require(name, value, value is None or 0 <= value <= 1_000, "from 0 to 1000 basis points")
+        yearly = self.borrow_bps_per_year
+        _require("borrow_bps_per_year", yearly, 0 <= yearly <= 100_000, "from 0 to 100000 basis points")
+        for name in ("fixed_fee", "lot_size", "min_order"):
+            value = getattr(self, name)
+            _require(name, value, math.isfinite(value) and value >= 0, "0 or more, and finite")
+        for name in ("max_position", "max_gross"):
+            value = getattr(self, name)
+            _require(name, value, 0 < value <= 1, "above 0 and at most 1, a part of equity")
+        percent = self.trade_limit_percent
+        _require("trade_limit_percent", percent, percent is None or 0 < percent <= 200, "above 0 and at most 200")
+        _require("action_threshold", self.action_threshold, 0 <= self.action_threshold < 1, "from 0 to below 1")
+        _require("min_cash", self.min_cash, 0 <= self.min_cash < 1, "from 0 to below 1, a part of equity")
+        positive = math.isfinite(self.initial_cash) and self.initial_cash > 0
+        _require("initial_cash", self.initial_cash, positive, "positive and finite")
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """What the discrete actions 0, 1, .. mean: -1 short, 0 flat, 1 long."""
+        """What the choices 0, 1, .. of a discrete action mean: -1 short, 0 flat, 1 long."""
         return (-1, 0, 1) if self.allow_short else (0, 1)
+
+    def terms(self, periods_per_year: float) -> Terms:
+        """What the kernel needs of these rules, a bar being so many parts of a year."""
+        sell_fee_bps = self.fee_bps if self.sell_fee_bps is None else self.sell_fee_bps
+        trade_percent = self.trade_limit_percent or (_USUAL_TRADE_PERCENT if self.action_mode == "trade" else math.inf)
+        return Terms(
+            buy_rate=(self.fee_bps + self.slippage_bps) / 10_000,
+            sell_rate=(sell_fee_bps + self.slippage_bps) / 10_000,
+            fixed_fee=self.fixed_fee,
+            borrow_rate=self.borrow_bps_per_year / 10_000 / periods_per_year,
+            lowest=-self.max_position if self.allow_short else 0.0,
+            highest=self.max_position,
+            max_gross=self.max_gross,
+            max_trade=trade_percent / 100,
+            reserve=self.min_cash,
+            smallest_order=self.min_order,
+            lot=self.lot_size,
+            relative=float(self.action_mode == "trade"),
+        )
+
+
+def _require(name: str, value: object, holds: bool, expected: str) -> None:
+    if not holds:
+        raise UserError(f"{name} must be {expected}, but got {value}.")

@@ -1,13 +1,14 @@
 """Everything a user sets for trading: one frozen dataclass, checked when it is made."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from ml_pipeline.config.checks import check_choice
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features import DEFAULT_FEATURES, make_features
-from ml_pipeline.trading.rules import ActionMode, FillAt, TradingRules
+from ml_pipeline.trading.rewards import make_reward
+from ml_pipeline.trading.rules import ACTION_MODES, ActionMode, FillAt, OnLimit, TradingRules
 
 
 @dataclass(frozen=True)
@@ -22,18 +23,46 @@ class TradingConfig:
     """What is seen of each asset; any span will do (log_return_60); time_of_day and time_of_week are there as well."""
     window: int = 1
     """How many bars of features an observation holds, the latest included."""
-    action_mode: Literal["auto", "discrete", "target_weights"] = "auto"
-    """Short/flat/long (discrete), or a weight of equity each (target_weights); auto: discrete for one asset."""
+    action_mode: Literal["auto", "target_weights", "discrete", "buy_hold_sell", "trade"] = "auto"
+    """Weights of equity (target_weights), short/flat/long (discrete), a step along those (buy_hold_sell), or amounts to
+    buy and sell (trade); auto: discrete for one asset, else target_weights."""
     allow_short: bool = True
-    """Whether positions may be short; borrowing shares is free of charge here."""
+    """Whether positions may be short."""
     fill_at: FillAt = "next_open"
     """Where an order is filled: at the next bar's open, or (optimistic) at the close it was decided on."""
     fee_bps: float = 5.0
-    """Fee on traded value, in basis points (hundredths of a percent), on buying and selling alike."""
+    """Fee on traded value, in basis points (hundredths of a percent)."""
+    sell_fee_bps: float | None = None
+    """Fee on what is sold; none is that of buying."""
+    fixed_fee: float = 0.0
+    """Money that each order costs besides."""
     slippage_bps: float = 0.0
-    """Half the spread and slippage, in basis points of traded value."""
+    """Slippage, and half the spread where the data have no quotes, in basis points of traded value."""
+    borrow_bps_per_year: float = 0.0
+    """What a short position pays a year for what it borrows, in basis points of its value."""
+    lot_size: float = 0.0
+    """Orders are whole multiples of this quantity; 0 takes any."""
+    min_order: float = 0.0
+    """Smallest order, in money; smaller ones are left."""
+    max_position: float = 1.0
+    """Largest position of an asset, as a part of equity."""
+    max_gross: float = 1.0
+    """Largest sum of all positions, long and short, as a part of equity."""
+    trade_limit_percent: float | None = None
+    """Largest order of an asset, in percent of equity; with trade actions what an action of 1 orders (none is 10)."""
+    action_threshold: float = 0.0
+    """Actions smaller than this trade nothing."""
+    min_cash: float = 0.0
+    """Part of equity that buying leaves in cash."""
+    on_limit: OnLimit = "clip"
+    """Whether a target beyond max_position or max_gross is clipped or refused."""
     initial_cash: float = 10_000.0
     """Money at the start of an episode."""
+    reward: str = "log_return"
+    """log_return, fast_profit, simple_momentum, differential_sharpe, sharpe_ratio, sortino_ratio, calmar_ratio, or your
+    own module:Class."""
+    reward_scale: float = 1.0
+    """What rewards are multiplied by."""
     train_fraction: float = 0.7
     """Part of the bars to train on, the earliest."""
     validation_fraction: float = 0.15
@@ -47,10 +76,6 @@ class TradingConfig:
         for name in ("window", "episode_length"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "1 or more")
         _require("embargo_bars", self.embargo_bars, self.embargo_bars >= 0, "0 or more")
-        for name in ("fee_bps", "slippage_bps"):
-            _require(name, getattr(self, name), 0 <= getattr(self, name) <= 1_000, "from 0 to 1000 basis points")
-        positive = math.isfinite(self.initial_cash) and self.initial_cash > 0
-        _require("initial_cash", self.initial_cash, positive, "positive and finite")
         for name in ("train_fraction", "validation_fraction"):
             _require(name, getattr(self, name), 0 < getattr(self, name) < 1, "between 0 and 1")
         together = self.train_fraction + self.validation_fraction
@@ -58,27 +83,17 @@ class TradingConfig:
         _require("features", self.features, len(self.features) > 0, "at least one feature")
         for feature in self.features:
             make_features(feature)
-        _one_of("action_mode", self.action_mode, ("auto", "discrete", "target_weights"))
-        _one_of("fill_at", self.fill_at, ("next_open", "close"))
+        check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
+        self.rules(1)
+        make_reward(self.reward, self.reward_scale)
 
     def rules(self, n_assets: int) -> TradingRules:
         """What these settings mean for an account of `n_assets`."""
         chosen: ActionMode = "discrete" if n_assets == 1 else "target_weights"
-        return TradingRules(
-            action_mode=chosen if self.action_mode == "auto" else self.action_mode,
-            allow_short=self.allow_short,
-            fill_at=self.fill_at,
-            fee_bps=self.fee_bps,
-            slippage_bps=self.slippage_bps,
-            initial_cash=self.initial_cash,
-        )
+        same = {field.name: getattr(self, field.name) for field in fields(TradingRules)}
+        return TradingRules(**{**same, "action_mode": chosen if self.action_mode == "auto" else self.action_mode})
 
 
 def _require(name: str, value: object, holds: bool, expected: str) -> None:
     if not holds:
         raise UserError(f"{name} must be {expected}, but got {value}.")
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UserError(f'{name} must be one of {", ".join(choices)}, but got "{value}".')

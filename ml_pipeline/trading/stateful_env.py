@@ -20,12 +20,12 @@ class StatefulTradingEnv(FastTradingEnv):
         self._bars: list[int] = []
         self._accounts: list[tuple[float, float, float]] = []  # equity, cash, costs paid
         self._assets: list[tuple[list[float], ...]] = []  # closes, positions, filled, fill prices
-        self._remember(self._closes)
+        self._remember(self._account.closes)
         return observation, self._info()
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, _ = super().step(action)
-        self._costs_paid += self._costs
+        self._costs_paid += self._account.costs
         self._remember(self._fill_prices[self._bar - 1].tolist())
         return observation, reward, terminated, truncated, self._info()
 
@@ -39,11 +39,14 @@ class StatefulTradingEnv(FastTradingEnv):
             "costs_paid": costs_paid,
         }
         closes, positions, filled, fill_prices = np.array(self._assets, dtype=np.float64).transpose(1, 0, 2)
+        spreads = self._half_spreads[[0, *self._bars[:-1]]]
         for i, symbol in enumerate(self.market.symbols):
             table[f"close_{symbol}"] = _without_unlisted(closes[:, i])
             table[f"position_{symbol}"] = positions[:, i]
             table[f"filled_{symbol}"] = filled[:, i]
             table[f"fill_price_{symbol}"] = _without_unlisted(fill_prices[:, i])
+            if self.market.half_spread is not None:
+                table[f"half_spread_{symbol}"] = spreads[:, i]
         return table
 
     @property
@@ -53,11 +56,12 @@ class StatefulTradingEnv(FastTradingEnv):
 
     def _remember(self, fill_prices: list[float]) -> None:
         self._bars.append(self._bar)
-        self._accounts.append((self._equity, self._cash, self._costs_paid))
-        self._assets.append((self._closes, self._holdings.copy(), self._filled.copy(), fill_prices))
+        account = self._account
+        self._accounts.append((account.equity, account.cash, self._costs_paid))
+        self._assets.append((account.closes, list(account.holdings), list(account.filled), fill_prices))
 
     def _info(self) -> dict[str, Any]:
-        return {"equity": self._equity, "cash": self._cash, "costs_paid": self._costs_paid}
+        return {"equity": self._account.equity, "cash": self._account.cash, "costs_paid": self._costs_paid}
 
 
 def _without_unlisted(prices: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,12 +11,14 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.baselines import Act, buy_and_hold, random_policies, run_policy
+from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.fast_env import FastTradingEnv
 from ml_pipeline.trading.features import compute_features
 from ml_pipeline.trading.market_data import MarketData
 from ml_pipeline.trading.market_files import load_market
 from ml_pipeline.trading.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.report import Evaluation, results_table, write_report
+from ml_pipeline.trading.rewards import make_reward
 from ml_pipeline.trading.scaling import FeatureScaler
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.splits import Split, chronological_split, whole
@@ -62,8 +64,21 @@ class TradingTask:
             self.rules,
             window=self.config.window,
             episode_length=self.config.episode_length,
+            reward=make_reward(self.config.reward, self.config.reward_scale),
         )
         return [make] * n
+
+    def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
+        """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
+        return BatchedTradingEnv(
+            self._bars_of(self.split("train")),
+            n,
+            self.rules,
+            window=self.config.window,
+            episode_length=self.config.episode_length,
+            reward=make_reward(self.config.reward, self.config.reward_scale),
+            device=device,
+        )
 
     def evaluation_env(self, split: str = "test") -> StatefulTradingEnv:
         """One pass through the "train", "validation" or "test" split, or through "all" bars."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from numpy.typing import ArrayLike
 
 from ml_pipeline.trading.prepared_market import PreparedMarket
+from ml_pipeline.trading.rules import TradingRules
 
 # A busy machine is no reason to fail.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,7 +21,13 @@ settings.load_profile("unhurried")
 def tiny_market() -> Callable[..., PreparedMarket]:
     """A prepared market of given prices, (T,) or (T, A), with one feature an asset: the number of the bar."""
 
-    def make(close: ArrayLike, open: ArrayLike | None = None, tradable: ArrayLike | None = None) -> PreparedMarket:
+    def make(
+        close: ArrayLike,
+        open: ArrayLike | None = None,
+        tradable: ArrayLike | None = None,
+        *,
+        half_spread: ArrayLike | None = None,
+    ) -> PreparedMarket:
         closes = np.array(close, dtype=float)
         closes = closes[:, None] if closes.ndim == 1 else closes
         n_bars, n_assets = closes.shape
@@ -34,7 +42,21 @@ def tiny_market() -> Callable[..., PreparedMarket]:
             features=np.repeat(np.arange(n_bars, dtype=np.float32)[:, None], n_assets, axis=1),
             clip=1e6,
             periods_per_year=252.0,
+            half_spread=None if half_spread is None else np.array(half_spread, dtype=float).reshape(closes.shape),
         )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def random_case(tiny_market: Callable[..., PreparedMarket]) -> Callable[..., tuple[PreparedMarket, TradingRules, Any]]:
+    """(market, rules, actions) of a seed: gaps, late listings, quotes; each cost and limit on in half of them."""
+
+    def make(seed: int, n_assets: int, mode: str, volatility: float) -> tuple[PreparedMarket, TradingRules, Any]:
+        generator = np.random.default_rng(seed)
+        market = random_market(tiny_market, generator, n_assets, volatility=volatility)
+        rules = random_rules(generator, mode)
+        return market, rules, random_actions(generator, rules, market.n_bars, n_assets)
 
     return make
 
@@ -50,3 +72,47 @@ def market_file() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+def random_market(tiny_market: Any, generator: Any, n_assets: int, *, volatility: float, n_bars: int = 60) -> Any:
+    close = 100 * np.exp(generator.normal(0, volatility, (n_bars, n_assets)).cumsum(axis=0))
+    open_ = close * np.exp(generator.normal(0, volatility / 2, close.shape))
+    tradable = generator.random(close.shape) < 0.9
+    for asset, listed in enumerate(generator.integers(0, 20, n_assets)):
+        close[:listed, asset] = open_[:listed, asset] = 0.0
+        tradable[:listed, asset] = False
+    spread = generator.uniform(0, 0.01, close.shape) if generator.random() < 0.5 else None
+    return tiny_market(close, open_, tradable, half_spread=spread)
+
+
+def random_rules(generator: Any, mode: Any) -> TradingRules:
+    """Each cost and each limit is on in half of the cases."""
+
+    def maybe(low: float, high: float, off: Any) -> Any:
+        return float(generator.uniform(low, high)) if generator.random() < 0.5 else off
+
+    return TradingRules(
+        mode,
+        allow_short=bool(generator.random() < 0.7),
+        fill_at="next_open" if generator.random() < 0.5 else "close",
+        fee_bps=maybe(0, 300, 0.0),
+        sell_fee_bps=maybe(0, 300, None),
+        fixed_fee=maybe(0, 30, 0.0),
+        slippage_bps=maybe(0, 100, 0.0),
+        borrow_bps_per_year=maybe(0, 50_000, 0.0),
+        lot_size=maybe(0.1, 7, 0.0),
+        min_order=maybe(0, 500, 0.0),
+        max_position=maybe(0.1, 1, 1.0),
+        max_gross=maybe(0.3, 1, 1.0),
+        trade_limit_percent=maybe(5, 100, None),
+        action_threshold=maybe(0, 0.5, 0.0),
+        min_cash=maybe(0, 0.5, 0.0),
+    )
+
+
+def random_actions(generator: Any, rules: TradingRules, n_bars: int, n_assets: int) -> Any:
+    if rules.action_mode == "discrete":
+        return generator.integers(0, len(rules.positions), (n_bars, n_assets))
+    if rules.action_mode == "buy_hold_sell":
+        return generator.integers(0, 3, (n_bars, n_assets))
+    return generator.normal(0, 0.7, (n_bars, n_assets))

@@ -5,22 +5,42 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ml_pipeline.trading.execution import equity_of, fill_orders, is_ruined, log_return, size_orders
+from ml_pipeline.trading.execution import PLAIN, Terms
+from ml_pipeline.trading.rules import TradingRules
 
 quantities = st.lists(st.floats(-1e3, 1e3).filter(lambda q: q == 0 or abs(q) > 1e-6), min_size=1, max_size=6)
 weight_lists = st.lists(st.floats(-1, 1), min_size=1, max_size=6)
 
 
-def _fill(orders, cash, prices, cost_rate=0.0):
+FREE = Terms(0.0, 0.0)
+
+
+def equity_of(cash, holdings, prices):
+    return cash + sum(q * p for q, p in zip(holdings, prices, strict=True))
+
+
+def _fill(orders, cash, prices, cost_rate=0.0, *, spreads=None, **terms):
     filled = [math.nan] * len(orders)
-    cash, costs = fill_orders(orders, cash, prices, cost_rate, filled)
+    terms = Terms(cost_rate, cost_rate)._replace(**terms)
+    cash, costs = PLAIN.fill_orders(orders, cash, cash, prices, spreads or [0.0] * len(orders), terms, filled)
     return cash, costs, filled
 
 
-def _size(weights, cash, holdings, prices, may_trade=None):
+def _size(weights, cash, holdings, prices, may_trade=None, **terms):
     orders = [math.nan] * len(weights)
-    size_orders(weights, may_trade or [True] * len(weights), cash, holdings, prices, orders)
+    may_trade = may_trade or [True] * len(weights)
+    PLAIN.size_orders(weights, may_trade, cash, holdings, prices, FREE._replace(**terms), orders)
     return orders
+
+
+def _step(weights, cash, holdings, prices, closes, **terms):
+    holdings, filled = list(holdings), [math.nan] * len(weights)
+    spreads, orders = [0.0] * len(weights), [math.nan] * len(weights)
+    may_trade = [True] * len(weights)
+    cash, costs, equity = PLAIN.step(
+        weights, may_trade, cash, holdings, prices, spreads, closes, FREE._replace(**terms), orders, filled
+    )
+    return cash, costs, equity, holdings
 
 
 def test_a_buy_pays_its_costs_out_of_the_cash_there_is():
@@ -72,15 +92,72 @@ def test_an_account_that_owes_money_only_closes_what_it_has():
     assert _size([-1.0], 100.0, [-2.0], [60.0]) == [2.0]
 
 
-def test_log_return_of_an_account_that_owes_money_is_finite():
-    assert log_return(100.0, 110.0, 100.0) == pytest.approx(math.log(1.1))
-    assert log_return(100.0, -5.0, 100.0) == pytest.approx(math.log(1e-6))
+def test_buying_and_selling_each_pay_their_rate_and_the_spread():
+    # 10 bought for 1,000: 1 % and half a spread of 0.5 %; 10 sold for 1,000: 2 % and the same.
+    terms = {"sell_rate": 0.02, "spreads": [0.005]}
+    assert _fill([10.0], 5_000.0, [100.0], 0.01, **terms)[1] == pytest.approx(15)
+    assert _fill([-10.0], 5_000.0, [100.0], 0.01, **terms)[1] == pytest.approx(25)
 
 
-def test_ruin_is_the_loss_of_all_but_a_hundredth():
-    assert is_ruined(1.0, 100.0)
-    assert is_ruined(-3.0, 100.0)
-    assert not is_ruined(1.01, 100.0)
+def test_each_filled_order_pays_the_fixed_fee():
+    cash, costs, filled = _fill([-1.0, 0.0, 2.0], 100.0, [50.0, 7.0, 60.0], fixed_fee=3.0)
+    assert (cash, costs, filled) == (100 + 50 - 3 - 120 - 3, 6, [-1, 0, 2])
+    # 103 pay for 100 of stock and the fee of 3.
+    assert _fill([5.0], 103.0, [50.0], fixed_fee=3.0) == (0, 3, [2])
+
+
+def test_a_sale_that_does_not_bring_its_costs_and_a_buy_that_cannot_pay_them_are_left():
+    assert _fill([-1.0, 0.0], 0.0, [2.0, 9.0], fixed_fee=3.0) == (0, 0, [0, 0])
+    assert _fill([1.0], 2.0, [1.0], fixed_fee=3.0) == (2, 0, [0])
+
+
+def test_whole_lots_despite_rounding():
+    assert _size([0.3, -0.3], 1.0, [0.0, 0.0], [1.0, 1.0], lot=0.1) == [pytest.approx(0.3), pytest.approx(-0.3)]
+    assert _size([0.39], 1.0, [0.0], [1.0], lot=0.1) == [pytest.approx(0.3)]
+    # 7 lots of 1 at 10 with 64.9 in cash: 6 of them.
+    assert _fill([7.0], 64.9, [10.0], lot=1.0) == (pytest.approx(4.9), 0, [6])
+
+
+def test_an_order_below_the_smallest_is_none():
+    assert _size([0.2, -0.1], 100.0, [0.0, 0.0], [1.0, 1.0], smallest_order=15.0) == [20, 0]
+    assert _fill([20.0], 10.0, [1.0], smallest_order=15.0) == (10, 0, [0])  # what the cash leaves is too small
+
+
+def test_positions_gross_exposure_and_trades_are_bounded():
+    assert _size([1.0, -1.0], 100.0, [0.0, 0.0], [1.0, 1.0], highest=0.4, lowest=-0.2) == [40, -20]
+    assert _size([1.0, -1.0], 100.0, [0.0, 0.0], [1.0, 1.0], max_gross=0.5) == [25, -25]
+    assert _size([-1.0], 0.0, [100.0], [1.0], max_trade=0.3) == [-30]
+
+
+def test_a_relative_weight_is_a_trade_from_where_the_position_is():
+    # Equity 100, 60 of it held; half a unit of 20 % more, then a whole unit less, then more than the highest position.
+    for weight, order in ((0.5, 10), (-1.0, -20)):
+        assert _size([weight], 40.0, [6.0], [10.0], relative=1.0, max_trade=0.2) == [pytest.approx(order / 10)]
+    assert _size([1.0], 40.0, [6.0], [10.0], relative=1.0, max_trade=0.2, highest=0.7) == [pytest.approx(1)]
+
+
+def test_buying_leaves_the_reserve():
+    assert _fill([10.0], 100.0, [10.0], reserve=0.3) == (pytest.approx(30), 0, [pytest.approx(7)])
+
+
+def test_what_is_borrowed_is_paid_for_at_the_close():
+    # 2 short at 50, 1 % of 2 x 60; the long pays nothing.
+    cash, costs, equity, holdings = _step([0.5, -0.5], 200.0, [0, 0], [100, 50], [100, 60], borrow_rate=0.01)
+    assert holdings == [1, -2]
+    assert (cash, costs, equity) == pytest.approx((200 - 1.2, 1.2, 200 - 1.2 + 100 - 120))
+
+
+def test_a_borrowing_fee_that_finds_no_cash_is_owed_and_nothing_is_bought_until_it_is_paid():
+    assert _fill([1.0, 0.0], -0.5, [1.0, 1.0]) == (-0.5, 0, [0, 0])
+    assert _fill([1.0, -1.0], -0.5, [1.0, 1.0]) == (0, 0, [0.5, -1])
+
+
+def test_terms_of_the_rules():
+    rules = TradingRules(fee_bps=5, sell_fee_bps=7, slippage_bps=2, borrow_bps_per_year=252, allow_short=False)
+    terms = rules.terms(252)
+    assert (terms.buy_rate, terms.sell_rate, terms.borrow_rate) == pytest.approx((0.0007, 0.0009, 0.0001))
+    assert (terms.lowest, terms.highest, terms.max_trade) == (0, 1, math.inf)
+    assert TradingRules("trade").terms(252)[-5:] == (0.1, 0, 0, 0, 1)
 
 
 @given(orders=quantities, cash=st.floats(0, 1e6), data=st.data())

@@ -8,8 +8,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.fast_env import FastTradingEnv
@@ -188,79 +186,3 @@ def test_a_worker_process_stays_small():
         "print([m for m in ('torch', 'polars', 'matplotlib', 'pydantic', 'pandas') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def _reference(market, rules, actions):
-    """Equity bar by bar, by array arithmetic written from the rules and not from the code; ends at ruin."""
-    n_bars, n_assets = market.close.shape
-    cash, held, equity = rules.initial_cash, np.zeros(n_assets), [rules.initial_cash]
-    choice = np.zeros(n_assets)
-    for t in range(n_bars - 1):
-        if rules.fill_at == "next_open":
-            price, can = market.open[t + 1], market.tradable[t + 1] & (market.close[t] > 0)
-        else:
-            price, can = market.close[t], market.tradable[t]
-        can = can.copy()
-        if rules.action_mode == "discrete":
-            wanted = np.array(rules.positions)[actions[t]]
-            trade = can & (wanted != choice)
-            choice = np.where(can, wanted, choice)
-            weights, can = wanted / n_assets, trade
-        else:
-            weights = np.clip(actions[t], -1.0 if rules.allow_short else 0.0, 1.0)
-        weights = weights / max(np.abs(weights).sum(), 1.0)
-        value = max(cash + held @ price, 0.0)
-        order = np.where(can, weights * value / np.where(price > 0, price, 1.0) - held, 0.0)
-        order[np.abs(order) * price <= 1e-9 * value] = 0.0
-        sold, bought = np.minimum(order, 0.0), np.maximum(order, 0.0)
-        cash += -(sold @ price) * (1 - rules.cost_rate)
-        needed = (bought @ price) * (1 + rules.cost_rate)
-        part = min(1.0, cash / needed) if needed > 0 else 1.0
-        cash = max(cash - needed * part, 0.0)
-        held = held + sold + bought * part
-        equity.append(cash + held @ market.close[t + 1])
-        if equity[-1] <= 0.01 * equity[0]:
-            break
-    return np.array(equity)
-
-
-@settings(max_examples=60)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    n_assets=st.integers(1, 4),
-    mode=st.sampled_from(["discrete", "target_weights"]),
-    fill_at=st.sampled_from(["next_open", "close"]),
-    allow_short=st.booleans(),
-    fee_bps=st.sampled_from([0.0, 5.0, 300.0]),
-    volatility=st.sampled_from([0.01, 0.3]),
-)
-def test_equals_a_reference_written_from_the_rules(
-    tiny_market, *, seed, n_assets, mode, fill_at, allow_short, fee_bps, volatility
-):
-    generator = np.random.default_rng(seed)
-    close = 100 * np.exp(generator.normal(0, volatility, (60, n_assets)).cumsum(axis=0))
-    open_ = close * np.exp(generator.normal(0, volatility / 2, close.shape))
-    tradable = generator.random(close.shape) < 0.9
-    for asset, listed in enumerate(generator.integers(0, 20, n_assets)):
-        close[:listed, asset] = open_[:listed, asset] = 0.0
-        tradable[:listed, asset] = False
-    market = tiny_market(close, open_, tradable)
-    rules = TradingRules(mode, allow_short=allow_short, fill_at=fill_at, fee_bps=fee_bps)
-    if mode == "discrete":
-        actions = generator.integers(0, len(rules.positions), (60, n_assets))
-    else:
-        actions = generator.normal(0, 0.7, (60, n_assets))
-
-    expected = _reference(market, rules, actions)
-    env = FastTradingEnv(market, rules)
-    env.reset(seed=0)
-    rewards, over, t = [], False, 0
-    while not over:
-        action = int(actions[t][0]) if mode == "discrete" and n_assets == 1 else actions[t]
-        observation, reward, terminated, truncated, _ = env.step(action)
-        assert np.all(np.isfinite(observation))
-        rewards.append(reward)
-        over, t = terminated or truncated, t + 1
-    assert len(rewards) == len(expected) - 1
-    worth = np.maximum(expected, 1e-6 * expected[0])
-    np.testing.assert_allclose(np.cumsum(rewards), np.log(worth[1:] / worth[0]), atol=1e-9)

@@ -34,4 +34,3 @@ def test_one_asset_chooses_and_several_are_weighted_unless_told():
     assert TradingConfig().rules(1).action_mode == "discrete"
     assert TradingConfig().rules(3).action_mode == "target_weights"
     assert TradingConfig(action_mode="discrete").rules(3).action_mode == "discrete"
-    assert TradingConfig(fee_bps=5, slippage_bps=2).rules(1).cost_rate == pytest.approx(0.0007)

@@ -1,0 +1,104 @@
+"""One account in a market, stepped by the kernel as plain Python or compiled, with the same results.
+
+A assets. Both kinds hold cash, costs (of the last step), equity, and, a number an asset, holdings, orders and filled.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ml_pipeline.trading.compiled import compiled_step
+from ml_pipeline.trading.execution import PLAIN, Terms
+from ml_pipeline.trading.market_data import FloatArray
+
+FillTables = tuple[FloatArray, FloatArray, FloatArray]
+"""Fill prices, half-spreads and closes: row t of the first two belongs to an order decided at bar t."""
+
+
+class PlainAccount:
+    """Floats and lists: fastest for an asset or two, and everywhere at hand."""
+
+    def __init__(self, tables: FillTables, terms: Terms) -> None:
+        self._fill_prices, spreads, self._market_closes = tables
+        self._half_spreads = spreads if spreads.any() else None
+        self._terms = terms
+        self._no_spreads = [0.0] * spreads.shape[1]
+
+    def begin(self, bar: int, cash: float) -> None:
+        n_assets = len(self._no_spreads)
+        self.cash = self.equity = cash
+        self.costs = 0.0
+        self.holdings, self.orders, self.filled = ([0.0] * n_assets for _ in range(3))
+        self.closes = self._market_closes[bar].tolist()
+
+    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+        """Trade on what was decided at `bar`, and value the account at the close of the next."""
+        spreads = self._half_spreads
+        self.closes = self._market_closes[bar + 1].tolist()
+        self.cash, self.costs, self.equity = PLAIN.step(
+            weights,
+            may_trade,
+            self.cash,
+            self.holdings,
+            self._fill_prices[bar].tolist(),
+            self._no_spreads if spreads is None else spreads[bar].tolist(),
+            self.closes,
+            self._terms,
+            self.orders,
+            self.filled,
+        )
+
+
+class CompiledAccount:
+    """Arrays and machine code: fastest for several assets."""
+
+    def __init__(self, tables: FillTables, terms: Terms) -> None:
+        self._tables = tables
+        self._terms = terms
+        n_assets = tables[0].shape[1]
+        self._weights, self._may_trade = np.zeros(n_assets), np.zeros(n_assets, dtype=bool)
+        self._step = compiled_step()
+        self.begin(0, 1.0)
+        self.step(0, [0.0] * n_assets, [False] * n_assets)  # compiles now and not in the first step
+
+    def begin(self, bar: int, cash: float) -> None:
+        self._account = np.zeros((3, len(self._weights)))
+        self._money = np.array([cash, 0.0])
+        self.equity = cash
+        self._bar = bar
+
+    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+        """As `PlainAccount.step`."""
+        self._weights[:] = weights
+        self._may_trade[:] = may_trade
+        self.equity = self._step(
+            bar, self._weights, self._may_trade, self._account, self._money, *self._tables, self._terms
+        )
+        self._bar = bar + 1
+
+    @property
+    def cash(self) -> float:
+        return float(self._money[0])
+
+    @property
+    def costs(self) -> float:
+        return float(self._money[1])
+
+    @property
+    def closes(self) -> list[float]:
+        return self._tables[2][self._bar].tolist()
+
+    @property
+    def holdings(self) -> list[float]:
+        return self._account[0].tolist()
+
+    @property
+    def filled(self) -> list[float]:
+        return self._account[2].tolist()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_step"}  # machine code stays here
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._step = compiled_step()

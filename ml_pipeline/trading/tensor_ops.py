@@ -1,0 +1,67 @@
+"""What batches of accounts need of torch's tensors, on any device; nothing of it goes through the host.
+
+N accounts, A assets, T bars. The only module of this wing that imports torch: it never runs in a worker process.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml_pipeline.trading.execution import Kernel, Ops, make_kernel
+
+TORCH_OPS = Ops(
+    where=torch.where,
+    least=lambda a, b: torch.clamp(a, max=b),
+    greatest=lambda a, b: torch.clamp(a, min=b),
+    floor=torch.floor,
+    log=torch.log,
+    sqrt=torch.sqrt,
+)
+
+
+class TorchArrays:
+    """As `array_ops.NumpyArrays`. Money is float64, except on mps, which has none: there it is float32."""
+
+    ops = TORCH_OPS
+
+    def __init__(self, device: str) -> None:
+        self.kernel: Kernel = make_kernel(TORCH_OPS)
+        self.device = torch.device(device)
+        self.money = torch.float32 if self.device.type == "mps" else torch.float64
+        self._generator = torch.Generator(self.device)
+
+    def seed(self, generator: np.random.Generator) -> None:
+        self._generator.manual_seed(int(generator.integers(2**63 - 1)))
+
+    def random(self, n: int) -> Tensor:
+        return torch.rand(n, generator=self._generator, device=self.device, dtype=self.money)
+
+    def array(self, values: Any, dtype: Any = None) -> Tensor:
+        if isinstance(values, np.ndarray):
+            values = torch.from_numpy(np.ascontiguousarray(values))
+            dtype = dtype or (self.money if values.dtype == torch.float64 else None)
+        return torch.as_tensor(values, device=self.device, dtype=dtype)
+
+    def full(self, shape: tuple[int, ...], value: float | bool, dtype: Any = None) -> Tensor:
+        return torch.full(shape, value, dtype=dtype, device=self.device)
+
+    def take(self, table: Tensor, rows: Tensor) -> Tensor:
+        return table.index_select(1, rows)
+
+    def observations(self, features: Tensor, rows: Tensor, window: int, weights: Tensor) -> Tensor:
+        seen = [features.index_select(0, rows - (window - 1 - i)) for i in range(window)]
+        return torch.cat([*seen, weights.T.to(torch.float32)], dim=1)
+
+    def any(self, flags: Tensor) -> bool:
+        return True  # asking a device would wait for it
+
+    def finite(self, values: Tensor) -> bool:
+        return self.device.type != "cpu" or bool(torch.isfinite(values).all())
+
+    def to_indices(self, values: Tensor) -> Tensor:
+        return values.to(torch.int64)
+
+    def floats(self, values: Tensor) -> Tensor:
+        return values.to(torch.float32)
