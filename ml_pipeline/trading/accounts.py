@@ -3,6 +3,7 @@
 A assets. Both kinds hold cash, costs (of the last step), equity, and, a number an asset, holdings, orders and filled.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,46 @@ class PlainAccount:
             self.orders,
             self.filled,
         )
+
+
+class WatchedAccount(PlainAccount):
+    """`PlainAccount` that says which limits bound: `bound` has the names of those of the last step.
+
+    A limit binds where without it something else would have been filled; "cash" where buying was scaled down.
+    """
+
+    def __init__(self, tables: FillTables, terms: Terms) -> None:
+        super().__init__(tables, terms)
+        self._relaxed = {name: relaxed for name, relaxed in _without_each(terms).items() if relaxed != terms}
+
+    def begin(self, bar: int, cash: float) -> None:
+        super().begin(bar, cash)
+        self.bound: list[str] = []
+
+    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+        cash, holdings = self.cash, self.holdings.copy()
+        super().step(bar, weights, may_trade)
+        short_of_cash = any(order > filled for order, filled in zip(self.orders, self.filled, strict=True))
+        self.bound = ["cash"] if short_of_cash else []
+        prices = self._fill_prices[bar].tolist()
+        spreads = self._no_spreads if self._half_spreads is None else self._half_spreads[bar].tolist()
+        for name, terms in self._relaxed.items():
+            orders, filled = self.orders.copy(), self.filled.copy()
+            PLAIN.step(weights, may_trade, cash, holdings.copy(), prices, spreads, self.closes, terms, orders, filled)
+            if filled != self.filled:
+                self.bound.append(name)
+
+
+def _without_each(terms: Terms) -> dict[str, Terms]:
+    without = {
+        "max_position": terms._replace(lowest=-1.0 if terms.lowest else 0.0, highest=1.0),
+        "max_gross": terms._replace(max_gross=1.0),
+        "lot_size": terms._replace(lot=0.0),
+        "min_order": terms._replace(smallest_order=0.0),
+        "min_cash": terms._replace(reserve=0.0),
+    }
+    # A relative weight is counted in units of the largest trade: there it is no limit.
+    return without if terms.relative else {**without, "trade_limit_percent": terms._replace(max_trade=math.inf)}
 
 
 class CompiledAccount:

@@ -67,7 +67,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self._fill_prices, self._half_spreads, fillable = market.fill_tables(rules.fill_at)
         self._fillable = None if fillable.all() else fillable
         self._always = [True] * n_assets
-        self._account = _make_account(engine, n_assets)(
+        self._account = self._account_class(engine, n_assets)(
             (self._fill_prices, self._half_spreads, market.close), rules.terms(market.periods_per_year)
         )
         self._begin(window - 1)
@@ -118,9 +118,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
             observation[i] = min(max(quantity * close / equity, -clip), clip)
         return observation
 
-
-def _make_account(engine: Engine, n_assets: int) -> type[PlainAccount] | type[CompiledAccount]:
-    if engine == "compiled" and not can_compile():
-        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain" or "auto".')
-    compiled = engine == "compiled" or (engine == "auto" and n_assets >= _ASSETS_WORTH_COMPILING and can_compile())
-    return CompiledAccount if compiled else PlainAccount
+    def _account_class(self, engine: Engine, n_assets: int) -> type[PlainAccount] | type[CompiledAccount]:
+        if engine == "compiled" and not can_compile():
+            raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain" or "auto".')
+        worth_it = engine == "auto" and n_assets >= _ASSETS_WORTH_COMPILING and can_compile()
+        return CompiledAccount if engine == "compiled" or worth_it else PlainAccount

@@ -1,22 +1,31 @@
 """The trading environment to judge with: the accounts of `FastTradingEnv`, and the whole ledger besides."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.accounts import WatchedAccount
+from ml_pipeline.trading.fast_env import Engine, FastTradingEnv
 from ml_pipeline.trading.ledger import Ledger, Trade, trades_of
 
 
 class StatefulTradingEnv(FastTradingEnv):
-    """`FastTradingEnv` that remembers every bar since its reset; `info` has equity, cash and costs paid so far."""
+    """`FastTradingEnv` that remembers every bar since its reset.
+
+    `info` has equity, cash, costs paid so far, and in "limits" the names of those that bound in the step.
+    limit_counts: how often each did since the reset.
+    """
+
+    _account: WatchedAccount
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         observation, _ = super().reset(seed=seed, options=options)
         self._costs_paid = 0.0
+        self.limit_counts: Counter[str] = Counter()
         self._bars: list[int] = []
         self._accounts: list[tuple[float, float, float]] = []  # equity, cash, costs paid
         self._assets: list[tuple[list[float], ...]] = []  # closes, positions, filled, fill prices
@@ -26,6 +35,7 @@ class StatefulTradingEnv(FastTradingEnv):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, _ = super().step(action)
         self._costs_paid += self._account.costs
+        self.limit_counts.update(self._account.bound)
         self._remember(self._fill_prices[self._bar - 1].tolist())
         return observation, reward, terminated, truncated, self._info()
 
@@ -61,7 +71,12 @@ class StatefulTradingEnv(FastTradingEnv):
         self._assets.append((account.closes, list(account.holdings), list(account.filled), fill_prices))
 
     def _info(self) -> dict[str, Any]:
-        return {"equity": self._account.equity, "cash": self._account.cash, "costs_paid": self._costs_paid}
+        account = self._account
+        limits = tuple(account.bound)
+        return {"equity": account.equity, "cash": account.cash, "costs_paid": self._costs_paid, "limits": limits}
+
+    def _account_class(self, engine: Engine, n_assets: int) -> type[WatchedAccount]:
+        return WatchedAccount
 
 
 def _without_unlisted(prices: NDArray[np.float64]) -> NDArray[np.float64]:

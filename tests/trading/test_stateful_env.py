@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.fast_env import FastTradingEnv
 from ml_pipeline.trading.ledger import symbols_of
 from ml_pipeline.trading.rules import TradingRules
@@ -24,6 +25,7 @@ def test_ledger_by_hand(tiny_market):
     env.reset(seed=0)
     for action in (2, 2, 0):
         *_, info = env.step(action)
+    assert info.pop("limits") == ()
     assert info == pytest.approx({"equity": 17_760, "cash": 23_760, "costs_paid": 340})
     ledger = env.ledger()
     assert list(ledger) == ["time", "equity", "cash", "costs_paid", "close_A", "position_A", "filled_A", "fill_price_A"]
@@ -84,6 +86,40 @@ def test_agrees_with_the_fast_one_and_its_ledger_adds_up(tiny_market, *, seed, n
     assert np.all(cash >= 0)
     profits = sum(trade.profit for trade in stateful.trades)
     assert profits == pytest.approx(equity[-1] - equity[0], abs=1e-6 * rules.initial_cash)
+
+
+@pytest.mark.parametrize(
+    ("rules", "weights", "limits"),
+    [
+        ({}, [0.4, 0.5], ()),
+        ({}, [1.0, 0.0], ("cash",)),  # the fee does not fit in
+        ({"max_position": 0.4}, [0.5, 0.0], ("max_position",)),
+        ({"max_position": 0.4}, [0.4, 0.0], ()),
+        ({"max_gross": 0.5}, [0.5, -0.3], ("max_gross",)),
+        ({"lot_size": 30}, [0.5, 0.0], ("lot_size",)),
+        ({"lot_size": 50}, [0.5, 0.0], ()),
+        ({"min_order": 2_000}, [0.1, 0.5], ("min_order",)),
+        ({"min_cash": 0.6}, [0.5, 0.0], ("cash", "min_cash")),
+        ({"trade_limit_percent": 30}, [0.5, 0.2], ("trade_limit_percent",)),
+    ],
+)
+def test_limits_are_named_when_they_bind(tiny_market, rules, weights, limits):
+    env = StatefulTradingEnv(tiny_market(close=np.full((4, 2), 100.0)), TradingRules("target_weights", **rules))
+    env.reset(seed=0)
+    *_, info = env.step(np.array(weights))
+    assert info["limits"] == limits
+    assert env.limit_counts == dict.fromkeys(limits, 1)
+
+
+def test_a_target_beyond_a_limit_is_refused_where_the_rules_say_so(tiny_market):
+    rules = TradingRules("target_weights", max_position=0.5, max_gross=0.8, on_limit="refuse")
+    env = StatefulTradingEnv(tiny_market(close=np.full((4, 2), 100.0)), rules)
+    env.reset(seed=0)
+    with pytest.raises(UserError, match=r"target of B is -0\.6 of the equity, but max_position is 0\.5"):
+        env.step(np.array([0.1, -0.6]))
+    with pytest.raises(UserError, match=r"add up to 0\.9 of the equity, but max_gross is 0\.8"):
+        env.step(np.array([0.4, -0.5]))
+    assert env.step(np.array([0.3, -0.5]))[4]["limits"] == ()
 
 
 def test_prices_before_the_listing_are_nan(tiny_market):
