@@ -68,6 +68,14 @@ def wait_until(condition: Any, timeout_s: float = 10.0) -> None:
         time.sleep(0.01)
 
 
+def is_gone(process: psutil.Process) -> bool:
+    """Whether it has ended; nobody may have asked yet how."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def worker_pids(envs: ParallelEnv) -> list[int]:
     return sorted({pid for pid, *_ in envs.call("surroundings")})
 
@@ -196,8 +204,9 @@ def test_a_worker_killed_while_idle_is_named(start_method: Any) -> None:
     envs = ParallelEnv([OddEnv] * 5, num_workers=2, start_method=start_method)
     envs.reset()
     pid = envs.call("surroundings")[3][0]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    process = psutil.Process(pid)
+    process.kill()
+    wait_until(lambda: is_gone(process))
     with pytest.raises(WorkerDiedError, match=r"Worker 1 \(environments 3 to 4\) was killed by SIGKILL") as caught:
         envs.step([0] * 5)
     assert (caught.value.worker, caught.value.signal, list(caught.value.environments)) == (1, "SIGKILL", [3, 4])
@@ -320,16 +329,22 @@ def test_workers_leave_ctrl_c_to_the_trainer() -> None:
 
 
 def test_ctrl_c_while_waiting_leaves_it_whole() -> None:
-    with ParallelEnv([lambda: TimedEnv(wait_s=0.4)] * 2, num_workers=2) as envs:
+    trainer = os.getpid()
+
+    class Interrupting(CountingEnv):
+        def step(self, action: int) -> Any:
+            if action == 3:
+                os.kill(trainer, signal.SIGINT)
+                time.sleep(0.3)  # so that it is the wait that is interrupted
+            return super().step(action)
+
+    with ParallelEnv([Interrupting] * 2, num_workers=1) as envs:
         envs.reset(seed=0)
-        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            envs.step([0, 0])
-        timer.join()
+            envs.step([3, 0])
         assert not envs.closed
         envs.reset(seed=0)
-        assert envs.step([0, 0])[1].tolist() == [0.0, 0.0]
+        assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("start_method", START_METHODS)
@@ -399,8 +414,7 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
         assert len(workers) == 4
         before = set(os.listdir("/dev/shm"))
         trainer.kill()
-        _, alive = psutil.wait_procs(workers, timeout=2.0)
-        assert not alive
+        wait_until(lambda: all(is_gone(worker) for worker in workers), timeout_s=2.0)
         assert set(os.listdir("/dev/shm")) <= before
     finally:
         trainer.kill()
