@@ -19,7 +19,7 @@ class RunConfig:
     Exactly one of `num_episodes` and `total_timesteps` is set. Raises UserError where a value is out of range.
 
     >>> RunConfig(n_envs=8).num_episodes
-    100
+    300
     """
 
     env_id: str | None = None
@@ -34,7 +34,7 @@ class RunConfig:
     parallel_start_method: StartMethod | None = None
     """How workers are started; none is forkserver on Linux and spawn elsewhere."""
 
-    num_episodes: int | None = 100
+    num_episodes: int | None = 300
     """Iterations of one rollout and one update."""
 
     total_timesteps: int | None = None

@@ -20,6 +20,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.estimates import estimate
 from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, UpdateStatistics
 from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
+from ml_pipeline.models.rl.algorithms.threads import learning_threads
 from ml_pipeline.models.rl.core.seeding import random_generator
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 from ml_pipeline.models.rl.core.vec_errors import StateNotAvailable
@@ -193,11 +194,11 @@ class PPOTrainer:
         if not self._collector.collect(should_stop=should_stop):
             return None
         collected = time.perf_counter()
-        config = self.config
-        estimates = estimate(
-            self._collector.buffer, self.policy.network, gamma=config.gamma, gae_lambda=config.gae_lambda
-        )
-        update = self._update(estimates.batch, progress=self.iteration / self.total_iterations)
+        config, network = self.config, self.policy.network
+        n_weights = sum(parameter.numel() for parameter in network.parameters())
+        with learning_threads(n_weights, config.minibatch_size):
+            estimates = estimate(self._collector.buffer, network, gamma=config.gamma, gae_lambda=config.gae_lambda)
+            update = self._update(estimates.batch, progress=self.iteration / self.total_iterations)
         updated = time.perf_counter()
         self.iteration += 1
         episodes = self._collector.episodes.finished
