@@ -15,7 +15,7 @@ from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.local_crew import LocalCrew
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
 from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
-from ml_pipeline.models.rl.core.worker_choice import choose_workers, measure_step
+from ml_pipeline.models.rl.core.worker_choice import choose_workers, measure_step, measure_wake
 from ml_pipeline.models.rl.core.worker_pool import WorkerPool
 
 __all__ = ["ParallelEnv", "SerialEnv"]
@@ -87,7 +87,7 @@ class ParallelEnv(BlockVectorEnv):
             if num_workers == "auto":
                 # Whoever expects steps that hang or kill does not want to see one here.
                 cost = None if needs_workers else measure_step(example)
-                n_workers = choose_workers(cost, len(env_fns), usable_cores())
+                n_workers = choose_workers(cost, len(env_fns), usable_cores(), wake_s=measure_wake())
                 n_workers = max(n_workers, int(needs_workers))
             else:
                 n_workers = min(num_workers, len(env_fns))

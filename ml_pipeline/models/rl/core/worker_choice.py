@@ -1,11 +1,14 @@
 """How many workers pay: measures a step on a scratch environment, and compares what each count would take.
 
-The model has three times: what a step computes, what it waits, and what waking a worker costs. Results never depend on
-the choice, only speed does.
+The model has three times, all measured: what a step computes, what it waits, and what waking a worker costs. Results
+never depend on the choice, only speed does.
 """
 
 import math
+import os
 import random
+import statistics
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +18,8 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-# Measured on 2 cores at 2.5 GHz, in s: a vector step's fixed cost with workers, and what each worker adds to it.
-_WAKE_S = 12e-6
-_WAKE_EACH_S = 8e-6
+_WAKE_EACH_S = 8e-6  # what each worker adds to a vector step, for two system calls; measured on 2 cores at 2.5 GHz
+_ROUND_TRIPS = 50
 _ENOUGH_S, _ENOUGH_STEPS = 0.1, 100  # a measurement may end early once it has lasted for both
 
 
@@ -56,21 +58,55 @@ def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | Non
     return StepCost(cpu_s / n_steps, wait_s / n_steps)
 
 
-def choose_workers(cost: StepCost | None, num_envs: int, cores: float) -> int:
+def measure_wake() -> float:
+    """The time from waking a sleeper to its answer, in s: two wake-ups, the fixed cost of a vector step with workers.
+
+    It depends on the machine more than on anything: 3 µs from a core to itself, 60 to 80 µs between the two cores of
+    the virtual machine this was written on, where a core that sleeps is handed back. Takes some milliseconds.
+    """
+    there, back = os.pipe(), os.pipe()
+
+    def answer() -> None:
+        _stay_on_core(-1)  # the scheduler would have it answer on the core that asks
+        while os.read(there[0], 1):
+            os.write(back[1], b"x")
+
+    sleeper = threading.Thread(target=answer, daemon=True)
+    sleeper.start()
+    before = _stay_on_core(0)
+    try:
+        times_s = []
+        for _ in range(_ROUND_TRIPS):
+            begin = time.perf_counter()
+            os.write(there[1], b"x")
+            os.read(back[0], 1)
+            times_s.append(time.perf_counter() - begin)
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
+        os.close(there[1])  # its read then returns nothing, and it ends
+        sleeper.join()
+        for descriptor in (there[0], *back):
+            os.close(descriptor)
+    return statistics.median(times_s)
+
+
+def choose_workers(cost: StepCost | None, num_envs: int, cores: float, *, wake_s: float) -> int:
     """The fewest workers whose expected vector step is within 3 % of the shortest; 0 steps in the trainer's process.
 
-    >>> choose_workers(StepCost(cpu_s=2e-6, wait_s=0), num_envs=8, cores=2)
+    >>> choose_workers(StepCost(cpu_s=2e-6, wait_s=0), num_envs=8, cores=2, wake_s=2e-5)
     0
-    >>> choose_workers(StepCost(cpu_s=1e-3, wait_s=0), num_envs=8, cores=2)
+    >>> choose_workers(StepCost(cpu_s=1e-3, wait_s=0), num_envs=8, cores=2, wake_s=2e-5)
     2
-    >>> choose_workers(StepCost(cpu_s=1e-5, wait_s=2e-3), num_envs=8, cores=2)
+    >>> choose_workers(StepCost(cpu_s=1e-5, wait_s=2e-3), num_envs=8, cores=2, wake_s=2e-5)
     8
     """
     whole_cores = max(1, math.floor(cores))
     if cost is None:
         return 0 if whole_cores == 1 else min(num_envs, whole_cores)
     counts = {min(num_envs, n) for n in (whole_cores, 2, 4, 8, 16, 32, 64, num_envs) if n > 1}
-    expected_s = {n: _vector_step_s(cost, num_envs, n, cores) for n in [0, *sorted(counts)]}
+    expected_s = {0: num_envs * (cost.cpu_s + cost.wait_s)}
+    expected_s |= {n: wake_s + _vector_step_s(cost, num_envs, n, cores) for n in sorted(counts)}
     return next(n for n, step_s in expected_s.items() if step_s <= 1.03 * min(expected_s.values()))
 
 
@@ -91,14 +127,20 @@ class _Clocks:
         return _Clocks(time.perf_counter(), time.thread_time(), queued_s)
 
 
+def _stay_on_core(which: int) -> set[int]:
+    """Keep this thread on one of its cores, where the system can; return those it had, none where it cannot."""
+    if not hasattr(os, "sched_setaffinity"):
+        return set()
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(before)[which]})
+    return before
+
+
 def _vector_step_s(cost: StepCost, num_envs: int, n_workers: int, cores: float) -> float:
-    """The time of a vector step: bounded by the longest worker, and by the processors that all share."""
-    step_s = cost.cpu_s + cost.wait_s
-    if n_workers == 0:
-        return num_envs * step_s
-    longest_s = math.ceil(num_envs / n_workers) * step_s
+    """The time of a vector step of awake workers: bounded by the longest, and by the processors that all share."""
+    longest_s = math.ceil(num_envs / n_workers) * (cost.cpu_s + cost.wait_s)
     shared_s = num_envs * cost.cpu_s / min(cores, n_workers)
-    return max(longest_s, shared_s) + _WAKE_S + n_workers * _WAKE_EACH_S
+    return max(longest_s, shared_s) + n_workers * _WAKE_EACH_S
 
 
 @contextmanager
