@@ -12,12 +12,14 @@ if not __package__:  # run as a file: the repository takes this folder's place o
 
 from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.evaluate_config import parse_evaluation
+from ml_pipeline.monitoring.console import print_anything
 
 PROG = "evaluate_ppo.py"
 
 
 def main(argv: list[str]) -> int:
     """Run with these arguments; return 0, or exit with code 2 after one sentence where something cannot be used."""
+    print_anything()
     with user_errors_exit(PROG):
         config = parse_evaluation(argv, prog=PROG)
 

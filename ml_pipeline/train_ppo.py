@@ -12,6 +12,7 @@ if not __package__:  # run as a file: the repository takes this folder's place o
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ml_pipeline.config.errors import user_errors_exit
+from ml_pipeline.monitoring.console import print_anything
 from ml_pipeline.train_config import parse_train_start
 
 PROG = "train_ppo.py"
@@ -23,6 +24,7 @@ def main(argv: list[str]) -> int:
     Exits with code 2, after one sentence, where something given cannot be used. Nothing heavy is imported before the
     arguments are known to be good.
     """
+    print_anything()
     with user_errors_exit(PROG):
         start = parse_train_start(argv, prog=PROG)
 

@@ -193,3 +193,13 @@ def test_help_and_complaints_come_before_torch_is_imported():
             f"try: main({arguments})\nexcept SystemExit: print('torch' in sys.modules)"
         )
         assert run([sys.executable, "-c", code]).stdout.splitlines()[-1] == "False"
+
+
+def test_a_terminal_that_knows_only_ascii_gets_question_marks(tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [*TRAIN, *SMALL, "--num-episodes", "1", "--checkpoint-dir", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("? Using 2 parallel environments")

@@ -1,4 +1,7 @@
-"""The lines that a training run opens with."""
+"""The console of an entry: the lines that a training run opens with, and an encoding that takes them."""
+
+import io
+import sys
 
 
 def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
@@ -15,3 +18,10 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
     workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
     how = f"Start method: {start_method} · {workers}" if n_workers else "In the trainer's process · no workers"
     return f"🚀 Using {environments} for training\n   {how}"
+
+
+def print_anything() -> None:
+    """Let prints go on where the terminal's encoding lacks a character (🚀, ±): a question mark stands for it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
