@@ -4,19 +4,22 @@ T bars, A assets. Scaling is `scaling.FeatureScaler`.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.market_data import FloatArray, MarketData
+from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
 
+# How the names of the data's own columns of features begin.
+COLUMN = "feature_"
 _DAY_S = 86_400
 _MONDAY_S = 4 * _DAY_S  # 1970-01-05
 
@@ -30,6 +33,8 @@ class Bars(NamedTuple):
     low: FloatArray
     close: FloatArray
     volume: FloatArray
+    columns: Mapping[str, FloatArray]
+    """The data's own `feature_*` columns."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,8 @@ class Feature:
     warm_up: int
     compute: Callable[[Bars], FloatArray]
     of_time: bool = False
+    where_absent: float | None = None
+    """Its value where the asset has no bar; None carries the last one forward."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +69,32 @@ class FeatureTable:
 def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
     """The named features of each asset, computed on the asset's own bars and carried forward where it has none.
 
-    Raises UserError for an unknown name, and where no asset has enough bars.
+    Raises UserError for an unknown name, where no asset has enough bars, and where a feature is NaN after its warm-up.
     """
-    features = [feature for name in names for feature in make_features(name)]
+    features = [feature for name in names for feature in _features_named(name, market)]
     of_assets = [feature for feature in features if not feature.of_time]
     columns: list[FloatArray] = []
     titles: list[str] = []
     complete = np.zeros(market.n_bars, dtype=bool)
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
-        prices = (getattr(market, name)[own, a] for name in ("open", "high", "low", "close", "volume"))
-        bars = Bars(market.times[own], *prices)
-        own_values = np.column_stack([np.full((len(bars.close), 0), np.nan), *(_column(f, bars) for f in of_assets)])
+        opens, highs, lows, closes, volumes = (
+            getattr(market, name)[own, a] for name in ("open", "high", "low", "close", "volume")
+        )
+        own_columns = {name: column[own, a] for name, column in market.columns.items()}
+        bars = Bars(market.times[own], opens, highs, lows, closes, volumes, own_columns)
+        own_values = np.column_stack(
+            [np.full((len(bars.close), 0), np.nan), *(_column(f, bars, symbol) for f in of_assets)]
+        )
         values = _carry_to_timeline(own_values, own)
+        for i, feature in enumerate(of_assets):
+            if feature.where_absent is not None:
+                values[~own, i] = feature.where_absent
         complete |= ~np.isnan(values).any(axis=1) & (np.cumsum(own) > 0)
         columns.append(values)
         titles += [f"{symbol}:{feature.name}" for feature in of_assets]
-    timeline = Bars(market.times, *(np.empty(0),) * 5)
+    nothing = np.empty(0)
+    timeline = Bars(market.times, nothing, nothing, nothing, nothing, nothing, {})
     columns += [feature.compute(timeline)[:, None] for feature in features if feature.of_time]
     titles += [feature.name for feature in features if feature.of_time]
     if not complete.any():
@@ -93,7 +109,8 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
 def make_features(name: str) -> list[Feature]:
     """What a name in the configuration stands for: `rsi_14` is the RSI over 14 bars; any span will do.
 
-    Raises UserError for an unknown name, naming the nearest.
+    A column of the data is `feature_NAME`; `module:function` is a function of `Bars` that gives a value a bar, NaN
+    while warming up. Raises UserError for an unknown name, naming the nearest.
 
     >>> [feature.name for feature in make_features("time_of_day")]
     ['time_of_day_sin', 'time_of_day_cos']
@@ -106,6 +123,12 @@ def make_features(name: str) -> list[Feature]:
         ]
     if name == "macd":
         return [Feature(name, 25, _macd)]
+    if name == "tradable":
+        return [Feature(name, 0, lambda bars: np.ones(len(bars.close)), where_absent=0.0)]
+    if name.startswith(COLUMN):
+        return [Feature(name, 0, lambda bars: bars.columns[name])]
+    if ":" in name:
+        return [Feature(name, 0, imported(name))]
     match = re.fullmatch(r"(\w+)_(\d+)", name)
     if match is None or match[1] not in _SPANNED:
         raise UserError(f'There is no feature "{name}". {nearest(name, feature_examples())}')
@@ -118,7 +141,7 @@ def make_features(name: str) -> list[Feature]:
 
 def feature_examples() -> list[str]:
     """A name of every kind there is, with the customary span."""
-    return [*DEFAULT_FEATURES, "log_return_60", "volatility_60", *_OF_TIME]
+    return [*DEFAULT_FEATURES, "log_return_60", "volatility_60", "tradable", *_OF_TIME]
 
 
 DEFAULT_FEATURES = (
@@ -135,10 +158,42 @@ DEFAULT_FEATURES = (
 )
 
 
-def _column(feature: Feature, bars: Bars) -> FloatArray:
-    if len(bars.close) <= feature.warm_up:
-        return np.full(len(bars.close), np.nan)
-    return feature.compute(bars)
+def imported(name: str) -> Any:
+    """What "module:name" names. Raises UserError where it cannot be imported."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        remedy = "name it as module:name, with its folder on PYTHONPATH"
+        raise UserError(f"{name} cannot be imported: {error}; {remedy}.") from error
+
+
+def _features_named(name: str, market: MarketData) -> list[Feature]:
+    if name == f"{COLUMN}*":
+        if not market.columns:
+            raise UserError(f"{market.source} has no column that begins with {COLUMN}; name other features.")
+        return [feature for column in market.columns for feature in make_features(column)]
+    if name.startswith(COLUMN) and name not in market.columns:
+        raise UserError(f'{market.source} has no column "{name}". {nearest(name, market.columns)}')
+    return make_features(name)
+
+
+def _column(feature: Feature, bars: Bars, symbol: str) -> FloatArray:
+    n_bars = len(bars.close)
+    if n_bars <= feature.warm_up:
+        return np.full(n_bars, np.nan)
+    values = np.asarray(feature.compute(bars), dtype=np.float64)
+    if values.shape != (n_bars,):
+        raise UserError(f"{feature.name} must give one value a bar, ({n_bars},), but gave {values.shape}.")
+    known = np.isfinite(values)
+    first = int(np.argmax(known)) if known.any() else n_bars
+    if not known[first:].all() or np.isinf(values[:first]).any():
+        row = first + int(np.argmin(known[first:])) if not known[first:].all() else int(np.argmax(np.isinf(values)))
+        raise UserError(
+            f"{feature.name} of {symbol} is {values[row]:g} at {as_text(bars.times[row])}; after its warm-up, whose "
+            "values are NaN, a feature must be finite."
+        )
+    return values
 
 
 def _carry_to_timeline(own_values: FloatArray, own: NDArray[np.bool_]) -> FloatArray:

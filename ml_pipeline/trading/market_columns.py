@@ -16,11 +16,13 @@ _NAMES = {
     "low": ("low", "l", "lowprice", "pricelow", "min"),
     "close": ("close", "c", "closeprice", "priceclose", "closelast", "price", "last", "lastprice"),
     "adjusted": ("adjclose", "adjustedclose", "closeadj", "closeadjusted", "adjcp", "adjcloseprice"),
+    "bid": ("bid", "closebid", "bidclose", "bidprice"),
+    "ask": ("ask", "closeask", "askclose", "askprice", "offer"),
     "volume": ("volume", "vol", "v", "tickvol", "tickvolume", "volumebase", "realvolume"),
 }
 # Exports of pandas leave the name of the index empty; it is the time only where no other column is.
 _INDEX = ("", "unnamed0", "index")
-_PRICES = "open|high|low|close|volume|adj[ _]?close"
+_PRICES = r"open|high|low|close|bid|ask|volume|adj[ _]?close|feature_\w+"
 _SYMBOL_FIRST = re.compile(rf"^(?P<symbol>.+)[:_./| -](?P<field>{_PRICES})$", re.IGNORECASE)
 _SYMBOL_LAST = re.compile(rf"^(?P<field>{_PRICES})[:_./| -](?P<symbol>.+)$", re.IGNORECASE)
 
@@ -30,8 +32,8 @@ class Layout:
     """Names of a table's columns by meaning.
 
     time: one column, or a date and a clock to be joined. symbol: of a long table. fields: by asset what its "open",
-    "high", "low", "close", "adjusted" and "volume" are called, "close" always; one asset named "" where the table is of
-    one asset, or long.
+    "high", "low", "close", "adjusted", "bid", "ask", "volume" and "feature_.." are called, "close" or both "bid" and
+    "ask" always; one asset named "" where the table is of one asset, or long.
     """
 
     time: tuple[str, ...]
@@ -61,7 +63,8 @@ def find_layout(columns: Sequence[str]) -> Layout:
     volumes = [name for name in columns if _plain(name).startswith("volume")]
     if volumes:
         found.setdefault("volume", volumes[0])
-    if "close" in found:
+    if _has_price(found):
+        found |= {name: name for name in columns if name.startswith("feature_")}
         return Layout(times, symbol, {"": found})
     return Layout(times, None, _wide_fields(columns))
 
@@ -72,9 +75,13 @@ def _wide_fields(columns: Sequence[str]) -> dict[str, dict[str, str]]:
     for name in columns:
         match = _SYMBOL_FIRST.match(name) or _SYMBOL_LAST.match(name)
         if match:
-            meaning = match["field"].lower()
+            meaning = match["field"] if match["field"].startswith("feature_") else match["field"].lower()
             fields.setdefault(match["symbol"], {})["adjusted" if meaning.startswith("adj") else meaning] = name
-    return {symbol: found for symbol, found in fields.items() if "close" in found}
+    return {symbol: found for symbol, found in fields.items() if _has_price(found)}
+
+
+def _has_price(found: dict[str, str]) -> bool:
+    return "close" in found or {"bid", "ask"} <= found.keys()
 
 
 def _plain(name: str) -> str:

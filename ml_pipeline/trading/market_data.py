@@ -3,9 +3,9 @@
 T bars, A assets. It reads no file (`market_files` does) and makes no feature (`features` does).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.market_calendar import Calendar, infer_calendar
 
 FloatArray = NDArray[np.float64]
+BarTime = Literal["open", "close"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,8 @@ class MarketData:
     open, high, low, close, volume: float64 (T, A). tradable: bool (T, A), whether the asset has a bar of its own there.
     Where it has none, prices are NaN before the asset's first bar, and its last close (volume 0) after it, so that a
     position can be valued; nothing is ever filled backwards or from another asset.
+    half_spread: float64 (T, A), half the quoted spread at the bar's close as a part of its middle; None without quotes.
+    columns: the data's own features by name, float64 (T, A), NaN where there is none.
     notices: one sentence for each thing that was found and mended; none means that nothing was changed.
     source: where it came from, as sentences name it.
     """
@@ -39,6 +42,8 @@ class MarketData:
     calendar: Calendar
     notices: tuple[str, ...] = ()
     source: str = "the market"
+    half_spread: FloatArray | None = None
+    columns: Mapping[str, FloatArray] = field(default_factory=dict)
 
     shared_between_environments: ClassVar[bool] = True
 
@@ -60,8 +65,11 @@ class MarketData:
         return self._indexed((slice(None), columns), symbols=tuple(symbols))
 
     def _indexed(self, index: tuple[Any, ...], **changes: Any) -> "MarketData":
-        arrays = {name: getattr(self, name)[index] for name in ("open", "high", "low", "close", "volume", "tradable")}
-        return replace(self, **arrays, **changes)
+        names = ("open", "high", "low", "close", "volume", "tradable")
+        arrays: dict[str, Any] = {name: getattr(self, name)[index] for name in names}
+        spread = None if self.half_spread is None else self.half_spread[index]
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return replace(self, **arrays, half_spread=spread, columns=columns, **changes)
 
 
 def market_from_arrays(
@@ -73,13 +81,17 @@ def market_from_arrays(
     high: ArrayLike | None = None,
     low: ArrayLike | None = None,
     volume: ArrayLike | None = None,
+    half_spread: ArrayLike | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
     notices: Sequence[str] = (),
     source: str = "the market",
 ) -> MarketData:
     """A market of arrays, (T,) or (T, A); a bar whose close is NaN does not exist for that asset.
 
-    Without open, orders at a bar's open would have no price: the close stands in for it (high and low likewise), with a
-    notice. Raises UserError for times out of order, and for prices that are not positive and finite.
+    half_spread: half of ask less bid, as a part of the middle; the last one known is kept where it is NaN. columns:
+    features of the data's own. Without open, orders at a bar's open would have no price: the close stands in for it
+    (high and low likewise), with a notice. Raises UserError for times out of order, and for prices that are not
+    positive and finite.
     """
     stamps = np.asarray(times, dtype="datetime64[ns]")
     shape = (len(stamps), len(symbols))
@@ -111,8 +123,19 @@ def market_from_arrays(
         calendar=infer_calendar(stamps),
         notices=tuple(said),
         source=source,
+        half_spread=None if half_spread is None else _half_spreads(half_spread, shape, tradable),
+        columns={name: _columns(values, shape, name) for name, values in (columns or {}).items()},
         **filled,
     )
+
+
+def _half_spreads(values: ArrayLike, shape: tuple[int, int], tradable: NDArray[np.bool_]) -> FloatArray:
+    spreads = _columns(values, shape, "half_spread")
+    known = tradable & ~np.isnan(spreads)
+    bad = known & ~((spreads >= 0) & (spreads < 1))
+    if bad.any():
+        raise UserError(f"half_spread must lie from 0 to below 1, a part of the price, but got {spreads[bad][0]:g}.")
+    return np.nan_to_num(_carried_forward(spreads, known), nan=0.0)
 
 
 def _columns(values: ArrayLike, shape: tuple[int, int], name: str) -> FloatArray:

@@ -1,16 +1,17 @@
 """Market data from CSV and Parquet files, checked cell by cell; what cannot be used is named with its row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.features import COLUMN
 from ml_pipeline.trading.market_columns import Layout, find_layout
-from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text, market_from_arrays
+from ml_pipeline.trading.market_data import BarTime, FloatArray, MarketData, as_text, market_from_arrays
 from ml_pipeline.trading.market_tables import Table, read_table
 from ml_pipeline.trading.market_times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
 
@@ -18,20 +19,59 @@ if TYPE_CHECKING:
     import polars as pl
 
 _PRICES = ("open", "high", "low", "close")
+# With fewer bars, the shortest step between two of them may be a gap.
+_FEWEST_TO_TELL_SPACING = 20
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
 
 
-def load_market(path: str | Path, *, symbols: Sequence[str] | None = None) -> MarketData:
+def load_market(path: str | Path, *, symbols: Sequence[str] | None = None, bar_time: BarTime = "open") -> MarketData:
     """The market in a file, or in a folder with a file a symbol; of it the named `symbols`, in this order, or all.
 
     A CSV or Parquet file holds one asset; or many, one below the other with a symbol column; or many side by side
-    (`BTC:close`). Columns and times go by their usual spellings (`market_columns`, `market_times`). Rows newest first
-    are sorted, prices adjusted where there is an adjusted close, each with a notice. Everything else that is wrong
+    (`BTC:close`). Quotes are columns bid and ask, and feature_NAME is a feature. Columns and times go by their usual
+    spellings (`market_columns`, `market_times`). Rows newest first are sorted, prices adjusted where there is an
+    adjusted close, each with a notice. Everything else that is wrong
     raises UserError: one sentence with file, row (data rows from 1), symbol and remedy.
+
+    bar_time: whether the times in the data are when bars open or close. It matters where assets have bars of different
+    length: a bar then takes its place on the timeline when it closes, so that no day is known at its first hour.
     """
     path = Path(path)
+    tables = ((read_table(file), file.name.split(".")[0]) for file in _files(path))
+    return _market_of(tables, path.name, symbols, bar_time)
+
+
+def market_from_frame(
+    frame: Any, *, symbols: Sequence[str] | None = None, name: str = "the frame", bar_time: BarTime = "open"
+) -> MarketData:
+    """The market in a polars or pandas DataFrame, laid out as a file for `load_market` is; a pandas index is its time.
+
+    `name` is what sentences, and the symbol of a table of one asset, call it.
+    """
+    import polars as pl
+
+    if not isinstance(frame, pl.DataFrame):
+        columns = {str(frame.index.name or "time"): frame.index} if frame.index.dtype != np.int64 else {}
+        columns |= {str(title): frame[title] for title in frame.columns}
+        frame = pl.DataFrame({title: _plain_column(values) for title, values in columns.items()})
+    return _market_of([(Table(name, frame, 0), name)], name, symbols, bar_time)
+
+
+def _plain_column(column: Any) -> Any:
+    """A pandas column or index as what polars takes without pyarrow; times with a zone in UTC."""
+    if getattr(column.dtype, "tz", None) is not None:
+        column = (column.dt if hasattr(column, "dt") else column).tz_convert("UTC")
+        column = (column.dt if hasattr(column, "dt") else column).tz_localize(None)
+    values = column.to_numpy()
+    return values.tolist() if values.dtype == object else values
+
+
+def _market_of(
+    tables: Iterable[tuple[Table, str]], source: str, symbols: Sequence[str] | None, bar_time: BarTime
+) -> MarketData:
+    """The market of tables, each with the symbol that it has where it names none."""
     assets: dict[str, _Asset] = {}
-    for asset in (asset for file in _files(path) for asset in _assets_of(file)):
+    for asset in (asset for table, name in tables for asset in _assets_of(table, name)):
         if asset.symbol in assets:
             raise UserError(
                 f"{asset.symbol} is in {assets[asset.symbol].table.name} and in {asset.table.name}; keep one."
@@ -39,15 +79,16 @@ def load_market(path: str | Path, *, symbols: Sequence[str] | None = None) -> Ma
         assets[asset.symbol] = asset
     for symbol in symbols or ():
         if symbol not in assets:
-            raise UserError(f'{path.name} has no symbol "{symbol}". {nearest(symbol, assets)}')
-    read = [_read_bars(assets[symbol]) for symbol in symbols or assets]
+            raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, assets)}')
+    read = _on_one_clock([_read_bars(assets[symbol]) for symbol in symbols or assets], bar_time)
 
     times = np.unique(np.concatenate([bars.times for bars in read]))
-    fields = {name: np.full((len(times), len(read)), np.nan) for name in (*_PRICES, "volume")}
+    names = dict.fromkeys(name for bars in read for name in bars.fields)
+    fields = {name: np.full((len(times), len(read)), np.nan) for name in names}
     for column, bars in enumerate(read):
         rows = np.searchsorted(times, bars.times)
-        for name, values in fields.items():
-            values[rows, column] = bars.fields[name]
+        for name, values in bars.fields.items():
+            fields[name][rows, column] = values
     return market_from_arrays(
         [bars.symbol for bars in read],
         times,
@@ -56,9 +97,29 @@ def load_market(path: str | Path, *, symbols: Sequence[str] | None = None) -> Ma
         high=fields["high"],
         low=fields["low"],
         volume=fields["volume"],
+        half_spread=fields.get("half_spread"),
+        columns={name: values for name, values in fields.items() if name.startswith(COLUMN)},
         notices=list(dict.fromkeys(notice for bars in read for notice in bars.notices)),
-        source=path.name,
+        source=source,
     )
+
+
+def _on_one_clock(read: "list[_AssetBars]", bar_time: BarTime) -> "list[_AssetBars]":
+    """Bars of different length where they close, on a clock that the shortest keep as it is."""
+    enough = _FEWEST_TO_TELL_SPACING
+    spacings = [np.diff(bars.times).min() if len(bars.times) >= enough else None for bars in read]
+    known = [spacing for spacing in spacings if spacing is not None]
+    if bar_time == "close" or len(set(known)) < 2:
+        return read
+    shortest = min(known)
+    moved = []
+    for bars, spacing in zip(read, spacings, strict=True):
+        if spacing is None or spacing == shortest:
+            moved.append(bars)
+            continue
+        notice = f"{bars.symbol}: its bars are longer than others' and were put where they close"
+        moved.append(replace(bars, times=bars.times + (spacing - shortest), notices=[*bars.notices, notice]))
+    return moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +156,8 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _assets_of(path: Path) -> Iterator[_Asset]:
-    """The assets that a file holds; their cells are not read yet."""
-    table = read_table(path)
+def _assets_of(table: Table, name: str) -> Iterator[_Asset]:
+    """The assets that a table holds, `name` where it names none; their cells are not read yet."""
     layout = find_layout(table.frame.columns)
     if not layout.fields:
         raise UserError(
@@ -109,7 +169,7 @@ def _assets_of(path: Path) -> Iterator[_Asset]:
     every_row = np.arange(table.frame.height)
     if layout.symbol is None:
         for symbol, fields in layout.fields.items():
-            yield _Asset(symbol or path.name.split(".")[0], table, layout, fields, every_row, times)
+            yield _Asset(symbol or name, table, layout, fields, every_row, times)
         return
     names = table.frame[layout.symbol].cast(str).str.strip_chars()
     if (blank := np.flatnonzero((names.is_null() | (names == "")).to_numpy())).size:
@@ -145,7 +205,7 @@ def _read_bars(asset: _Asset) -> _AssetBars:
     cells = {name: _numbers(asset, asset.table.frame[column]) for name, column in asset.fields.items()}
     # In a wide table a row without any price is one where this asset has no bar; elsewhere it is a mistake.
     wide = asset.layout.symbol is None and "" not in asset.layout.fields
-    prices = {name: cells[name] for name in (*_PRICES, "adjusted") if name in cells}
+    prices = {name: cells[name] for name in (*_PRICES, "bid", "ask", "adjusted") if name in cells}
     present = (
         ~np.all([np.isnan(values) for values in prices.values()], axis=0) if wide else np.full(len(asset.rows), True)
     )
@@ -155,6 +215,7 @@ def _read_bars(asset: _Asset) -> _AssetBars:
         _check_prices(asset, asset.fields[name], cells[name])
 
     notices += _check_order(asset)
+    half_spread = _read_quotes(asset, cells, notices)
     volume = _volume(asset, cells.pop("volume", None), notices)
     factor = np.ones(len(asset.rows))
     if "adjusted" in cells and not np.array_equal(cells["adjusted"], cells["close"]):
@@ -163,7 +224,25 @@ def _read_bars(asset: _Asset) -> _AssetBars:
     if missing := [name for name in _PRICES if name not in cells]:
         notices.append(f"{asset.table.name}: no column for {', '.join(missing)}; the bar's close stands in")
     fields = {name: cells.get(name, cells["close"]) * factor for name in _PRICES}
-    return _AssetBars(asset.symbol, asset.times[asset.rows], {**fields, "volume": volume}, notices)
+    fields |= {name: values for name, values in cells.items() if name.startswith(COLUMN)}
+    fields |= {"volume": volume} if half_spread is None else {"volume": volume, "half_spread": half_spread}
+    return _AssetBars(asset.symbol, asset.times[asset.rows], fields, notices)
+
+
+def _read_quotes(asset: _Asset, cells: dict[str, FloatArray], notices: list[str]) -> FloatArray | None:
+    """Half-spreads where there are a bid and an ask; without a close, their middle becomes it."""
+    if not {"bid", "ask"} <= cells.keys():
+        return None
+    bid, ask = cells["bid"], cells["ask"]
+    if (crossed := np.flatnonzero(ask < bid)).size:
+        row = crossed[0]
+        problem = f"the ask of {asset.symbol} is {ask[row]:g}, below its bid of {bid[row]:g}; mend or drop the row."
+        raise asset.error(asset.rows[row], problem)
+    middle = (bid + ask) / 2
+    if "close" not in cells:
+        cells["close"] = middle
+        notices.append(f"{asset.table.name}: no column for close; the middle of bid and ask is the close")
+    return np.asarray((ask - bid) / 2 / middle)
 
 
 def _numbers(asset: _Asset, column: "pl.Series") -> FloatArray:

@@ -80,5 +80,6 @@ def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureSc
         features=scaler(features.values),
         clip=scaler.clip,
         periods_per_year=market.periods_per_year,
+        half_spread=market.half_spread,
         n_asset_features=features.n_asset_features,
     )

@@ -5,11 +5,11 @@ one description serves one account and many; a user's own may do the same, or us
 """
 
 import math
-from importlib import import_module
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.execution import Number, Ops
+from ml_pipeline.trading.features import imported
 
 State = tuple[Number, ...]
 
@@ -185,18 +185,9 @@ def make_reward(name: str, scale: float = 1.0) -> Reward:
     """
     if not (math.isfinite(scale) and scale > 0):
         raise UserError(f"reward_scale must be positive and finite, but got {scale}.")
-    found: Any = _imported(name) if ":" in name else REWARDS.get(name)
+    found: Any = imported(name) if ":" in name else REWARDS.get(name)
     if found is None:
         raise UserError(f'There is no reward "{name}". {nearest(name, REWARDS)}')
     if not (isinstance(found, type) and issubclass(found, Reward)):
         raise UserError(f"{name} is not a class derived from ml_pipeline.trading.rewards.Reward.")
     return found() if scale == 1.0 else Scaled(found(), scale)
-
-
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        remedy = "name it as module:Name, with its folder on PYTHONPATH"
-        raise UserError(f"{name} cannot be imported: {error}; {remedy}.") from error

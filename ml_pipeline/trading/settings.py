@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ml_pipeline.config.checks import check_choice
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features import DEFAULT_FEATURES, make_features
+from ml_pipeline.trading.market_data import BarTime
 from ml_pipeline.trading.rewards import make_reward
 from ml_pipeline.trading.rules import ACTION_MODES, ActionMode, FillAt, OnLimit, TradingRules
 
@@ -20,7 +21,10 @@ class TradingConfig:
     symbols: tuple[str, ...] = ()
     """Symbols to trade, in this order; none means all there are."""
     features: tuple[str, ...] = DEFAULT_FEATURES
-    """What is seen of each asset; any span will do (log_return_60); time_of_day and time_of_week are there as well."""
+    """What is seen of each asset; any span will do (log_return_60); there are tradable, time_of_day and time_of_week as
+    well, the data's own columns (feature_NAME, or feature_* for all), and your own functions (module:function)."""
+    bar_time: BarTime = "open"
+    """Whether the data's times are when bars open or when they close."""
     window: int = 1
     """How many bars of features an observation holds, the latest included."""
     action_mode: Literal["auto", "target_weights", "discrete", "buy_hold_sell", "trade"] = "auto"
@@ -83,6 +87,7 @@ class TradingConfig:
         _require("features", self.features, len(self.features) > 0, "at least one feature")
         for feature in self.features:
             make_features(feature)
+        check_choice("bar_time", self.bar_time, get_args(BarTime))
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
         self.rules(1)
         make_reward(self.reward, self.reward_scale)

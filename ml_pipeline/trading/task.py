@@ -14,6 +14,7 @@ from ml_pipeline.trading.baselines import Act, buy_and_hold, random_policies, ru
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.fast_env import FastTradingEnv
 from ml_pipeline.trading.features import compute_features
+from ml_pipeline.trading.leaks import refuse_leaks
 from ml_pipeline.trading.market_data import MarketData
 from ml_pipeline.trading.market_files import load_market
 from ml_pipeline.trading.prepared_market import PreparedMarket, prepare_market
@@ -49,6 +50,7 @@ class TradingTask:
         self.notices = market.notices
         self.rules = config.rules(len(market.symbols))
         features = compute_features(market, config.features)
+        self._features = features
         self._first_bar = features.first_bar + config.window - 1  # the first with a window of complete features
         if scaler is None:
             train = self.split("train")
@@ -57,7 +59,11 @@ class TradingTask:
         self._prepared = prepare_market(market, features, scaler)
 
     def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
-        """Factories of n training environments, to be pickled; they hold the bars of the training split alone."""
+        """Factories of n training environments, to be pickled; they hold the bars of the training split alone.
+
+        Raises UserError where a feature sees ahead; see `leaks`.
+        """
+        refuse_leaks(self.market, self.config.features, self._features)
         make = partial(
             FastTradingEnv,
             self._bars_of(self.split("train")),
@@ -70,6 +76,7 @@ class TradingTask:
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
         """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
+        refuse_leaks(self.market, self.config.features, self._features)
         return BatchedTradingEnv(
             self._bars_of(self.split("train")),
             n,
@@ -173,6 +180,6 @@ class TradingTask:
 def load_configured_market(config: TradingConfig) -> MarketData:
     """The market that `config` names: its data file, or the built-in one."""
     if config.data is not None:
-        return load_market(config.data, symbols=config.symbols or None)
+        return load_market(config.data, symbols=config.symbols or None, bar_time=config.bar_time)
     market = synthetic_market()
     return market.select(config.symbols) if config.symbols else market

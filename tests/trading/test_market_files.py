@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.market_files import load_market
+from ml_pipeline.trading.market_files import load_market, market_from_frame
 
 GOOD = """time,open,high,low,close,volume
 2024-01-01,10,12,9,11,100
@@ -277,3 +277,56 @@ def test_dj30_is_long_and_adjusted(market_file):
     assert market.close.shape == (252, 2)
     assert market.close[0, 1] == pytest.approx(128.45343017578125, rel=1e-15)
     assert "dj30_test_2021.csv: prices were adjusted to column adjcp" in market.notices
+
+
+def test_quotes_give_the_spread_and_the_close_where_there_is_none(write):
+    market = load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,100\n"))
+    np.testing.assert_array_equal(market.close[:, 0], [100, 99])
+    np.testing.assert_allclose(market.half_spread[:, 0], [0.01, 1 / 99])
+    assert "prices.csv: no column for close; the middle of bid and ask is the close" in market.notices
+    market = load_market(write("time,close,bid,ask\n2024-01-01,100.5,99,101\n"))
+    np.testing.assert_array_equal(market.close, [[100.5]])
+    with pytest.raises(UserError, match=r"row 2 \(line 3\): the ask of prices is 97, below its bid of 98"):
+        load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,97\n"))
+
+
+def test_own_features_are_read_from_every_layout(write):
+    market = load_market(write("time,close,feature_x,feature_Y2\n2024-01-01,1,7,\n2024-01-02,1,8,9\n"))
+    assert list(market.columns) == ["feature_x", "feature_Y2"]
+    np.testing.assert_array_equal(market.columns["feature_x"], [[7], [8]])
+    np.testing.assert_array_equal(market.columns["feature_Y2"], [[np.nan], [9]])
+    wide = load_market(write("time,A:close,B:close,B:feature_x\n2024-01-01,1,2,3\n", "wide.csv"))
+    np.testing.assert_array_equal(wide.columns["feature_x"], [[np.nan, 3]])
+
+
+def test_frames_of_pandas_and_polars_read_the_same(write):
+    expected = load_market(write(GOOD))
+    frame = pl.read_csv(write(GOOD), try_parse_dates=True)
+    markets = [market_from_frame(frame, name="prices")]
+    try:
+        import pandas as pd
+    except ImportError:
+        pass
+    else:
+        dated = pd.read_csv(write(GOOD), parse_dates=["time"])
+        indexed = dated.set_index("time")
+        zoned = indexed.tz_localize("UTC").tz_convert("Asia/Tokyo")
+        markets += [market_from_frame(each, name="prices") for each in (dated, indexed, zoned)]
+    for market in markets:
+        assert market.symbols == ("prices",)
+        np.testing.assert_array_equal(market.times, expected.times)
+        np.testing.assert_array_equal(market.close, expected.close)
+        np.testing.assert_array_equal(market.volume, expected.volume)
+
+
+def test_longer_bars_take_their_place_when_they_close(write):
+    hours = np.datetime64("2024-01-01") + np.arange(24 * 30) * np.timedelta64(1, "h")
+    write("time,close\n" + "\n".join(f"{hour}:00,{i + 1}" for i, hour in enumerate(hours)), "both/H.csv")
+    path = write("time,close\n" + "\n".join(f"{day}:00,{i + 1}" for i, day in enumerate(hours[::24])), "both/D.csv")
+    market = load_market(path.parent)
+    day = market.symbols.index("D")
+    first = int(np.argmax(market.tradable[:, day]))
+    assert str(market.times[first])[:16] == "2024-01-01T23:00"  # the hour that ends with the day
+    assert any("D: its bars are longer" in notice for notice in market.notices)
+    as_closes = load_market(path.parent, bar_time="close")
+    assert as_closes.tradable[0].all()
