@@ -23,16 +23,9 @@ from ml_pipeline.models.rl.core.vec_errors import FactoryNotPicklableError, span
 from ml_pipeline.models.rl.core.worker_link import WorkerLink
 from ml_pipeline.models.rl.core.worker_process import WorkerProcess
 
-_ONE_THREAD = {
-    name: "1"
-    for name in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-    )
-}
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
 _starting = threading.Lock()  # process-wide settings are changed while workers start
 
 
