@@ -1,0 +1,172 @@
+"""What is odd about a market's data, each thing with its remedy; nothing is changed.
+
+T bars of one asset.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.trading.market_columns import find_layout
+from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.market_tables import Table, read_table
+from ml_pipeline.trading.market_times import parse_times
+
+# A return so many times the median absolute one is an outlier: by chance one in millions, even of heavy tails.
+_OUTLIER = 40
+# So many bars of the same close in a row are a feed that stood still.
+_STALE_BARS = 20
+# What the name of a volume in money has in it.
+_MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
+
+
+class Finding(NamedTuple):
+    """symbol: whose. problem: what was found, and where. remedy: what to do about it."""
+
+    symbol: str
+    problem: str
+    remedy: str
+
+
+def diagnose(market: MarketData, path: Path) -> list[Finding]:
+    """Everything odd about the market that was loaded from `path`, symbol by symbol."""
+    findings = []
+    for a, symbol in enumerate(market.symbols):
+        own = market.tradable[:, a]
+        times = market.times[own]
+        prices = {name: getattr(market, name)[own, a] for name in ("open", "high", "low", "close")}
+        for problem, remedy in (
+            *_gaps(times, weekends_off=market.calendar.name == "weekdays"),
+            *_impossible_bars(times, prices),
+            *_outliers(times, prices["close"]),
+            *_stale(times, prices["close"]),
+            *_zero_volume(market.volume[own, a]),
+        ):
+            findings.append(Finding(symbol, problem, remedy))
+    if path.is_file():
+        findings += [Finding(path.name, *said) for said in _swapped_volumes(read_table(path))]
+    return findings
+
+
+def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tuple[str, str]]:
+    if len(times) < 3:
+        return
+    steps = np.diff(times)
+    usual = np.median(steps)
+    longest_closed = np.timedelta64(4 * 24, "h") if weekends_off else np.timedelta64(0, "h")
+    gaps = np.flatnonzero(steps > 1.5 * usual)
+    strange = gaps[steps[gaps] > longest_closed + usual]
+    if closed := len(gaps) - len(strange):
+        largest = steps[np.setdiff1d(gaps, strange)].max()
+        yield (
+            f"{_count(closed, 'gap')} of up to {_hours(largest)}, as weekends and holidays leave them",
+            "nothing to do",
+        )
+    if strange.size:
+        worst = strange[np.argmax(steps[strange])]
+        yield (
+            f"{_count(len(strange), 'gap')}, the longest of {_hours(steps[worst])} from {as_text(times[worst])} to "
+            f"{as_text(times[worst + 1])}",
+            "bring the missing bars, or mind that returns over a gap are those of several bars",
+        )
+
+
+def _impossible_bars(times: NDArray[np.datetime64], prices: dict[str, FloatArray]) -> Iterator[tuple[str, str]]:
+    slack = 1e-9 * prices["close"]
+    top = np.maximum(prices["open"], prices["close"])
+    bottom = np.minimum(prices["open"], prices["close"])
+    reversed_bars = np.flatnonzero(prices["high"] < prices["low"] - slack)
+    if reversed_bars.size:
+        where = as_text(times[reversed_bars[0]])
+        yield (
+            f"high is below low in {len(reversed_bars):,} of {len(times):,} bars, first at {where}",
+            "the columns are probably swapped: rename them",
+        )
+    outside = np.flatnonzero((prices["high"] < top - slack) | (prices["low"] > bottom + slack))
+    if outside.size and not reversed_bars.size:
+        yield (
+            f"open or close lies outside low..high in {len(outside):,} bars, first at {as_text(times[outside[0]])}",
+            "check how the bars were made; features of highs and lows will be off there",
+        )
+
+
+def _outliers(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[str, str]]:
+    returns = np.abs(np.diff(np.log(close)))
+    moved = returns[returns > 0]
+    if not moved.size:
+        return
+    limit = max(_OUTLIER * float(np.median(moved)), 0.05)
+    far = np.flatnonzero(returns > limit)
+    back = far[:-1][np.diff(far) == 1]  # out and home again within two bars
+    if far.size:
+        worst = far[np.argmax(returns[far])]
+        kind = f", {len(back):,} of them undone by the next bar" if back.size else ""
+        yield (
+            f"{len(far):,} returns are far out{kind}; the largest, {np.expm1(returns[worst]):.0%}, ends at "
+            f"{as_text(times[worst + 1])}",
+            "look whether it is a wrong tick (drop the row) or a split (bring adjusted prices)",
+        )
+
+
+def _stale(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[str, str]]:
+    changes = np.flatnonzero(np.diff(close) != 0)
+    edges = np.concatenate([[-1], changes, [len(close) - 1]])
+    runs = np.diff(edges)
+    if runs.max() >= _STALE_BARS:
+        start = edges[np.argmax(runs)] + 1
+        yield (
+            f"the close stands still for up to {runs.max():,} bars, from {as_text(times[start])}",
+            "drop the bars in which nothing was traded",
+        )
+
+
+def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
+    n_zero = int((volume == 0).sum())
+    if 0 < n_zero < len(volume):
+        yield (
+            f"{n_zero:,} of {len(volume):,} bars have no volume",
+            "mind that orders are filled there as anywhere; drop them if nothing could be traded",
+        )
+    elif n_zero:
+        yield "there is no volume at all", "leave features of volume out"
+
+
+def _swapped_volumes(table: Table) -> Iterator[tuple[str, str]]:
+    """Two columns of volume, one in units and one in money: their ratio is the price; where swapped, its inverse."""
+    import polars as pl
+
+    layout = find_layout(table.frame.columns)
+    volumes = [name for name in table.frame.columns if name.lower().startswith("volume")]
+    volumes.sort(key=lambda name: any(word in name.lower() for word in _MONEY))  # the one in money last
+    fields = layout.fields.get("", {})
+    if (
+        len(volumes) != 2
+        or "close" not in fields
+        or (layout.symbol is not None and _n_symbols(table, layout.symbol) > 1)
+    ):
+        return
+    units, money, close = (
+        table.frame[name].cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
+        for name in (*volumes, fields["close"])
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        straight, swapped = (np.abs(np.log(ratio / close)) < np.log(2) for ratio in (money / units, units / money))
+    if straight.any() and (rows := int(swapped.sum())):
+        times = parse_times(table.frame[layout.time[-1]])[swapped]
+        yield (
+            f"columns {volumes[0]} and {volumes[1]} are swapped in {rows:,} of {len(close):,} rows, from "
+            f"{as_text(times.min())} to {as_text(times.max())}",
+            "swap them back in those rows, or leave features of volume out",
+        )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def _hours(step: np.timedelta64) -> str:
+    hours = step / np.timedelta64(1, "h")
+    return f"{hours / 24:g} days" if hours >= 72 else f"{hours:g} hours"
