@@ -42,8 +42,8 @@ WINGS = {
 }
 # What a wing may import but not by merely being imported: it would slow every worker down.
 LAZY = {"ml_pipeline.trading": ("polars", "matplotlib", "numba", "vectorbt", TENSORS)}
-# Entries of the trading wing, commands of their own: as for those right below ml_pipeline, nothing is forbidden to them,
-# and nothing may import them.
+# Commands of the trading wing: as for the modules right below ml_pipeline, nothing is forbidden to them, nor may
+# anything import them.
 ENTRIES = ("ml_pipeline.trading.inspect_data", "ml_pipeline.trading.sanity", "ml_pipeline.trading.walk_forward")
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
 IN_WORKERS = ("ml_pipeline.models.rl.core.vec_env", "ml_pipeline.models.rl.core.vec_worker", "ml_pipeline.trading")

@@ -142,11 +142,8 @@ def _swapped_volumes(table: Table) -> Iterator[tuple[str, str]]:
     volumes = [name for name in table.frame.columns if name.lower().startswith("volume")]
     volumes.sort(key=lambda name: any(word in name.lower() for word in _MONEY))  # the one in money last
     fields = layout.fields.get("", {})
-    if (
-        len(volumes) != 2
-        or "close" not in fields
-        or (layout.symbol is not None and _n_symbols(table, layout.symbol) > 1)
-    ):
+    several = layout.symbol is not None and table.frame[layout.symbol].n_unique() > 1
+    if len(volumes) != 2 or "close" not in fields or several:
         return
     units, money, close = (
         table.frame[name].cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
