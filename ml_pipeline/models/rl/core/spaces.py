@@ -1,7 +1,7 @@
 """Between an environment's spaces and a network's arrays. N environments, D observation size, A action size."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,20 +53,72 @@ def _side_by_side(
     return encode, sum(size for _, size in encoders.values())
 
 
-def action_fitter(space: spaces.Space) -> Callable[[Array], Array]:
-    """How a batch of the policy's actions becomes actions of this (single) space.
+def leaves_of(space: spaces.Space) -> list[spaces.Space]:
+    """The spaces that a Dict or Tuple consists of, in the order in which they stand side by side; else the space."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for part in space.spaces.values() for leaf in leaves_of(part)]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for part in space.spaces for leaf in leaves_of(part)]
+    return [space]
 
-    Discrete: int64 (N,) counted from 0 in, counted from the space's start out.
-    Box: float32 (N, A), unclipped, in; clipped to the bounds, of the space's shape and dtype, out.
-    Raises UnsupportedSpace for anything else.
+
+def action_fitter(space: spaces.Space, *, squash: bool = False) -> Callable[[Array], Any]:
+    """How a batch of the policy's actions becomes a batch of actions of this (single) space.
+
+    Discrete: int64 (N,) counted from 0 in, counted from the space's start out. Box: float32 (N, A) in; of the space's
+    shape and dtype, clipped to its bounds, out, or with `squash` by tanh from all numbers to those between the bounds.
+    MultiDiscrete, MultiBinary, Dict and Tuple: their parts in columns, (N, K), in.
+    Raises UnsupportedSpace for anything else, and where a Box to be squashed has no bounds.
     """
     if isinstance(space, spaces.Discrete):
         start = space.start
         return (lambda actions: actions) if start == 0 else (lambda actions: actions + start)
+    fit, _ = _columns_fitter(space, squash)
+    return fit
+
+
+def _columns_fitter(space: spaces.Space, squash: bool) -> tuple[Callable[[Array], Any], int]:
+    """The same for actions in columns, and how many there are."""
+    if isinstance(space, spaces.Discrete):
+        first = space.start
+        return lambda columns: columns[:, 0].astype(np.int64) + first, 1
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        shape, start = (-1, *space.shape), getattr(space, "start", 0)
+        return lambda columns: (columns.reshape(shape) + start).astype(space.dtype), math.prod(space.shape)
     if isinstance(space, spaces.Box):
-        shape, low, high = (-1, *space.shape), space.low, space.high
-        return lambda actions: np.clip(actions.reshape(shape), low, high).astype(space.dtype, copy=False)
+        return (_squashing if squash else _clipping)(space), math.prod(space.shape)
+    if isinstance(space, spaces.Dict):
+        fitters = [_columns_fitter(part, squash) for part in space.spaces.values()]
+        keys = list(space.spaces)
+        return lambda columns: dict(zip(keys, _fit_parts(fitters, columns), strict=True)), sum(n for _, n in fitters)
+    if isinstance(space, spaces.Tuple):
+        fitters = [_columns_fitter(part, squash) for part in space.spaces]
+        return lambda columns: tuple(_fit_parts(fitters, columns)), sum(n for _, n in fitters)
     raise UnsupportedSpace(
-        f"Actions of {type(space).__name__} are not supported; Discrete and Box are. Wrap the environment so that "
-        "it takes one of them."
+        f"Actions of {type(space).__name__} are not supported; wrap the environment so that it takes a Box, Discrete, "
+        "MultiDiscrete, MultiBinary, or a Dict or Tuple of them."
     )
+
+
+def _fit_parts(fitters: Sequence[tuple[Callable[[Array], Any], int]], columns: Array) -> Iterator[Any]:
+    start = 0
+    for fit, width in fitters:
+        yield fit(columns[:, start : start + width])
+        start += width
+
+
+def _clipping(space: spaces.Box) -> Callable[[Array], Array]:
+    shape, low, high = (-1, *space.shape), space.low, space.high
+    return lambda actions: np.clip(actions.reshape(shape), low, high).astype(space.dtype, copy=False)
+
+
+def _squashing(space: spaces.Box) -> Callable[[Array], Array]:
+    if not space.is_bounded():
+        raise UnsupportedSpace(
+            f"squash_actions needs bounds on both sides, but the action space is {space}; switch it off, or wrap the "
+            "environment so that its actions are bounded."
+        )
+    shape, low, high = (-1, *space.shape), space.low, space.high
+    middle, half = (low + high) / 2, (high - low) / 2
+    # Clipped, since rounding may leave the bounds by a bit.
+    return lambda u: np.clip(middle + half * np.tanh(u.reshape(shape)), low, high).astype(space.dtype, copy=False)

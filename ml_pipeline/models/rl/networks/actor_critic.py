@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ml_pipeline.models.rl.networks.distributions import distribution_for
+from ml_pipeline.models.rl.networks.distribution_choice import distribution_for
 from ml_pipeline.models.rl.networks.mlp import Activation, build_mlp
 from ml_pipeline.models.rl.networks.paired_mlp import paired_order
 

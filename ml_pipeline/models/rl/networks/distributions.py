@@ -10,10 +10,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
-
-from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
 
 Array = np.ndarray
 
@@ -23,6 +20,7 @@ Backward = Callable[[Tensor, float], Tensor]
 Derivatives by the distribution's own weights are added to their `.grad`.
 """
 
+_BELOW_ONE = np.float32(1.0 - 2.0**-22)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -55,14 +53,15 @@ class Categorical(nn.Module):
         self.num_parameters = num_choices
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        return generator.random(shape, dtype=np.float32)
+        # So far below 1 that a product with it is rounded down: else the last choice, or one too many, would be taken
+        # where its probability is 0.
+        return np.minimum(generator.random(shape, dtype=np.float32), _BELOW_ONE)
 
     def sample(self, parameters: Array, noise: Array) -> Array:
         # Inverse of the cumulative distribution: one uniform number an action.
         weights = np.exp(parameters - parameters.max(axis=1, keepdims=True))
         cumulative = weights.cumsum(axis=1)
-        chosen = (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
-        return np.minimum(chosen, self.num_parameters - 1)  # noise rounded up to 1 would choose one too many
+        return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
 
     def mode(self, parameters: Array) -> Array:
         return parameters.argmax(axis=1)
@@ -129,14 +128,3 @@ class DiagonalGaussian(nn.Module):
         log_probs = -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(dim=1)
         entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum()
         return log_probs, entropy.expand(len(z))
-
-
-def distribution_for(space: spaces.Space) -> Categorical | DiagonalGaussian:
-    """The distribution over actions of this (single) space. Raises UnsupportedSpace where there is none."""
-    if isinstance(space, spaces.Discrete):
-        return Categorical(int(space.n))
-    if isinstance(space, spaces.Box):
-        return DiagonalGaussian(int(np.prod(space.shape)))
-    raise UnsupportedSpace(
-        f"There is no distribution for actions of {type(space).__name__}; Discrete and Box have one."
-    )
