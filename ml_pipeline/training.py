@@ -79,15 +79,7 @@ def make_policy(
     config: TrainConfig, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, device: str
 ) -> Policy:
     """A new policy of the configured kind for the spaces of a single environment."""
-    return Policy(
-        observation_space,
-        action_space,
-        hidden_sizes=config.ppo.hidden_sizes,
-        activation=config.ppo.activation,
-        normalize_obs=config.ppo.normalize_obs,
-        seed=config.run.seed,
-        device=device,
-    )
+    return Policy.of_config(config.ppo, observation_space, action_space, seed=config.run.seed, device=device)
 
 
 class _Run:

@@ -11,6 +11,7 @@ from ml_pipeline.config.errors import UserError
 
 Schedule = Literal["constant", "linear"]
 Activation = Literal["tanh", "relu"]
+MemoryKind = Literal["none", "gru", "lstm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +81,20 @@ class PPOConfig:
     activation: Activation = "tanh"
     """Nonlinearity after each hidden layer."""
 
+    squash_actions: bool = False
+    """Press numbers into their bounds by tanh; otherwise they are clipped there."""
+
+    share_layers: bool = False
+    """Let the policy and the value network have all layers but the last in common."""
+
+    memory: MemoryKind = "none"
+    """What a policy remembers earlier observations with: none, gru or lstm; minibatches are then whole sequences."""
+
+    memory_size: int = 64
+    """Units of the memory."""
+
     def __post_init__(self) -> None:
-        for name in ("n_steps", "minibatch_size", "n_epochs"):
+        for name in ("n_steps", "minibatch_size", "n_epochs", "memory_size"):
             check_count(name, getattr(self, name))
         for name in ("learning_rate", "clip_range", "max_grad_norm"):
             check_positive(name, getattr(self, name))
@@ -95,6 +108,7 @@ class PPOConfig:
         for name in ("learning_rate_schedule", "clip_range_schedule"):
             check_choice(name, getattr(self, name), get_args(Schedule))
         check_choice("activation", self.activation, get_args(Activation))
+        check_choice("memory", self.memory, get_args(MemoryKind))
         if not self.hidden_sizes:
             raise UserError("hidden_sizes must name at least one layer, such as 64 64, but got none.")
         for size in self.hidden_sizes:

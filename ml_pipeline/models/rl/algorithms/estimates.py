@@ -4,12 +4,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs
 from ml_pipeline.models.rl.core.gae import compute_gae
 from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.networks.policy import Policy
 
 Array = np.ndarray
 
@@ -22,35 +26,55 @@ class Estimates(NamedTuple):
 
 
 @torch.no_grad()
-def estimate(buffer: RolloutBuffer, network: ActorCritic, *, gamma: float, gae_lambda: float) -> Estimates:
+def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
     """Values, log-probabilities, advantages and returns of a full rollout, each network run once, on all of it."""
-    device = next(network.parameters()).device
     n_steps, num_envs, size = buffer.n_steps, buffer.observations.shape[1], buffer.observations.shape[2]
-    n_samples = n_steps * num_envs
+    n_samples, device = n_steps * num_envs, policy.device
     observations = torch.from_numpy(buffer.observations).to(device).view(-1, size)  # ((T + 1) * N, D)
     actions = torch.from_numpy(buffer.actions).to(device).flatten(0, 1)  # (B, ...)
+    done = buffer.terminated | buffer.truncated
 
-    all_values = network.critic(observations).view(n_steps + 1, num_envs).cpu().numpy()
-    parameters = network.actor(observations[:n_samples])
-    log_probs, _ = network.distribution.log_probs_and_entropies(parameters, actions)
+    network, sequences, states = policy.network, None, None
+    if isinstance(network, ActorCritic):
+        parameters, all_values = network.actor(observations[:n_samples]), network.critic(observations)
+    elif buffer.memory is None:
+        parameters, all_values = network(observations)
+    else:
+        sequences = _sequences(done, buffer.memory, device)
+        parameters, all_values, states = network.over_sequences(observations, sequences)
+        sequences = Sequences(sequences.starts[:n_steps], sequences.state)
+    log_probs, _ = network.distribution.log_probs_and_entropies(parameters[:n_samples], actions)
 
-    values, next_values = all_values[:-1], all_values[1:].copy()
+    value_rows = all_values.view(n_steps + 1, num_envs).cpu().numpy()
+    values, next_values = value_rows[:-1], value_rows[1:].copy()
     if buffer.final_observations:
         steps, envs, finals = zip(*buffer.final_observations, strict=True)
-        final_values = network.critic(torch.from_numpy(np.stack(finals)).to(device)).squeeze(1)
-        next_values[list(steps), list(envs)] = final_values.cpu().numpy()
+        rows = torch.from_numpy(np.stack(finals)).to(device)
+        remembered = None if states is None else states[list(steps), list(envs)]
+        next_values[list(steps), list(envs)] = _values_of(network, rows, remembered).cpu().numpy()
     advantages, returns = compute_gae(
-        buffer.rewards,
-        values,
-        next_values,
-        buffer.terminated,
-        buffer.terminated | buffer.truncated,
-        gamma=gamma,
-        gae_lambda=gae_lambda,
+        buffer.rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
     on_device = [torch.from_numpy(array).to(device).flatten() for array in (advantages, returns, values)]
     inputs = LossInputs(log_probs, *on_device)
-    return Estimates(Minibatch(observations[:n_samples], actions, inputs), explained_variance(values, returns))
+    batch = Minibatch(observations[:n_samples], actions, inputs, sequences)
+    return Estimates(batch, explained_variance(values, returns))
+
+
+def _sequences(done: Array, memory: Array, device: torch.device) -> Sequences:
+    """Of T + 1 steps: an episode starts where one ended in the step before; the memory already knows of the first."""
+    starts = np.concatenate([np.zeros_like(done[:1]), done])
+    return Sequences(torch.from_numpy(starts).to(device), torch.from_numpy(memory).to(device))
+
+
+def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, remembered: Tensor | None) -> Tensor:
+    """Values, (K,), of K observations; remembered: float32 (K, S), what their episodes had left in memory."""
+    if isinstance(network, ActorCritic):
+        return network.critic(observations).squeeze(1)
+    if remembered is None:
+        return network(observations)[1]
+    no_starts = torch.zeros(1, len(observations), dtype=torch.bool, device=observations.device)
+    return network.over_sequences(observations, Sequences(no_starts, remembered))[1]
 
 
 def explained_variance(values: Array, returns: Array) -> float:

@@ -11,15 +11,21 @@ from torch import Tensor
 
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, LossWeights, ppo_loss, ppo_loss_gradients
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.networks.paired_mlp import PairedMlp
 
 
 class Minibatch(NamedTuple):
-    """observations: float32 (B, D); actions: (B, ...) as the distribution gave them; inputs: each float32 (B,)."""
+    """observations: float32 (B, D); actions: (B, ...) as the distribution gave them; inputs: each float32 (B,).
+
+    sequences: what a policy with memory needs besides; B is then T * M, one step after another, of whole sequences.
+    """
 
     observations: Tensor
     actions: Tensor
     inputs: LossInputs
+    sequences: Sequences | None = None
 
 
 class MinibatchGradients(Protocol):
@@ -31,12 +37,16 @@ class MinibatchGradients(Protocol):
 class AutogradGradients:
     """For any network; the reference that the closed form is tested against."""
 
-    def __init__(self, network: ActorCritic) -> None:
+    def __init__(self, network: ActorCritic | GeneralActorCritic) -> None:
         self._network = network
 
     def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
         self._network.zero_grad(set_to_none=False)
-        parameters, values = self._network(minibatch.observations)
+        if minibatch.sequences is None:
+            parameters, values = self._network(minibatch.observations)
+        else:
+            assert isinstance(self._network, GeneralActorCritic)
+            parameters, values, _ = self._network.over_sequences(minibatch.observations, minibatch.sequences)
         log_probs, entropies = self._network.distribution.log_probs_and_entropies(parameters, minibatch.actions)
         loss, rows = ppo_loss(log_probs, entropies, values, minibatch.inputs, weights)
         loss.backward()

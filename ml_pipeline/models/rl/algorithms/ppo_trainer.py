@@ -194,10 +194,10 @@ class PPOTrainer:
         if not self._collector.collect(should_stop=should_stop):
             return None
         collected = time.perf_counter()
-        config, network = self.config, self.policy.network
-        n_weights = sum(parameter.numel() for parameter in network.parameters())
+        config = self.config
+        n_weights = sum(parameter.numel() for parameter in self.policy.network.parameters())
         with learning_threads(n_weights, config.minibatch_size):
-            estimates = estimate(self._collector.buffer, network, gamma=config.gamma, gae_lambda=config.gae_lambda)
+            estimates = estimate(self._collector.buffer, self.policy, gamma=config.gamma, gae_lambda=config.gae_lambda)
             update = self._update(estimates.batch, progress=self.iteration / self.total_iterations)
         updated = time.perf_counter()
         self.iteration += 1

@@ -9,9 +9,14 @@ from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig, Schedule
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
-from ml_pipeline.models.rl.algorithms.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
+from ml_pipeline.models.rl.algorithms.minibatch_gradients import (
+    AutogradGradients,
+    ClosedFormGradients,
+    Minibatch,
+    MinibatchGradients,
+)
+from ml_pipeline.models.rl.algorithms.minibatches import epochs_of_samples, epochs_of_sequences
 from ml_pipeline.models.rl.algorithms.ppo_loss import (
-    LossInputs,
     LossRows,
     LossWeights,
     approx_kl,
@@ -19,6 +24,7 @@ from ml_pipeline.models.rl.algorithms.ppo_loss import (
     normalize_advantages,
 )
 from ml_pipeline.models.rl.core.seeding import generator_state, restore_generator
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.networks.policy import Policy
 
@@ -48,8 +54,7 @@ class UpdateStatistics(NamedTuple):
 class PPOUpdate:
     """The optimizer and what it needs; called with a rollout, it changes the policy's weights.
 
-    Minibatches are drawn without replacement, in a new order every epoch; where minibatch_size does not divide B, the
-    last of an epoch is smaller. With target_kl, the update ends before the step of the first minibatch whose
+    With target_kl, the update ends before the step of the first minibatch whose
     approximate KL is more than 1.5 times the target, the rule of Stable-Baselines3.
     """
 
@@ -62,8 +67,7 @@ class PPOUpdate:
         self._gradient = flat.grad
         self._optimizer = FlatAdam(flat, flat.grad, epsilon=_ADAM_EPSILON)
         policy.refresh()
-        on_cpu = policy.device.type == "cpu"
-        self._gradients = (ClosedFormGradients if on_cpu else AutogradGradients)(policy.network)
+        self._gradients = _gradients_for(policy)
 
     def __call__(self, batch: Minibatch, *, progress: float) -> UpdateStatistics:
         """Learn from a whole rollout; progress: the share of training that is over, 0 in the first update.
@@ -107,21 +111,20 @@ class PPOUpdate:
         restore_generator(self._generator, state["generator"])
 
     def _minibatches(self, batch: Minibatch) -> Iterator[Minibatch]:
-        size, n_samples = self._config.minibatch_size, len(batch.observations)
-        inputs = torch.stack(batch.inputs)
-        for _ in range(self._config.n_epochs):
-            order = torch.from_numpy(self._generator.permutation(n_samples)).to(batch.observations.device)
-            parts = zip(
-                batch.observations[order].split(size),
-                batch.actions[order].split(size),
-                inputs[:, order].split(size, dim=1),
-                strict=True,
-            )
-            for observations, actions, columns in parts:
-                part = LossInputs(*columns.unbind())
-                if self._config.normalize_advantages:
-                    part = part._replace(advantages=normalize_advantages(part.advantages))
-                yield Minibatch(observations, actions, part)
+        config = self._config
+        epochs = epochs_of_samples if batch.sequences is None else epochs_of_sequences
+        for minibatch in epochs(batch, n_epochs=config.n_epochs, size=config.minibatch_size, generator=self._generator):
+            if not config.normalize_advantages:
+                yield minibatch
+                continue
+            advantages = normalize_advantages(minibatch.inputs.advantages)
+            yield minibatch._replace(inputs=minibatch.inputs._replace(advantages=advantages))
+
+
+def _gradients_for(policy: Policy) -> MinibatchGradients:
+    if isinstance(policy.network, ActorCritic) and policy.device.type == "cpu":
+        return ClosedFormGradients(policy.network)
+    return AutogradGradients(policy.network)
 
 
 def scheduled(start: float, schedule: Schedule, progress: float) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.ppo import PPOConfig
@@ -27,6 +28,7 @@ class RolloutCollector:
         self.global_step = 0
         self._policy = policy
         self._reward_scaler = RewardScaler(envs.num_envs, gamma=config.gamma) if config.normalize_rewards else None
+        self._memory = policy.new_memory(envs.num_envs)
         self._noise_generator = random_generator(seed, "actions")
         self._seed = seed
         self._reset_done = False
@@ -52,6 +54,7 @@ class RolloutCollector:
             "episodes": self.episodes.state_dict(),
             "global_step": self.global_step,
             "reward_scaler": None if self._reward_scaler is None else self._reward_scaler.state_dict(),
+            "memory": None if self._memory is None else torch.from_numpy(self._memory.state.copy()),
             "noise_generator": generator_state(self._noise_generator),
             "elapsed_s": self._elapsed_s(),
             "reset_done": self._reset_done,
@@ -67,6 +70,8 @@ class RolloutCollector:
         self._elapsed_before_s = state["elapsed_s"]
         self._reset_done = environments_restored and state["reset_done"]
         if environments_restored:
+            if self._memory is not None:
+                self._memory.state = state["memory"].numpy()
             self.buffer.load_state_dict(state["buffer"])
 
     def _begin(self) -> None:
@@ -76,15 +81,18 @@ class RolloutCollector:
             self.buffer.observations[self.buffer.position] = self._learn_and_normalize(observations)
             self._reset_done = True
         shape = (self.buffer.n_steps, self.envs.num_envs)
-        self.buffer.start(self._policy.distribution.draw_noise(self._noise_generator, shape))
+        noise = self._policy.distribution.draw_noise(self._noise_generator, shape)
+        self.buffer.start(noise, None if self._memory is None else self._memory.state)
 
     def _step(self) -> None:
         buffer, policy = self.buffer, self._policy
         assert buffer.noise is not None
         t = buffer.position
-        actions = policy.choose(buffer.observations[t], buffer.noise[t])
+        actions = policy.choose(buffer.observations[t], buffer.noise[t], self._memory)
         observations, rewards, terminated, truncated, infos = self.envs.step(policy.fit_actions(actions))
         done = terminated | truncated
+        if self._memory is not None:
+            self._memory.forget(done)
         self.global_step += self.envs.num_envs
         self.episodes.step(rewards, done, global_step=self.global_step, elapsed_s=self._elapsed_s)
         scaled = rewards if self._reward_scaler is None else self._reward_scaler(rewards, done)

@@ -26,9 +26,13 @@ class EvaluationResult:
 
 
 def evaluate(env: gymnasium.Env, act: Callable[[Any], Any], *, n_episodes: int, seed: int) -> EvaluationResult:
-    """Play `n_episodes` episodes; episode k is reset with seed + k. `act` gives the action for an observation."""
+    """Play `n_episodes` episodes; episode k is reset with seed + k.
+
+    `act` gives the action for an observation; where it has a `begin_episode`, that is called before each episode.
+    """
     returns, lengths = [], []
     for episode in range(n_episodes):
+        getattr(act, "begin_episode", lambda: None)()
         observation, _ = env.reset(seed=seed + episode)
         total, length, done = 0.0, 0, False
         while not done:

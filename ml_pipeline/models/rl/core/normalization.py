@@ -43,21 +43,32 @@ class RunningMoments:
 
 
 class ObservationNormalizer:
-    """Scales each component of an observation to mean 0 and deviation 1, and clips it."""
+    """Scales each component of an observation to mean 0 and deviation 1, and clips it.
 
-    def __init__(self, size: int, *, clip: float = 10.0, epsilon: float = 1e-8) -> None:
-        self.moments = RunningMoments(size)
+    columns: int64, the components that this is done to, the others stay as they are; None is all of them.
+    """
+
+    def __init__(self, size: int, *, columns: Array | None = None, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+        self.moments = RunningMoments(size if columns is None else len(columns))
+        self._columns = columns
         self._clip = clip
         self._epsilon = epsilon
         self._refresh()
 
     def update(self, observations: Array) -> None:
         """Learn from float32 (N, D)."""
-        self.moments.update(observations)
+        self.moments.update(observations if self._columns is None else observations[:, self._columns])
         self._refresh()
 
     def __call__(self, observations: Array) -> Array:
         """Float32 (..., D) in, a new float32 (..., D) out."""
+        if self._columns is not None:
+            mixed = observations.copy()
+            mixed[..., self._columns] = self._scaled(observations[..., self._columns])
+            return mixed
+        return self._scaled(observations)
+
+    def _scaled(self, observations: Array) -> Array:
         scaled = (observations - self._shift) * self._scale
         return np.clip(scaled, -self._clip, self._clip, out=scaled)
 

@@ -14,7 +14,8 @@ class RolloutBuffer:
     observations: float32 (T + 1, N, D), normalized; row t is what the action of step t was chosen on, and row T is
     what the next rollout begins with. noise: what its actions are drawn from, for all steps ahead. rewards: float32
     (T, N), scaled. terminated, truncated: bool (T, N). final_observations: what a truncated episode ended on, as
-    (t, environment, normalized observation) triples; only there does an advantage need one.
+    (t, environment, normalized observation) triples; only there does an advantage need one. memory: float32 (N, S),
+    what a recurrent policy remembered before the first step; None without memory.
     """
 
     def __init__(self, n_steps: int, num_envs: int, observation_size: int) -> None:
@@ -25,6 +26,7 @@ class RolloutBuffer:
         self.truncated = np.zeros((n_steps, num_envs), dtype=bool)
         self.actions: Array | None = None
         self.noise: Array | None = None
+        self.memory: Array | None = None
         self.final_observations: list[tuple[int, int, Array]] = []
         self.position = n_steps
 
@@ -32,8 +34,9 @@ class RolloutBuffer:
     def full(self) -> bool:
         return self.position == self.n_steps
 
-    def start(self, noise: Array) -> None:
+    def start(self, noise: Array, memory: Array | None = None) -> None:
         """Begin a rollout on the observations that the last one ended with."""
+        self.memory = memory
         self.observations[0] = self.observations[self.position]
         self.noise = noise
         self.final_observations = []
@@ -63,6 +66,7 @@ class RolloutBuffer:
             "truncated": torch.from_numpy(self.truncated[:t].copy()),
             "actions": None if self.full or self.actions is None else torch.from_numpy(self.actions[:t].copy()),
             "noise": None if self.full or self.noise is None else torch.from_numpy(self.noise.copy()),
+            "memory": None if self.full or self.memory is None else torch.from_numpy(self.memory.copy()),
             "final_observations": [(s, i, torch.from_numpy(obs.copy())) for s, i, obs in self.final_observations],
         }
 
@@ -78,6 +82,7 @@ class RolloutBuffer:
         self.terminated[:t] = state["terminated"].numpy()
         self.truncated[:t] = state["truncated"].numpy()
         self.noise = state["noise"].numpy()
+        self.memory = None if state["memory"] is None else state["memory"].numpy()
         self.final_observations = [(s, i, obs.numpy()) for s, i, obs in state["final_observations"]]
         if state["actions"] is not None:
             actions = state["actions"].numpy()

@@ -21,10 +21,11 @@ class ActorCritic(nn.Module):
         *,
         hidden_sizes: Sequence[int],
         activation: Activation,
+        squash_actions: bool = False,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.distribution = distribution_for(action_space)
+        self.distribution = distribution_for(action_space, squash=squash_actions)
         inner = (observation_size, *hidden_sizes)
         outputs = self.distribution.num_parameters
         self.actor = build_mlp((*inner, outputs), activation=activation, output_gain=0.01, generator=generator)

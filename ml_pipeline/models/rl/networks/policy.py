@@ -9,17 +9,26 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.core.action_mask import check_masks
 from ml_pipeline.models.rl.core.normalization import ObservationNormalizer
+from ml_pipeline.models.rl.core.observation_layout import observation_layout
 from ml_pipeline.models.rl.core.seeding import random_generator
 from ml_pipeline.models.rl.core.spaces import action_fitter, observation_encoder
+from ml_pipeline.models.rl.networks.acting import ActingMemory, TorchActor
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
+from ml_pipeline.models.rl.networks.memory import MemoryKind
 from ml_pipeline.models.rl.networks.mlp import Activation, NumpyMlp
 
 Array = np.ndarray
 
 
 class Policy:
-    """How to act; what learning changes in it is `network` (torch) and `normalizer` (running statistics)."""
+    """How to act; what learning changes in it is `network` (torch) and `normalizer` (running statistics).
+
+    The network is an `ActorCritic`, two perceptrons, wherever that will do, and a `GeneralActorCritic` elsewhere.
+    """
 
     def __init__(
         self,
@@ -29,6 +38,10 @@ class Policy:
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         normalize_obs: bool = True,
+        squash_actions: bool = False,
+        share_layers: bool = False,
+        memory: MemoryKind | None = None,
+        memory_size: int = 64,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -36,18 +49,57 @@ class Policy:
         self.observation_space = observation_space
         self.action_space = action_space
         self.encode, self.observation_size = observation_encoder(observation_space)
-        self.fit_actions = action_fitter(action_space)
-        self.normalizer = ObservationNormalizer(self.observation_size) if normalize_obs else None
-        generator = torch.Generator().manual_seed(int(random_generator(seed, "weights").integers(2**62)))
-        self.network = ActorCritic(
-            self.observation_size,
-            action_space,
-            hidden_sizes=hidden_sizes,
-            activation=activation,
-            generator=generator,
-        ).to(device)
+        self.fit_actions = action_fitter(action_space, squash=squash_actions)
+        self.layout = layout = observation_layout(observation_space)
+        columns = None if layout.is_plain else layout.numbers
+        self.normalizer = ObservationNormalizer(self.observation_size, columns=columns) if normalize_obs else None
         self.device = torch.device(device)
-        self._actor = NumpyMlp(self.network.actor)
+        self._body = body = Body(hidden_sizes, activation, share_layers, memory, memory_size)
+        self._squash_actions = squash_actions
+        generator = torch.Generator().manual_seed(int(random_generator(seed, "weights").integers(2**62)))
+        self.network: ActorCritic | GeneralActorCritic
+        self._actor: NumpyMlp | TorchActor
+        if layout.is_plain and not share_layers and memory is None:
+            self.network = ActorCritic(
+                self.observation_size,
+                action_space,
+                hidden_sizes=hidden_sizes,
+                activation=activation,
+                squash_actions=squash_actions,
+                generator=generator,
+            ).to(device)
+            self._actor = NumpyMlp(self.network.actor)
+        else:
+            self.network = GeneralActorCritic(
+                layout, action_space, body, squash_actions=squash_actions, generator=generator
+            ).to(device)
+            self._actor = TorchActor(self.network)
+        self.act = Acting(self)
+
+    @classmethod
+    def of_config(
+        cls,
+        config: PPOConfig,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> "Policy":
+        """A new policy of the kind that a configuration asks for."""
+        return cls(
+            observation_space,
+            action_space,
+            hidden_sizes=config.hidden_sizes,
+            activation=config.activation,
+            normalize_obs=config.normalize_obs,
+            squash_actions=config.squash_actions,
+            share_layers=config.share_layers,
+            memory=None if config.memory == "none" else config.memory,
+            memory_size=config.memory_size,
+            seed=seed,
+            device=device,
+        )
 
     @property
     def distribution(self) -> Any:
@@ -56,6 +108,12 @@ class Policy:
     def refresh(self) -> None:
         """Let `act` and `choose` see weights that have just changed or moved."""
         self._actor.refresh()
+
+    def new_memory(self, num_envs: int) -> ActingMemory | None:
+        """What `choose` needs to act in `num_envs` environments whose episodes begin; None without memory."""
+        if isinstance(self.network, GeneralActorCritic) and self.network.state_size:
+            return ActingMemory(self.network, num_envs)
+        return None
 
     def encode_one(self, observation: Any) -> Array:
         """A single observation as float32 (1, D)."""
@@ -66,18 +124,21 @@ class Policy:
         """Encoded observations, float32 (N, D), as the network wants them, float32 (N, D)."""
         return encoded if self.normalizer is None else self.normalizer(encoded)
 
-    def choose(self, normalized: Array, noise: Array) -> Array:
-        """Sampled actions (N, ...) of the distribution, for float32 (N, D) and this noise."""
-        return self.distribution.sample(self._actor(normalized), noise)
+    def choose(self, normalized: Array, noise: Array, memory: ActingMemory | None = None) -> Array:
+        """Sampled actions (N, ...) of the distribution, for float32 (N, D) and this noise.
 
-    def act(self, observation: Any, *, generator: np.random.Generator | None = None) -> Any:
-        """The action for one observation: the likeliest, or sampled where a generator is given."""
-        parameters = self._actor(self.normalize(self.encode_one(observation)))
-        if generator is None:
-            chosen = self.distribution.mode(parameters)
-        else:
-            chosen = self.distribution.sample(parameters, self.distribution.draw_noise(generator, (1,)))
-        return next(iter(iterate(batch_space(self.action_space, 1), self.fit_actions(chosen))))
+        Raises UserError where a mask allows none.
+        """
+        return self.distribution.sample(self._parameters(normalized, memory), noise)
+
+    def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
+        """The same without chance."""
+        return self.distribution.mode(self._parameters(normalized, memory))
+
+    def _parameters(self, normalized: Array, memory: ActingMemory | None) -> Array:
+        if self.layout.mask is not None:
+            check_masks(normalized[:, self.layout.mask], self.action_space)
+        return (self._actor if memory is None else memory)(normalized)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, normalization, and what they fit, which `load_state_dict` compares; a copy, not views."""
@@ -99,14 +160,46 @@ class Policy:
         self.refresh()
 
     def _fits(self) -> dict[str, str]:
-        hidden = [layer.out_features for layer in self.network.actor if isinstance(layer, torch.nn.Linear)][:-1]
+        body = self._body
         return {
             "observation space": _describe(self.observation_space),
             "action space": _describe(self.action_space),
-            "hidden sizes": str(hidden),
-            "activation": next((type(m).__name__ for m in self.network.actor if not list(m.parameters())), "none"),
-            "observation normalization": "on" if self.normalizer is not None else "off",
+            "hidden sizes": str(list(body.hidden_sizes)),
+            "activation": body.activation,
+            "observation normalization": _on_or_off(self.normalizer is not None),
+            "squashing of actions": _on_or_off(self._squash_actions),
+            "sharing of layers": _on_or_off(body.share_layers),
+            "memory": "none" if body.memory is None else f"{body.memory} of {body.memory_size}",
         }
+
+
+class Acting:
+    """Acting in a single environment, observation by observation: the likeliest action, or one that is drawn.
+
+    A recurrent policy remembers from call to call; `begin_episode` lets it forget.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        """Forget what was."""
+        self._memory = self._policy.new_memory(1)
+
+    def __call__(self, observation: Any, *, generator: np.random.Generator | None = None) -> Any:
+        """The action for one observation: the likeliest, or sampled where a generator is given."""
+        policy = self._policy
+        normalized = policy.normalize(policy.encode_one(observation))
+        if generator is None:
+            chosen = policy.choose_likeliest(normalized, self._memory)
+        else:
+            chosen = policy.choose(normalized, policy.distribution.draw_noise(generator, (1,)), self._memory)
+        return next(iter(iterate(batch_space(policy.action_space, 1), policy.fit_actions(chosen))))
+
+
+def _on_or_off(value: bool) -> str:
+    return "on" if value else "off"
 
 
 def _describe(space: spaces.Space) -> str:

@@ -101,7 +101,7 @@ def pair(kind, **settings):
     policy.refresh()
     collector = RolloutCollector(envs, policy, config, seed=SEED)
     their_actions = iter(theirs.rollout_buffer.actions)
-    policy.choose = lambda normalized, noise: as_ours(kind, next(their_actions))
+    policy.choose = lambda normalized, noise, memory: as_ours(kind, next(their_actions))
     assert collector.collect(should_stop=lambda: False)
     return Pair(kind, theirs, policy, collector, config)
 
@@ -141,7 +141,7 @@ def move_weights(their_policy, *, by):
 
 
 def estimates_of(p):
-    return estimate(p.collector.buffer, p.policy.network, gamma=p.config.gamma, gae_lambda=p.config.gae_lambda)
+    return estimate(p.collector.buffer, p.policy, gamma=p.config.gamma, gae_lambda=p.config.gae_lambda)
 
 
 def by_step(array):

@@ -28,7 +28,7 @@ def test_truncation_bootstraps_from_final_obs():
         buffer.store(rng.integers(2, size=NUM_ENVS), rng.normal(size=NUM_ENVS), terminated, truncated, next_obs)
         if t == 2:
             buffer.final_observations.append((2, 1, final))
-    batch, explained = estimate(buffer, policy.network, gamma=0.9, gae_lambda=0.8)
+    batch, explained = estimate(buffer, policy, gamma=0.9, gae_lambda=0.8)
 
     def value(observation):
         with torch.no_grad():

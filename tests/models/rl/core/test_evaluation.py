@@ -30,6 +30,22 @@ def test_episode_k_is_reset_with_seed_plus_k_and_returns_are_summed():
     assert result.std_return == np.std([4, 6, 8])
 
 
+def test_an_actor_that_remembers_is_told_where_episodes_begin():
+    class Actor:
+        log = ""
+
+        def begin_episode(self):
+            self.log += "begin "
+
+        def __call__(self, observation):
+            self.log += "act "
+            return 0
+
+    actor = Actor()
+    evaluate(Countdown(), actor, n_episodes=2, seed=0)
+    assert actor.log == "begin act begin act act "
+
+
 def test_the_policy_sees_what_the_environment_gave():
     seen = []
     evaluate(Countdown(), lambda obs: seen.append(float(obs[0])) or 0, n_episodes=1, seed=2)

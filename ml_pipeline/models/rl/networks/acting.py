@@ -1,0 +1,47 @@
+"""Acting with a `GeneralActorCritic`: by torch, and with memory where it has one. N environments, S state size."""
+
+import numpy as np
+import torch
+
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.memory import Sequences
+
+Array = np.ndarray
+
+
+class TorchActor:
+    """The actor alone, from and to NumPy."""
+
+    def __init__(self, network: GeneralActorCritic) -> None:
+        self._network = network
+
+    def refresh(self) -> None:
+        """Nothing to do: it reads the weights where they are."""
+
+    @torch.inference_mode()
+    def __call__(self, observations: Array) -> Array:
+        """Float32 (N, D) to the distribution's parameters, float32 (N, P)."""
+        device = next(self._network.parameters()).device
+        return self._network.parameters_of(torch.from_numpy(observations).to(device)).cpu().numpy()
+
+
+class ActingMemory:
+    """What a recurrent policy remembers of N environments while it acts: `state`, float32 (N, S), 0 at first."""
+
+    def __init__(self, network: GeneralActorCritic, num_envs: int) -> None:
+        self._network = network
+        self.state = np.zeros((num_envs, network.state_size), dtype=np.float32)
+
+    @torch.inference_mode()
+    def __call__(self, observations: Array) -> Array:
+        """Float32 (N, D) to the distribution's parameters, float32 (N, P); from now on these are remembered."""
+        device = next(self._network.parameters()).device
+        starts = torch.zeros(1, len(observations), dtype=torch.bool, device=device)
+        sequences = Sequences(starts, torch.from_numpy(self.state).to(device))
+        parameters, _, states = self._network.over_sequences(torch.from_numpy(observations).to(device), sequences)
+        self.state = states[0].cpu().numpy()
+        return parameters.cpu().numpy()
+
+    def forget(self, done: Array) -> None:
+        """Forget the environments whose episode is over; done: bool (N,)."""
+        self.state = np.where(done[:, None], np.float32(0.0), self.state)

@@ -1,0 +1,151 @@
+"""Actor and critic of every kind that is not two plain perceptrons: images, shared layers, memory, masks of actions.
+
+B samples, D observation size, P parameters of the distribution; T steps, M sequences, S state size.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from ml_pipeline.models.rl.core.observation_layout import ObservationLayout
+from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
+from ml_pipeline.models.rl.networks.distribution_choice import distribution_for
+from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES, ImageEncoder
+from ml_pipeline.models.rl.networks.memory import Memory, MemoryKind, Sequences
+from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, Activation, build_mlp
+
+_FORBIDDEN = -1e8
+"""The logit of a forbidden choice: its probability is 0, and so is its part of the entropy."""
+
+
+class Body(NamedTuple):
+    """What a network consists of between observations and heads."""
+
+    hidden_sizes: Sequence[int]
+    activation: Activation
+    share_layers: bool = False
+    memory: MemoryKind | None = None
+    memory_size: int = 64
+
+
+class GeneralActorCritic(nn.Module):
+    """Observations, float32 (B, D), to the parameters of a distribution over actions, (B, P), and values, (B,).
+
+    Images go through convolutions; with them stand the numbers; then comes the memory, if there is one, and the hidden
+    layers. Actor and critic have all of this each for itself, or together with `share_layers`. Its gradients are
+    autograd's.
+    """
+
+    def __init__(
+        self,
+        layout: ObservationLayout,
+        action_space: spaces.Space,
+        body: Body,
+        *,
+        squash_actions: bool,
+        generator: torch.Generator,
+    ) -> None:
+        """Raises UnsupportedSpace where the observation's mask of actions does not fit them."""
+        super().__init__()
+        self.distribution = distribution_for(action_space, squash=squash_actions)
+        self._mask = layout.mask
+        if layout.mask is not None:
+            _check_mask(layout.mask, action_space)
+        self._towers = [_Tower(layout, body, generator) for _ in range(1 if body.share_layers else 2)]
+        self.towers = nn.ModuleList(self._towers)
+        width = body.hidden_sizes[-1]
+        self.actor_head = build_mlp(
+            (width, self.distribution.num_parameters), activation=body.activation, output_gain=0.01, generator=generator
+        )
+        self.critic_head = build_mlp((width, 1), activation=body.activation, output_gain=1.0, generator=generator)
+        self.state_size = sum(tower.state_size for tower in self._towers)
+
+    def parameter_order(self) -> list[Tensor]:
+        """All parameters, in any order."""
+        return list(self.parameters())
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Without memory; raises where there is one."""
+        assert self.state_size == 0
+        tops = [tower(observations) for tower in self._towers]
+        return self._heads(observations, tops)
+
+    def parameters_of(self, observations: Tensor) -> Tensor:
+        """The first half of `forward`, without the critic."""
+        return self._allowed(observations, self.actor_head(self._towers[0](observations)))
+
+    def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
+        """Float (T * M, D), one step after another, to parameters (T * M, P), values (T * M,), states (T, M, S)."""
+        parts = sequences.state.split([tower.state_size for tower in self._towers], dim=1)
+        remembered = [
+            tower.over_sequences(observations, Sequences(sequences.starts, part))
+            for tower, part in zip(self._towers, parts, strict=True)
+        ]
+        tops, states = zip(*remembered, strict=True)
+        return *self._heads(observations, tops), torch.cat(states, dim=2)
+
+    def _heads(self, observations: Tensor, tops: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return self._allowed(observations, self.actor_head(tops[0])), self.critic_head(tops[-1]).squeeze(1)
+
+    def _allowed(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        if self._mask is None:
+            return parameters
+        return torch.where(observations[:, self._mask] > 0.5, parameters, _FORBIDDEN)
+
+
+class _Tower(nn.Module):
+    """Everything below a head."""
+
+    _numbers: Tensor
+
+    def __init__(self, layout: ObservationLayout, body: Body, generator: torch.Generator) -> None:
+        super().__init__()
+        self._images = layout.images
+        self.register_buffer("_numbers", torch.from_numpy(layout.numbers), persistent=False)
+        self.encoders = nn.ModuleList(
+            [ImageEncoder(im.shape, channels_last=im.channels_last, generator=generator) for im in layout.images]
+        )
+        width = len(layout.numbers) + N_FEATURES * len(layout.images)
+        self.memory = None
+        if body.memory is not None:
+            self.memory = Memory(width, body.memory_size, kind=body.memory, generator=generator)
+            width = body.memory_size
+        sizes = (width, *body.hidden_sizes)
+        hidden = build_mlp(sizes, activation=body.activation, output_gain=np.sqrt(2.0), generator=generator)
+        self.hidden = nn.Sequential(*hidden, ACTIVATIONS[body.activation]())
+        self.state_size = 0 if self.memory is None else self.memory.state_size
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.hidden(self._features(observations))
+
+    def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        assert self.memory is not None
+        features = self._features(observations).unflatten(0, sequences.starts.shape)  # (T, M, ...)
+        outputs, states = self.memory(features, sequences)
+        return self.hidden(outputs.flatten(0, 1)), states
+
+    def _features(self, observations: Tensor) -> Tensor:
+        of_images = [
+            encoder(observations[:, image.columns]) for encoder, image in zip(self.encoders, self._images, strict=True)
+        ]
+        return torch.cat([observations[:, self._numbers], *of_images], dim=1)
+
+
+def _check_mask(mask: slice, action_space: spaces.Space) -> None:
+    if isinstance(action_space, spaces.Discrete):
+        expected = int(action_space.n)
+    elif isinstance(action_space, spaces.MultiDiscrete):
+        expected = int(action_space.nvec.sum())
+    else:
+        raise UnsupportedSpace(
+            f"Only Discrete and MultiDiscrete actions can be masked, but the action space is {action_space}."
+        )
+    size = mask.stop - mask.start
+    if size != expected:
+        raise UnsupportedSpace(
+            f"The mask of actions must have one entry a choice, {expected} for {action_space}, but has {size}."
+        )

@@ -1,0 +1,151 @@
+"""What goes into which head, and how far a gradient reaches."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.observation_layout import observation_layout
+from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
+from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
+from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.networks.policy import Policy
+
+VECTOR = spaces.Box(-1, 1, (2,))
+N_STEPS, N_SEQUENCES = 6, 3
+
+
+def network_for(space=VECTOR, action_space=None, **body):
+    generator = torch.Generator().manual_seed(0)
+    body = Body(hidden_sizes=(8,), activation="tanh", **body)
+    layout = observation_layout(space)
+    actions = action_space or spaces.Discrete(3)
+    network = GeneralActorCritic(layout, actions, body, squash_actions=False, generator=generator)
+    with torch.no_grad():  # the first policy is nearly the same everywhere; let it be one that has learned
+        network.actor_head[-1].weight *= 100.0
+    return network
+
+
+def random_sequences(network, *, starting_in=None):
+    generator = torch.Generator().manual_seed(1)
+    observations = torch.randn(N_STEPS * N_SEQUENCES, 2, generator=generator, requires_grad=True)
+    starts = torch.zeros(N_STEPS, N_SEQUENCES, dtype=torch.bool)
+    if starting_in is not None:
+        starts[starting_in] = True
+    state = torch.randn(N_SEQUENCES, network.state_size, generator=generator, requires_grad=True)
+    return observations, Sequences(starts, state)
+
+
+@pytest.mark.parametrize("share_layers", [False, True])
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_no_gradient_reaches_back_over_the_start_of_an_episode(memory, share_layers):
+    network = network_for(memory=memory, memory_size=4, share_layers=share_layers)
+    for starting_in, reaches in ((3, False), (None, True)):
+        observations, sequences = random_sequences(network, starting_in=starting_in)
+        parameters, values, _ = network.over_sequences(observations, sequences)
+        after = slice(3 * N_SEQUENCES, None)
+        (parameters[after].sum() + values[after].sum()).backward()
+        before = observations.grad[: 3 * N_SEQUENCES]
+        assert observations.grad[after].abs().min() > 0
+        assert (before.abs().min() > 0) == reaches
+        assert before.any() == reaches
+        assert sequences.state.grad.any() == reaches
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_a_sequence_in_pieces_is_the_sequence_as_a_whole(memory):
+    network = network_for(memory=memory, memory_size=4)
+    observations, sequences = random_sequences(network, starting_in=2)
+    *expected, states = network.over_sequences(observations, sequences)
+    found, state = [], sequences.state
+    for t in range(N_STEPS):
+        rows = slice(t * N_SEQUENCES, (t + 1) * N_SEQUENCES)
+        *outputs, after = network.over_sequences(observations[rows], Sequences(sequences.starts[t : t + 1], state))
+        found.append(outputs)
+        state = after[0]
+        torch.testing.assert_close(state, states[t])
+    for whole, pieces in zip(expected, zip(*found, strict=True), strict=True):
+        torch.testing.assert_close(torch.cat(pieces), whole)
+
+
+def test_shared_layers_learn_from_both_heads_and_separate_ones_from_their_own():
+    for share_layers in (False, True):
+        network = network_for(share_layers=share_layers)
+        _, values = network(torch.ones(1, 2))
+        values.sum().backward()
+        reached = any(weight.grad is not None and weight.grad.any() for weight in network.towers[0].parameters())
+        assert reached == share_layers
+        assert len(network.towers) == (1 if share_layers else 2)
+
+
+def test_forbidden_choices_have_no_probability_no_entropy_and_no_gradient():
+    space = spaces.Dict(action_mask=spaces.MultiBinary(3), x=VECTOR)
+    network = network_for(space)
+    observations = torch.tensor([[1.0, 0.0, 1.0, 0.3, -0.2], [0.0, 1.0, 0.0, 0.3, -0.2]])
+    parameters, _ = network(observations)
+    free, _ = network(torch.tensor([[1.0, 1.0, 1.0, 0.3, -0.2]]))
+    log_probs, entropies = network.distribution.log_probs_and_entropies(parameters, torch.tensor([2, 1]))
+    two = torch.distributions.Categorical(logits=free[:, [0, 2]])
+    torch.testing.assert_close(log_probs, torch.stack([two.log_prob(torch.tensor(1))[0], torch.tensor(0.0)]))
+    torch.testing.assert_close(entropies, torch.stack([two.entropy()[0], torch.tensor(0.0)]))
+    log_probs.sum().backward()
+    assert not network.actor_head[-1].bias.grad[1].any()
+
+
+def test_a_mask_is_no_feature_and_is_not_normalized():
+    space = spaces.Dict(action_mask=spaces.MultiBinary(3), x=VECTOR)
+    policy = Policy(space, spaces.Discrete(3), hidden_sizes=(8,))
+    rows = np.array([[1, 0, 1, 0.5, -1.0], [1, 1, 0, -0.5, 1.0]], np.float32)
+    policy.normalizer.update(rows)
+    np.testing.assert_array_equal(policy.normalize(rows)[:, :3], rows[:, :3])
+    np.testing.assert_allclose(policy.normalize(rows)[:, 3:], [[1, -1], [-1, 1]], atol=1e-5)
+    _, values = policy.network(torch.tensor([[1.0, 0, 1, 0.5, -1], [0, 1, 0, 0.5, -1]]))
+    assert values[0] == values[1]
+
+
+def test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything():
+    space = spaces.Dict(action_mask=spaces.MultiBinary(5), x=VECTOR)
+    policy = Policy(space, spaces.MultiDiscrete([2, 3]), hidden_sizes=(8,))
+    generator = np.random.default_rng(0)
+    seen = set()
+    for _ in range(50):
+        mask = np.array([1, 0, 0, 1, 1], np.int8)
+        seen.add(tuple(policy.act({"x": VECTOR.sample(), "action_mask": mask}, generator=generator).tolist()))
+    assert seen == {(0, 1), (0, 2)}
+    with pytest.raises(UserError, match="forbids every choice of part 0"):
+        policy.act({"x": VECTOR.sample(), "action_mask": np.array([0, 0, 1, 1, 1], np.int8)})
+
+
+@pytest.mark.parametrize(
+    ("action_space", "sentence"),
+    [
+        (spaces.Box(-1, 1, (3,)), "Only Discrete and MultiDiscrete actions can be masked"),
+        (spaces.Discrete(4), r"one entry a choice, 4 for Discrete\(4\), but has 3"),
+    ],
+)
+def test_a_mask_that_does_not_fit_the_actions_is_named(action_space, sentence):
+    with pytest.raises(UnsupportedSpace, match=sentence):
+        network_for(spaces.Dict(action_mask=spaces.MultiBinary(3), x=VECTOR), action_space)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_an_image_is_seen_the_same_wherever_its_channels_stand(channels_last):
+    shape = (40, 36, 3) if channels_last else (3, 40, 36)
+    network = network_for(spaces.Box(0, 255, shape, np.uint8), share_layers=True)
+    points = torch.randint(256, (2, 3, 40, 36), generator=torch.Generator().manual_seed(0)).float()
+    given = (points.permute(0, 2, 3, 1) if channels_last else points).reshape(2, -1)
+    encoder = network.towers[0].encoders[0]
+    expected = network.towers[0].hidden(encoder.layers(points / 255.0))
+    torch.testing.assert_close(network(given)[1], network.critic_head(expected).squeeze(1))
+
+
+def test_a_recurrent_policy_remembers_until_an_episode_begins():
+    policy = Policy(VECTOR, spaces.Box(-9, 9, (1,)), hidden_sizes=(8,), memory="gru")
+    with torch.no_grad():
+        policy.network.actor_head[-1].weight *= 100.0
+    observation = np.array([0.5, -0.5], np.float32)
+    first, second = policy.act(observation), policy.act(observation)
+    assert first != second
+    policy.act.begin_episode()
+    assert policy.act(observation) == first
