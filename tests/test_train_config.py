@@ -175,7 +175,9 @@ def test_every_setting_can_be_given_as_a_flag():
     for name, default in flatten(TrainConfig()).items():
         values = default if isinstance(default, list) else [default]
         words = ["none" if value is None else str(value) for value in values] or ["none"]
-        argv = [flag_of(name)] if isinstance(default, bool) else [flag_of(name), *words]
+        argv = [flag_of(name), *words]
+        if isinstance(default, bool):
+            argv = [flag_of(name) if default else f"--no-{flag_of(name).removeprefix('--')}"]
         read = read_flags(argv, TrainConfig, prog="train_ppo.py", description="")
         assert list(read) == [name]
         assert build(TrainConfig, read) == TrainConfig()

@@ -95,8 +95,8 @@ ENVIRONMENTS = (
     Mutation(
         "an explicit reset leaves the autoreset pending",
         f"{RL}/core/env_block.py",
-        "slot.needs_reset = False\n            batch.terminated",
-        "batch.terminated",
+        "slot.needs_reset = expired",
+        "slot.needs_reset = slot.needs_reset or expired",
         f"{CONTRACT}::test_explicit_reset_clears_a_pending_autoreset",
     ),
 )
@@ -167,8 +167,8 @@ UPDATE = (
     Mutation(
         "advantages are not normalized",
         f"{RL}/algorithms/ppo_update.py",
-        "if self._config.normalize_advantages:",
-        "if False:",
+        "if not config.normalize_advantages:",
+        "if True:",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
     ),
     Mutation(
@@ -243,15 +243,15 @@ UPDATE = (
     ),
     Mutation(
         "a partial last minibatch is dropped",
-        f"{RL}/algorithms/ppo_update.py",
-        "self._generator.permutation(n_samples)",
-        "self._generator.permutation(n_samples)[: n_samples // size * size]",
+        f"{RL}/algorithms/minibatches.py",
+        "generator.permutation(n_samples)",
+        "generator.permutation(n_samples)[: n_samples // size * size]",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
     ),
     Mutation(
         "every epoch in the same order",
-        f"{RL}/algorithms/ppo_update.py",
-        "self._generator.permutation(n_samples)",
+        f"{RL}/algorithms/minibatches.py",
+        "generator.permutation(n_samples)",
         "np.arange(n_samples)",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
     ),
@@ -309,4 +309,99 @@ NETWORKS = (
     ),
 )
 
-MUTATIONS = (*GAE, *ENVIRONMENTS, *NORMALIZATION, *UPDATE, *NETWORKS)
+MEMORY = (
+    Mutation(
+        "memory outlives the episode while acting",
+        f"{RL}/networks/acting.py",
+        "self.state = np.where(done[:, None], np.float32(0.0), self.state)",
+        "pass",
+        f"{TESTS}/algorithms/test_policy_kinds.py::test_the_update_sees_the_policy_that_acted[gru]",
+    ),
+    Mutation(
+        "memory outlives the episode in the update",
+        f"{RL}/networks/memory.py",
+        "torch.where(starts[:, None], torch.zeros_like(state), state)",
+        "state",
+        f"{TESTS}/networks/test_general_actor_critic.py::"
+        "test_no_gradient_reaches_back_over_the_start_of_an_episode[gru-False]",
+    ),
+    Mutation(
+        "memory is lost between two rollouts",
+        f"{RL}/algorithms/rollout.py",
+        "None if self._memory is None else self._memory.state)",
+        "None if self._memory is None else 0 * self._memory.state)",
+        f"{TESTS}/algorithms/test_policy_kinds.py::test_the_update_sees_the_policy_that_acted[gru]",
+    ),
+    Mutation(
+        "V(final_obs) knows nothing of its episode",
+        f"{RL}/algorithms/estimates.py",
+        "else states[list(steps), list(envs)]",
+        "else 0 * states[list(steps), list(envs)]",
+        f"{TESTS}/algorithms/test_policy_kinds.py::"
+        "test_the_value_of_a_final_observation_knows_the_episode_that_ended_there[gru]",
+    ),
+    Mutation(
+        "sequences are given the memory of others",
+        f"{RL}/algorithms/minibatches.py",
+        "state[chosen]",
+        "state[: len(chosen)]",
+        f"{TESTS}/algorithms/test_minibatches.py::test_sequences_stay_whole_with_their_starts_and_state",
+    ),
+    Mutation(
+        "an evaluation remembers the episode before",
+        f"{RL}/core/evaluation.py",
+        'getattr(act, "begin_episode", lambda: None)()',
+        "pass",
+        f"{TESTS}/core/test_evaluation.py::test_an_actor_that_remembers_is_told_where_episodes_begin",
+    ),
+)
+
+ACTIONS = (
+    Mutation(
+        "masks are not applied in the update",
+        f"{RL}/networks/general_actor_critic.py",
+        "return self._allowed(observations, self.actor_head(tops[0]))",
+        "return self.actor_head(tops[0])",
+        f"{TESTS}/networks/test_general_actor_critic.py::"
+        "test_forbidden_choices_have_no_probability_no_entropy_and_no_gradient",
+    ),
+    Mutation(
+        "masks are not applied in the rollout",
+        f"{RL}/networks/general_actor_critic.py",
+        "return self._allowed(observations, self.actor_head(self._towers[0](observations)))",
+        "return self.actor_head(self._towers[0](observations))",
+        f"{TESTS}/networks/test_general_actor_critic.py::"
+        "test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything",
+    ),
+    Mutation(
+        "log-probabilities of the parts are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        "return torch.stack(log_probs).mean(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        f"{TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
+    ),
+    Mutation(
+        "entropies of the parts are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).mean(dim=0)\n",
+        f"{TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
+    ),
+    Mutation(
+        "squashing without its log-determinant",
+        f"{RL}/networks/squashed_gaussian.py",
+        "return log_probs - _log_determinant(actions).sum(dim=1), entropies",
+        "return log_probs, entropies",
+        f"{TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
+    ),
+    Mutation(
+        "a forbidden last choice is taken by the largest noise",
+        f"{RL}/networks/distributions.py",
+        "np.minimum(generator.random(shape, dtype=np.float32), _BELOW_ONE)",
+        "generator.random(shape, dtype=np.float32)",
+        f"{TESTS}/networks/test_distributions.py::"
+        "test_categorical_noise_is_so_far_below_one_that_an_impossible_last_choice_is_not_taken",
+    ),
+)
+
+MUTATIONS = (*GAE, *ENVIRONMENTS, *NORMALIZATION, *UPDATE, *NETWORKS, *MEMORY, *ACTIONS)

@@ -12,5 +12,5 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.mistake)
 def test_the_place_of_the_mistake_and_its_test_are_there(mutation):
     assert (REPOSITORY / mutation.source).read_text().count(mutation.old) == 1
-    path, _, test = mutation.caught_by.partition("::")
+    path, *_, test = mutation.caught_by.split("::")
     assert f"def {test.partition('[')[0]}(" in (REPOSITORY / path).read_text()
