@@ -20,10 +20,18 @@ class PlainAccount:
     """Floats and lists: fastest for an asset or two, and everywhere at hand."""
 
     def __init__(self, tables: FillTables, terms: Terms) -> None:
+        self._terms = terms
+        self._no_spreads = [0.0] * tables[1].shape[1]
+        self.bind(tables)
+
+    def bind(self, tables: FillTables) -> None:
+        """Take the market from `tables`, which no state of an account holds."""
         self._fill_prices, spreads, self._market_closes = tables
         self._half_spreads = spreads if spreads.any() else None
-        self._terms = terms
-        self._no_spreads = [0.0] * spreads.shape[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_market = {"_fill_prices", "_half_spreads", "_market_closes"}
+        return {name: value for name, value in self.__dict__.items() if name not in of_market}
 
     def begin(self, bar: int, cash: float) -> None:
         n_assets = len(self._no_spreads)
@@ -94,7 +102,7 @@ class CompiledAccount:
     """Arrays and machine code: fastest for several assets."""
 
     def __init__(self, tables: FillTables, terms: Terms) -> None:
-        self._tables = tables
+        self.bind(tables)
         self._terms = terms
         n_assets = tables[0].shape[1]
         self._weights, self._may_trade = np.zeros(n_assets), np.zeros(n_assets, dtype=bool)
@@ -137,8 +145,12 @@ class CompiledAccount:
     def filled(self) -> list[float]:
         return self._account[2].tolist()
 
+    def bind(self, tables: FillTables) -> None:
+        """Take the market from `tables`, which no state of an account holds."""
+        self._tables = tables
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_step"}  # machine code stays here
+        return {name: value for name, value in self.__dict__.items() if name not in {"_step", "_tables"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

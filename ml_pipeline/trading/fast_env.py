@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.accounts import CompiledAccount, PlainAccount
+from ml_pipeline.trading.accounts import CompiledAccount, FillTables, PlainAccount
 from ml_pipeline.trading.actions import ActionReader
 from ml_pipeline.trading.compiled import can_compile
 from ml_pipeline.trading.execution import PLAIN_OPS, RUIN_FRACTION
@@ -58,19 +58,30 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self.reward = reward or LogReturn()
         n_assets = len(market.symbols)
         self._row_size = market.features.shape[1]
-        self._features = market.features.reshape(-1)
         self._observation_size = window * self._row_size + n_assets
         self.observation_space = spaces.Box(-market.clip, market.clip, (self._observation_size,), np.float32)
         self._actions = ActionReader(rules, market.symbols)
         self.action_space = self._actions.space
 
-        self._fill_prices, self._half_spreads, fillable = market.fill_tables(rules.fill_at)
-        self._fillable = None if fillable.all() else fillable
         self._always = [True] * n_assets
-        self._account = self._account_class(engine, n_assets)(
-            (self._fill_prices, self._half_spreads, market.close), rules.terms(market.periods_per_year)
-        )
+        tables = self._bind_market()
+        self._account = self._account_class(engine, n_assets)(tables, rules.terms(market.periods_per_year))
         self._begin(window - 1)
+
+    def _bind_market(self) -> FillTables:
+        """Take from the market what steps read; a state of the environment is without it, however large it is."""
+        self._features = self.market.features.reshape(-1)
+        self._fill_prices, self._half_spreads, fillable = self.market.fill_tables(self.rules.fill_at)
+        self._fillable = None if fillable.all() else fillable
+        return self._fill_prices, self._half_spreads, self.market.close
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_market = {"_features", "_fill_prices", "_half_spreads", "_fillable"}
+        return {name: value for name, value in self.__dict__.items() if name not in of_market}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._account.bind(self._bind_market())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

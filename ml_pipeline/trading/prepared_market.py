@@ -1,15 +1,25 @@
 """A market made ready for environments: prices and scaled features, computed once and shared by all of them."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.features import FeatureTable
+from ml_pipeline.trading.map_folders import map_folder
 from ml_pipeline.trading.market_data import FloatArray, MarketData
 from ml_pipeline.trading.rules import FillAt
 from ml_pipeline.trading.scaling import FeatureScaler
+
+
+class _MappedFile(NamedTuple):
+    path: str
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    """Whether it is a whole file, and not a view of a part of one."""
+    return isinstance(array, np.memmap) and array.base is not None and not isinstance(array.base, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +55,32 @@ class PreparedMarket:
         rows = slice(start, stop)
         arrays: dict[str, Any] = {name: array[rows].copy() for name, array in self._arrays().items()}
         return replace(self, **arrays)
+
+    def mapped(self) -> "PreparedMarket":
+        """The same market in files that processes map into memory, so that the machine holds it once.
+
+        The files go with the process that made them; those of a process that was killed go when the next one maps.
+        """
+        folder = map_folder()
+        arrays: dict[str, Any] = {}
+        for name, array in self._arrays().items():
+            np.save(folder / f"{name}.npy", array)
+            arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
+        return replace(self, **arrays)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays().values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Mapped arrays by the names of their files, others as they are."""
+        mapped = {name: _MappedFile(array.filename) for name, array in self._arrays().items() if _is_mapped(array)}
+        return {**self.__dict__, **mapped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            array = np.load(value.path, mmap_mode="r") if isinstance(value, _MappedFile) else value
+            object.__setattr__(self, name, array)
 
     def assets(self, columns: NDArray[np.int64]) -> "PreparedMarket":
         """The market of these assets alone; the features stay as they are."""

@@ -4,16 +4,14 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ml_pipeline.trading.ledger import Ledger, symbols_of
 from ml_pipeline.trading.market_calendar import Calendar
 from ml_pipeline.trading.market_data import FloatArray
 from ml_pipeline.trading.metrics import drawdown_fraction, summarize
+from ml_pipeline.trading.pictures import plain
 from ml_pipeline.trading.rules import TradingRules
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _AGENT, _HOLD, _RANDOM = "#0b5fff", "#e07b00", "#8a8f98"
 
@@ -181,17 +179,10 @@ def _draw(path: Path, evaluation: Evaluation) -> None:
     below.xaxis.set_major_locator(locator)
     below.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     for axes in (above, below):
-        _plain(axes)
+        plain(axes)
     figure.savefig(path)
 
 
 def _spans_much(curves: list[FloatArray]) -> bool:
     lowest, highest = min(float(c.min()) for c in curves), max(float(c.max()) for c in curves)
     return lowest > 0 and highest / lowest > 5
-
-
-def _plain(axes: "Axes") -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#d9dce1", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.01)

@@ -1,7 +1,7 @@
 """The trading environment to judge with: the accounts of `FastTradingEnv`, and the whole ledger besides."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,13 @@ class StatefulTradingEnv(FastTradingEnv):
     limit_counts: how often each did since the reset.
     """
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # Gymnasium's class attribute
     _account: WatchedAccount
+
+    def __init__(self, *args: Any, render_mode: Literal["rgb_array"] | None = None, **settings: Any) -> None:
+        """As `FastTradingEnv`; with render_mode "rgb_array", `render` gives a picture of the run so far."""
+        super().__init__(*args, **settings)
+        self.render_mode = render_mode
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -58,6 +64,14 @@ class StatefulTradingEnv(FastTradingEnv):
             if self.market.half_spread is not None:
                 table[f"half_spread_{symbol}"] = spreads[:, i]
         return table
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """uint8 (height, width, 3): closes, positions and equity since the reset; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        from ml_pipeline.trading.pictures import run_picture
+
+        return run_picture(self.ledger())
 
     @property
     def trades(self) -> list[Trade]:

@@ -26,6 +26,9 @@ from ml_pipeline.trading.splits import Split, chronological_split, whole
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 from ml_pipeline.trading.synthetic import synthetic_market
 
+# A market of more bytes than this is mapped by the workers, and not sent to each.
+_WORTH_MAPPING = 4_000_000
+
 
 class TradingTask:
     """Loads the market, splits it by time, and scales its features by the training split alone.
@@ -64,9 +67,10 @@ class TradingTask:
         Raises UserError where a feature sees ahead; see `leaks`.
         """
         refuse_leaks(self.market, self.config.features, self._features)
+        market = self.bars_of("train")
         make = partial(
             FastTradingEnv,
-            self._bars_of(self.split("train")),
+            market.mapped() if market.n_bytes > _WORTH_MAPPING else market,
             self.rules,
             window=self.config.window,
             episode_length=self.config.episode_length,
@@ -78,7 +82,7 @@ class TradingTask:
         """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
         refuse_leaks(self.market, self.config.features, self._features)
         return BatchedTradingEnv(
-            self._bars_of(self.split("train")),
+            self.bars_of("train"),
             n,
             self.rules,
             window=self.config.window,
@@ -89,7 +93,7 @@ class TradingTask:
 
     def evaluation_env(self, split: str = "test") -> StatefulTradingEnv:
         """One pass through the "train", "validation" or "test" split, or through "all" bars."""
-        return StatefulTradingEnv(self._bars_of(self.split(split)), self.rules, window=self.config.window)
+        return StatefulTradingEnv(self.bars_of(split), self.rules, window=self.config.window)
 
     def score(self, act: Act) -> float:
         """ln(V_end / V_start) of a pass through the validation split: what the best policy is chosen by."""
@@ -138,8 +142,9 @@ class TradingTask:
             source=self.market.source,
         )
 
-    def _bars_of(self, split: Split) -> PreparedMarket:
-        """The bars of a split, and before them those that its first window looks back on."""
+    def bars_of(self, name: str) -> PreparedMarket:
+        """The bars of the named split, and before them those that its first window looks back on."""
+        split = self.split(name)
         return self._prepared.bars(split.start - self.config.window + 1, split.stop)
 
     def state(self) -> dict[str, Any]:

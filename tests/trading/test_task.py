@@ -1,5 +1,9 @@
 import json
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import cloudpickle
 import numpy as np
@@ -7,6 +11,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.map_folders import map_folder
 from ml_pipeline.trading.market_data import market_from_arrays
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.synthetic import synthetic_market
@@ -148,3 +153,49 @@ def test_real_markets_are_traded_from_end_to_end(market_file, name, periods, n_a
             assert np.all(np.isfinite(observation))
             assert np.isfinite(reward)
     assert len(task.market.symbols) == n_assets
+
+
+def test_a_large_market_is_mapped_and_goes_with_its_process(monkeypatch):
+    monkeypatch.setattr("ml_pipeline.trading.task._WORTH_MAPPING", 0)
+    script = (
+        "import ml_pipeline.trading.task as t, sys\n"
+        "from ml_pipeline.trading.synthetic import synthetic_market\n"
+        "t._WORTH_MAPPING = 0\n"
+        "task = t.TradingTask(t.TradingConfig(), market=synthetic_market(n_bars=300))\n"
+        "print(task.train_env_fns(1)[0]().market.close.filename)\n"
+    )
+    path = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    assert path.endswith("close.npy")
+    assert not Path(path).parent.exists()
+    env = TradingTask(CONFIG, market=MARKET).train_env_fns(1)[0]()
+    plain = TradingTask(CONFIG, market=MARKET).bars_of("train")
+    twin = cloudpickle.loads(cloudpickle.dumps(env.market))
+    np.testing.assert_array_equal(twin.features, plain.features)
+    assert isinstance(twin.features, np.memmap)
+    assert not twin.features.flags.writeable
+    assert len(cloudpickle.dumps(env.market)) < 5_000
+    part = cloudpickle.loads(cloudpickle.dumps(env.market.assets(np.array([0]))))
+    np.testing.assert_array_equal(part.close, plain.close)
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    left, mine = tmp_path / f"ml-pipeline-market-{process.pid}-x", tmp_path / "ml-pipeline-market-1-x"
+    left.mkdir()
+    mine.mkdir()
+    folder = map_folder()
+    assert not left.exists()
+    assert mine.exists()
+    assert folder.is_dir()
+
+
+def test_the_state_of_an_environment_is_small_and_whole():
+    env = TradingTask(CONFIG, market=synthetic_market(n_bars=3000)).train_env_fns(1)[0]()
+    env.reset(seed=0)
+    env.step(2)
+    state = pickle.dumps({name: value for name, value in env.__getstate__().items() if name != "market"})
+    assert len(state) < 20_000
+    twin = cloudpickle.loads(cloudpickle.dumps(env))
+    np.testing.assert_array_equal(twin.step(0)[0], env.step(0)[0])

@@ -1,0 +1,49 @@
+import gymnasium
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.gym_ids import make_env, register_ids
+from ml_pipeline.trading.synthetic import synthetic_market
+
+register_ids()
+
+
+@pytest.fixture(scope="module")
+def market():
+    return synthetic_market(n_bars=300)
+
+
+@pytest.mark.filterwarnings("ignore:.*render.*")
+@pytest.mark.parametrize("name", ["TradingEnv-v1", "FastTradingEnv-v1", "StatefulTradingEnv-v1"])
+def test_every_id_passes_gymnasiums_check(market, name):
+    env = gymnasium.make(name, market=market, window=2, episode_length=50)
+    check_env(env.unwrapped, skip_render_check=name == "FastTradingEnv-v1")
+    env.close()
+
+
+def test_a_path_and_a_frame_are_markets(tmp_path):
+    frame = pl.DataFrame({"time": np.arange(300), "close": np.linspace(1, 2, 300)})
+    frame = frame.with_columns(pl.from_epoch(frame["time"], time_unit="d"))
+    frame.write_csv(tmp_path / "prices.csv")
+    for market in (frame, tmp_path / "prices.csv", str(tmp_path / "prices.csv"), None):
+        env = gymnasium.make("TradingEnv-v1", market=market, fee_bps=1, features=("rsi_14",))
+        assert env.reset(seed=0)[0].shape == (2,)
+        assert env.unwrapped.rules.fee_bps == 1
+
+
+def test_it_draws_the_run_so_far(market):
+    env = gymnasium.make("TradingEnv-v1", market=market, render_mode="rgb_array")
+    env.reset(seed=0)
+    first = env.render()
+    assert (first.dtype, first.shape) == (np.uint8, (480, 640, 3))
+    for _ in range(10):
+        env.step(2)
+    assert not np.array_equal(env.render(), first)
+
+
+def test_unknown_settings_are_named(market):
+    with pytest.raises(UserError, match=r'no setting "fee"\. Did you mean "fee_bps"'):
+        make_env(market, fee=3)
