@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 NUM_ENVS = 8
 WARM_UP, COUNTED = 2, 8  # iterations
@@ -25,7 +26,7 @@ WARM_UP, COUNTED = 2, 8  # iterations
 class Job:
     """Settings that every contestant trains with; 64x64 tanh, separate networks, no normalization."""
 
-    env_id: str
+    environment: str  # a name in ENVIRONMENTS
     n_steps: int
     minibatch_size: int
     n_epochs: int
@@ -34,18 +35,42 @@ class Job:
 JOBS = {
     "CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job("CartPole-v1", 256, 256, 10),
     "CartPole-v1, 8 x 256, minibatch 64, 10 epochs": Job("CartPole-v1", 256, 64, 10),
+    "FastTradingEnv, one asset, 8 x 256, minibatch 256, 10 epochs": Job("trading", 256, 256, 10),
+    "a busy step of 300 µs, 8 x 256, minibatch 256, 10 epochs": Job("busy", 256, 256, 10),
 }
 
 
-def ours(job: Job) -> Callable[[int], None]:
+def _cart_pole() -> Any:
     import gymnasium
 
+    return gymnasium.make("CartPole-v1")
+
+
+def _trading() -> Any:
+    from ml_pipeline.trading.settings import TradingConfig
+    from ml_pipeline.trading.task import TradingTask
+
+    return TradingTask(TradingConfig()).train_env_fns(1)[0]()
+
+
+def _busy() -> Any:
+    import gymnasium
+
+    from ml_pipeline.models.rl.core.probe_envs import TimedEnv
+
+    return gymnasium.wrappers.TimeLimit(TimedEnv(busy_s=300e-6), 500)
+
+
+ENVIRONMENTS: dict[str, Callable[[], Any]] = {"CartPole-v1": _cart_pole, "trading": _trading, "busy": _busy}
+
+
+def ours(job: Job) -> Callable[[int], None]:
     from ml_pipeline.config.ppo import PPOConfig
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
     from ml_pipeline.models.rl.core.vec_env import ParallelEnv
     from ml_pipeline.models.rl.networks.policy import Policy
 
-    envs = ParallelEnv([lambda: gymnasium.make(job.env_id)] * NUM_ENVS, copy=False)
+    envs = ParallelEnv([ENVIRONMENTS[job.environment]] * NUM_ENVS, copy=False)
     config = PPOConfig(
         n_steps=job.n_steps,
         minibatch_size=job.minibatch_size,
@@ -70,9 +95,8 @@ def stable_baselines3(vectorizer: str, job: Job) -> Callable[[int], None]:
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     torch.set_num_threads(1)  # faster for it than 2 at this size
-    envs = make_vec_env(
-        job.env_id, NUM_ENVS, vec_env_cls={"DummyVecEnv": DummyVecEnv, "SubprocVecEnv": SubprocVecEnv}[vectorizer]
-    )
+    vectorizers = {"DummyVecEnv": DummyVecEnv, "SubprocVecEnv": SubprocVecEnv}
+    envs = make_vec_env(ENVIRONMENTS[job.environment], NUM_ENVS, vec_env_cls=vectorizers[vectorizer])
     model = stable_baselines3.PPO(
         "MlpPolicy",
         envs,
