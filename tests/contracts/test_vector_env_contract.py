@@ -432,6 +432,16 @@ class VectorEnvContract:
         np.testing.assert_array_equal(observations, [CountingEnv().reset(seed=5 + i)[0] for i in range(3)])
         assert envs.step([0, 0, 0])[1].tolist() == [1.0, 1.0, 1.0]
 
+    def test_a_raising_reset_after_an_episode_is_not_blamed_on_an_action(self, make: Any) -> None:
+        envs = make([lambda: FaultyEnv("raise_in_reset", armed=False)] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+        envs.reset(seed=0)
+        envs.set_attr("_end", [9, 1])
+        envs.step([2, 3])
+        envs.set_attr("armed", True)
+        with pytest.raises(KeyError, match="nvironment 1 of 2.* in the reset after its episode, in step 2:") as caught:
+            envs.step([2, 3])
+        assert caught.value.action is None
+
     def test_a_raising_reset_is_told(self, make: Any) -> None:
         envs = make([lambda: FaultyEnv("raise_in_reset", armed=False)] * 3)
         envs.set_attr("armed", [False, True, False])

@@ -75,13 +75,12 @@ ENVIRONMENTS = (
     Mutation(
         "the final observation is kept after the reset",
         f"{RL}/core/env_block.py",
-        """                        self._keep_final(answer, index, observation, info)
-                        self._doing_now = "the reset after its episode"
-                        observation, info = _reset_result(slot.env.reset())
+        """                            self._keep_final(answer, index, observation, info)
+                            observation, info = self._reset_after_episode(slot)
 """,
-        """                        final = observation
-                        observation, info = _reset_result(slot.env.reset())
-                        self._keep_final(answer, index, final, info)
+        """                            final = observation
+                            observation, info = self._reset_after_episode(slot)
+                            self._keep_final(answer, index, final, info)
 """,
         f"{CONTRACT}::test_final_observation_is_copied_before_the_reset",
     ),

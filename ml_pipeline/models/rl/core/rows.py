@@ -50,7 +50,7 @@ class _ArrayRows:
     def __init__(self, array: np.ndarray, field: str) -> None:
         self._array = array
         self._shape = array.shape[1:]
-        self._dtype = array.dtype
+        self._dtype = np.dtype(array.dtype.str)  # the one object of its kind; a copied space brings copies
         self._field = field
 
     def write(self, index: int, value: Any) -> None:

@@ -1,0 +1,46 @@
+"""Rows of a batch: what is copied at once, what is converted first, and what is refused."""
+
+import copy
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
+
+from ml_pipeline.models.rl.core import rows
+from ml_pipeline.models.rl.core.rows import rows_of
+from ml_pipeline.models.rl.core.vec_errors import InvalidResultError
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+def test_a_copied_space_does_not_slow_its_rows(monkeypatch):
+    """The dtype of a copied or unpickled space is another object than NumPy's own."""
+    space = copy.deepcopy(BOX)
+    assert space.dtype is not np.dtype(np.float32)
+    array = create_empty_array(space, 2)
+    written = rows_of(space, array)
+    monkeypatch.setattr(rows._ArrayRows, "_conform", None)
+    written.write(1, np.array([3, 4], np.float32))
+    np.testing.assert_array_equal(array, [[0, 0], [3, 4]])
+
+
+@pytest.mark.parametrize("value", [[3, 4], (3.0, 4.0), np.array([3, 4], np.float16), np.array([3, 4], ">f4")])
+def test_what_fits_without_loss_is_converted(value):
+    array = np.zeros((2, 2), np.float32)
+    written = rows_of(BOX, array)
+    written.write(0, value)
+    np.testing.assert_array_equal(array, [[3, 4], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("value", "received"),
+    [
+        (np.zeros(3, np.float32), r"float32 of shape \(3,\)"),
+        (np.zeros(2), r"float64 of shape \(2,\)"),
+        ("x", "of shape"),
+    ],
+)
+def test_what_does_not_fit_is_named(value, received):
+    with pytest.raises(InvalidResultError, match=received):
+        rows_of(BOX, np.zeros((2, 2), np.float32)).write(0, value)
