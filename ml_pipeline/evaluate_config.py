@@ -33,6 +33,24 @@ class EvaluationConfig:
     eval_episodes: int | None = None
     """Episodes in an environment that is no market; none is as many as the run had."""
 
+    initial_cash: float | None = None
+    """Money at the start; none is that of training, as for the costs below."""
+
+    fee_bps: float | None = None
+    """Fee on traded value, in basis points, on buying and selling alike."""
+
+    fixed_fee: float | None = None
+    """Money that each order costs besides."""
+
+    slippage_bps: float | None = None
+    """Slippage, and half the spread where the data have no quotes, in basis points of traded value."""
+
+    borrow_bps_per_year: float | None = None
+    """What a short position pays a year for what it borrows, in basis points of its value."""
+
+    certify: bool = False
+    """Have vectorbt replay the orders, and fail where its equity differs by more than 1e-9; needs the extra certify."""
+
     output_dir: Path | None = None
     """Folder for the report; none is the checkpoint's own and, with --data, evaluation-NAME in it."""
 

@@ -18,14 +18,22 @@ PROG = "evaluate_ppo.py"
 
 
 def main(argv: list[str]) -> int:
-    """Run with these arguments; return 0, or exit with code 2 after one sentence where something cannot be used."""
+    """Run with these arguments; return 0, or 1 where another engine finds another equity.
+
+    Exits with code 2 after one sentence where something cannot be used.
+    """
     print_anything()
     with user_errors_exit(PROG):
         config = parse_evaluation(argv, prog=PROG)
 
         from ml_pipeline.evaluating import run_evaluation
+        from ml_pipeline.trading.certify import CertificationFailed
 
-        run_evaluation(config)
+        try:
+            run_evaluation(config)
+        except CertificationFailed as error:
+            print(f"{PROG}: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

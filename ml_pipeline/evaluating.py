@@ -6,6 +6,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import convert_settings
+from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.settings import build
 from ml_pipeline.evaluate_config import EvaluationConfig
 from ml_pipeline.gym_task import GymTask
@@ -14,6 +15,10 @@ from ml_pipeline.models.rl.networks.policy import Policy
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.train_config import TrainConfig
 from ml_pipeline.training import make_policy
+
+
+# Settings of the market that an evaluation may change.
+_OF_MARKET = ("initial_cash", "fee_bps", "fixed_fee", "slippage_bps", "borrow_bps_per_year")
 
 
 def run_evaluation(evaluation: EvaluationConfig) -> None:
@@ -35,20 +40,25 @@ def _judge_trading(evaluation: EvaluationConfig, config: TrainConfig, saved: dic
     if evaluation.eval_episodes is not None:
         raise UserError("--eval-episodes is for environments that are no market; a market is passed through once.")
     trading = config.trading if evaluation.data is None else replace(config.trading, data=evaluation.data, symbols=())
-    task = TradingTask.from_state(saved["task"], trading, config.run.seed)
+    changes = {name: value for name in _OF_MARKET if (value := getattr(evaluation, name)) is not None}
+    if "fee_bps" in changes:
+        changes["sell_fee_bps"] = None
+    task = TradingTask.from_state(saved["task"], replace(trading, **changes), config.run.seed)
     for notice in task.notices:
         print(notice)
     split = evaluation.split or ("test" if evaluation.data is None else "all")
     env = task.evaluation_env(split)
     policy = _restore_policy(config, env, saved)
-    return str(task.evaluate(policy.act, split, folder)["table"])
+    return str(task.evaluate(policy.act, split, folder, page=True, certify=evaluation.certify)["table"])
 
 
 def _judge_episodes(evaluation: EvaluationConfig, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
     run = config.run
     assert run.env_id is not None
-    if evaluation.data is not None or evaluation.split is not None:
-        raise UserError(f"This checkpoint is of {run.env_id}, which is no market: --data and --split say nothing here.")
+    of_market = [name for name in ("data", "split", *_OF_MARKET) if getattr(evaluation, name) is not None]
+    if of_market or evaluation.certify:
+        flag = flag_of(of_market[0]) if of_market else "--certify"
+        raise UserError(f"This checkpoint is of {run.env_id}, which is no market: {flag} says nothing here.")
     task = GymTask(run.env_id, eval_episodes=evaluation.eval_episodes or run.eval_episodes, seed=run.seed)
     env = task.evaluation_env()
     policy = _restore_policy(config, env, saved)

@@ -1,4 +1,4 @@
-"""What an agent must beat: holding the market, and guessing. Both in the agent's own environment, at its costs."""
+"""What an agent must beat: holding the market, and guessing. All in the agent's own environment, at its costs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.ledger import Ledger
+from ml_pipeline.trading.metrics import turnover
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
+
+# Rounds, and runs in each, in which random policies learn to trade as much as asked.
+_CALIBRATIONS = 3
+_CALIBRATION_RUNS = 3
 
 Act = Callable[[NDArray[np.float32]], Any]
 
@@ -34,10 +39,53 @@ def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
     return run_policy(holder, lambda _: action)
 
 
-def random_policies(env: StatefulTradingEnv, *, seed: int = 0, n_policies: int = 10) -> list[Ledger]:
-    """Ledgers of `n_policies` that draw each action evenly from the action space, seeded seed, seed + 1, ..."""
-    ledgers = []
-    for i in range(n_policies):
-        env.action_space.seed(seed + i)
-        ledgers.append(run_policy(env, lambda _: env.action_space.sample()))
-    return ledgers
+def equal_weight(env: StatefulTradingEnv) -> Ledger:
+    """Holds equal parts of all assets listed when the run begins, brought back to equal parts at every bar."""
+    rules = replace(env.rules, action_mode="target_weights", action_threshold=0.0)
+    listed = env.market.close[env.window - 1] > 0
+    holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
+    parts = np.full(int(listed.sum()), 1 / int(listed.sum()))
+    return run_policy(holder, lambda _: parts)
+
+
+def random_policies(
+    env: StatefulTradingEnv, *, seed: int = 0, n_policies: int = 10, turnover_of: Ledger | None = None
+) -> list[Ledger]:
+    """Ledgers of `n_policies` that draw actions evenly from the action space, seeded seed, seed + 1, ...
+
+    With `turnover_of`, they draw a new action so rarely, and hold in between, that on average they trade as much as
+    that ledger; where even a draw at every bar trades less, they draw at every bar.
+    """
+    rarely = 1.0
+    if turnover_of is not None:
+        wanted = turnover(turnover_of)
+        for _ in range(_CALIBRATIONS):
+            got = float(np.mean([turnover(_guess(env, seed + i, rarely)) for i in range(_CALIBRATION_RUNS)]))
+            rarely = min(1.0, rarely * wanted / got) if got > 0 else 1.0
+    return [_guess(env, seed + i, rarely) for i in range(n_policies)]
+
+
+def hold_action(env: StatefulTradingEnv) -> Any:
+    """The action that trades nothing at the start of an episode, and, in modes of changes, ever."""
+    if env.rules.action_mode in {"target_weights", "trade"}:
+        return np.zeros(len(env.market.symbols), dtype=np.float32)
+    choice = 1 if env.rules.action_mode == "buy_hold_sell" else env.rules.positions.index(0)
+    return choice if len(env.market.symbols) == 1 else np.full(len(env.market.symbols), choice)
+
+
+def _guess(env: StatefulTradingEnv, seed: int, probability: float) -> Ledger:
+    """A run that draws an action with `probability` at each bar, and else keeps what it has."""
+    env.action_space.seed(seed)
+    generator = np.random.default_rng(seed)
+    hold = hold_action(env)
+    of_changes = env.rules.action_mode in {"buy_hold_sell", "trade"}
+    latest = hold
+
+    def act(_: NDArray[np.float32]) -> Any:
+        nonlocal latest
+        if probability >= 1.0 or generator.random() < probability:
+            latest = env.action_space.sample()
+            return latest
+        return hold if of_changes else latest
+
+    return run_policy(env, act)

@@ -13,6 +13,19 @@ from ml_pipeline.trading.rules import TradingRules
 TOLERANCE = 1e-9
 
 
+class CertificationFailed(Exception):
+    """Another engine finds another equity for the same orders: neither can be believed."""
+
+
+def certified(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> str:
+    """A sentence with the largest relative difference of equity. Raises CertificationFailed above TOLERANCE."""
+    difference = largest_difference(ledger, rules, periods_per_year)
+    said = f"Replayed by vectorbt: the largest relative difference of equity is {difference:.1e}"
+    if not difference <= TOLERANCE:
+        raise CertificationFailed(f"{said}, but at most {TOLERANCE:g} is rounding; the ledger or its rules are wrong.")
+    return f"{said}, which is rounding."
+
+
 def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> FloatArray:
     """The equity of each row as vectorbt's `Portfolio.from_orders` has it, from fills and closes of the ledger alone.
 

@@ -1,12 +1,13 @@
 """The verdict on a run, to read: a table, a picture, and files with every number in them."""
 
+import csv
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.trading.ledger import Ledger, symbols_of
+from ml_pipeline.trading.ledger import Ledger, Trade, symbols_of, trades_of
 from ml_pipeline.trading.market_calendar import Calendar
 from ml_pipeline.trading.market_data import FloatArray
 from ml_pipeline.trading.metrics import drawdown_fraction, summarize
@@ -34,12 +35,14 @@ _ROWS = (
 class Evaluation:
     """Ledgers of an agent and of what it must beat, over the same bars under the same rules.
 
-    figures: by "agent", "buy_and_hold" and "random" what `metrics.summarize` says, "random" being the mean of several.
+    random: runs that guess, and trade as much as the agent. figures: by "agent", "buy_and_hold", "equal_weight" and
+    "random" what `metrics.summarize` says, "random" being the mean of several.
     """
 
     split: str
     agent: Ledger
     buy_and_hold: Ledger
+    equal_weight: Ledger
     random: list[Ledger]
     calendar: Calendar
     rules: TradingRules
@@ -50,6 +53,7 @@ class Evaluation:
         figures = {
             "agent": summarize(self.agent, per_year),
             "buy_and_hold": summarize(self.buy_and_hold, per_year),
+            "equal_weight": summarize(self.equal_weight, per_year),
             "random": _means([summarize(ledger, per_year) for ledger in self.random]),
         }
         object.__setattr__(self, "figures", figures)
@@ -65,28 +69,45 @@ class Evaluation:
         )
 
 
+def warning(evaluation: Evaluation) -> str | None:
+    """A sentence where the agent earned no more than guessing did."""
+    agent, guess = (evaluation.figures[name]["total_return"] for name in ("agent", "random"))
+    if agent > guess:
+        return None
+    return (
+        f"Warning: the agent ({agent:+.1%}) did not beat random policies that trade as much ({guess:+.1%}); "
+        "it has learned nothing that pays here."
+    )
+
+
+def table_rows(evaluation: Evaluation) -> list[list[str]]:
+    """The header, then a row a figure: agent, buy and hold, equal weight and random; a dash is undefined."""
+    n_random = len(evaluation.random)
+    header = ["", "agent", "buy and hold", "equal weight", f"random (mean of {n_random})"]
+    columns = [evaluation.figures[name] for name in ("agent", "buy_and_hold", "equal_weight", "random")]
+    return [header, *([title, *(_cell(c[name], factor, form) for c in columns)] for name, title, factor, form in _ROWS)]
+
+
 def results_table(evaluation: Evaluation) -> str:
-    """Agent, buy-and-hold and random side by side; a dash is undefined."""
-    header = ["", "agent", "buy and hold", f"random (mean of {len(evaluation.random)})"]
-    columns = [evaluation.figures[name] for name in ("agent", "buy_and_hold", "random")]
-    rows = [[title, *(_cell(c[name], factor, form) for c in columns)] for name, title, factor, form in _ROWS]
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(4)]
+    """`table_rows` as text, with what they were measured on, and a warning where the agent does not beat random."""
+    rows = table_rows(evaluation)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in [header, *rows]
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
     ]
     lines.insert(1, "-" * len(lines[0]))
     annualized = f"Annualized by {evaluation.calendar.periods_per_year:g} ({evaluation.calendar.reason})."
-    return "\n".join([evaluation.title, "", *lines, "", annualized])
+    said = warning(evaluation)
+    return "\n".join([evaluation.title, "", *lines, "", annualized, *([said] if said else [])])
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
-    """Write ledger.csv (the agent's), evaluation.json (every figure) and equity.png into `folder`, made if missing."""
+    """Write ledger.csv and trades.csv (the agent's), evaluation.json (every figure) and equity.png into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_ledger(folder / "ledger.csv", evaluation.agent)
-    (folder / "evaluation.json").write_text(json.dumps(_as_json(evaluation), indent=2) + "\n", encoding="utf-8")
+    _write_trades(folder / "trades.csv", evaluation.agent)
+    (folder / "evaluation.json").write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
     _draw(folder / "equity.png", evaluation)
 
 
@@ -96,10 +117,25 @@ def _write_ledger(path: Path, ledger: Ledger) -> None:
     pl.DataFrame(ledger).fill_nan(None).write_csv(path, datetime_format="%Y-%m-%d %H:%M:%S")
 
 
-def _as_json(evaluation: Evaluation) -> dict[str, Any]:
-    def without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-        return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+def _write_trades(path: Path, ledger: Ledger) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow([each.name for each in fields(Trade)])
+        for trade in trades_of(ledger):
+            times = (
+                str(time.astype("datetime64[s]")).replace("T", " ") for time in (trade.entry_time, trade.exit_time)
+            )
+            row = asdict(trade) | dict(zip(("entry_time", "exit_time"), times, strict=True))
+            rows.writerow(row.values())
 
+
+def without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+    """What JSON can hold of figures that may be undefined."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def as_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Every figure, and what it was measured on."""
     rules, times = evaluation.rules, evaluation.agent["time"]
     return {
         "split": evaluation.split,
@@ -109,7 +145,7 @@ def _as_json(evaluation: Evaluation) -> dict[str, Any]:
         "n_bars": len(times),
         "fee_bps": rules.fee_bps,
         "slippage_bps": rules.slippage_bps,
-        "fill_at": rules.fill_at,
+        **{name: value for name, value in asdict(rules).items() if name not in {"fee_bps", "slippage_bps"}},
         "periods_per_year": evaluation.calendar.periods_per_year,
         "annualization": evaluation.calendar.reason,
         "n_random_policies": len(evaluation.random),

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.baselines import Act, buy_and_hold, random_policies, run_policy
+from ml_pipeline.trading.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
+from ml_pipeline.trading.certify import certified
 from ml_pipeline.trading.fast_env import FastTradingEnv
 from ml_pipeline.trading.features import compute_features
 from ml_pipeline.trading.leaks import refuse_leaks
 from ml_pipeline.trading.market_data import MarketData
 from ml_pipeline.trading.market_files import load_market
+from ml_pipeline.trading.page import write_metrics, write_page
 from ml_pipeline.trading.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.report import Evaluation, results_table, write_report
 from ml_pipeline.trading.rewards import make_reward
@@ -24,6 +26,7 @@ from ml_pipeline.trading.scaling import FeatureScaler
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.splits import Split, chronological_split, whole
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
+from ml_pipeline.trading.studies import study
 from ml_pipeline.trading.synthetic import synthetic_market
 
 # A market of more bytes than this is mapped by the workers, and not sent to each.
@@ -102,26 +105,46 @@ class TradingTask:
 
     def report(self, act: Act, folder: Path) -> str:
         """The verdict: one pass through the test split, its files written into `folder`, and a table to print."""
-        return str(self.evaluate(act, "test", folder)["table"])
+        return str(self.evaluate(act, "test", folder, page=True)["table"])
 
-    def evaluate(self, act: Act, split: str = "test", folder: str | Path | None = None) -> dict[str, Any]:
-        """Run `act`, observation -> action, through a split, beside buy-and-hold and random policies.
+    def evaluate(
+        self,
+        act: Act,
+        split: str = "test",
+        folder: str | Path | None = None,
+        *,
+        page: bool = False,
+        certify: bool = False,
+    ) -> dict[str, Any]:
+        """Run `act`, observation -> action, through a split, beside holding and random policies.
 
-        Returns {"agent", "buy_and_hold", "random": each a dict of `metrics.summarize`, "table": a str to print}.
-        Where a folder is given, ledger.csv, evaluation.json and equity.png are written there.
+        Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `metrics.summarize`, "table": a str
+        to print}. Where a folder is given, ledger.csv, trades.csv, evaluation.json and equity.png are written there,
+        and with `page` report.html and metrics.json, which add the same run at other fees and with late orders.
+        certify: have another engine replay the ledger; raises CertificationFailed where it finds another equity.
         """
         env = self.evaluation_env(split)
+        agent = run_policy(env, act)
         evaluation = Evaluation(
             split=split,
-            agent=run_policy(env, act),
+            agent=agent,
             buy_and_hold=buy_and_hold(env),
-            random=random_policies(env, seed=self.seed),
+            equal_weight=equal_weight(env),
+            random=random_policies(env, seed=self.seed, turnover_of=agent),
             calendar=self.market.calendar,
             rules=self.rules,
         )
+        said = [results_table(evaluation)]
         if folder is not None:
             write_report(Path(folder), evaluation)
-        return {**evaluation.figures, "table": results_table(evaluation)}
+        if certify:
+            said.append(certified(agent, self.rules, self.market.periods_per_year))
+        if page and folder is not None:
+            studies = study(env, act)
+            said.insert(1, studies.sentence())
+            write_page(Path(folder) / "report.html", evaluation, studies, certified=said[-1] if certify else None)
+            write_metrics(Path(folder) / "metrics.json", evaluation, studies)
+        return {**evaluation.figures, "table": "\n".join(said)}
 
     def split(self, name: str) -> Split:
         """The named split's bars. Raises UserError where there is none of that name, or the bars do not suffice."""

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.trading.baselines import buy_and_hold, random_policies, run_policy
+from ml_pipeline.trading.baselines import buy_and_hold, equal_weight, random_policies, run_policy
+from ml_pipeline.trading.metrics import turnover
 from ml_pipeline.trading.rules import TradingRules
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 
@@ -46,3 +47,36 @@ def test_run_policy_hands_each_observation_to_the_policy(tiny_market):
     ledger = run_policy(StatefulTradingEnv(tiny_market(close=[1, 2, 3])), act)
     assert seen == [[0, 0], [1, 0]]
     assert len(ledger["time"]) == 3
+
+
+def test_equal_weight_is_brought_back_at_every_bar(tiny_market):
+    # Half each at bar 0; A doubles: 100 and 50, brought back to 75 each; then B doubles.
+    market = tiny_market(close=[[1, 1], [2, 1], [2, 2]], open=[[1, 1], [1, 1], [2, 1]])
+    ledger = equal_weight(StatefulTradingEnv(market, TradingRules(fee_bps=0, initial_cash=100)))
+    np.testing.assert_allclose(ledger["equity"], [100, 150, 225])
+
+
+@pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
+@pytest.mark.parametrize("every", [5, 20])
+def test_random_policies_trade_as_much_as_asked(tiny_market, mode, every):
+    prices = np.exp(np.random.default_rng(0).normal(0, 0.01, 400).cumsum())
+    env = StatefulTradingEnv(tiny_market(prices), TradingRules(mode))
+    env.action_space.seed(3)
+    agent = run_policy(env, _seldom(env, every))
+    policies = random_policies(env, seed=5, n_policies=8, turnover_of=agent)
+    assert np.mean([turnover(ledger) for ledger in policies]) == pytest.approx(turnover(agent), rel=0.35)
+
+
+def _seldom(env, every):
+    bar, action = 0, None
+
+    def act(_):
+        nonlocal bar, action
+        if bar % every == 0 or env.rules.action_mode in {"buy_hold_sell", "trade"}:
+            action = env.action_space.sample()
+        bar += 1
+        if bar % every and env.rules.action_mode == "trade":
+            return np.zeros(1)
+        return 1 if bar % every and env.rules.action_mode == "buy_hold_sell" else action
+
+    return act

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from ml_pipeline.trading.baselines import buy_and_hold, random_policies, run_policy
+from ml_pipeline.trading.baselines import buy_and_hold, equal_weight, random_policies, run_policy
 from ml_pipeline.trading.market_calendar import Calendar
 from ml_pipeline.trading.report import Evaluation, results_table, write_report
 from ml_pipeline.trading.rules import TradingRules
@@ -19,6 +19,7 @@ def _evaluation(market, action=1, **rules):
         split="test",
         agent=run_policy(env, lambda _: action),
         buy_and_hold=buy_and_hold(env),
+        equal_weight=equal_weight(env),
         random=random_policies(env, n_policies=2),
         calendar=CALENDAR,
         rules=env.rules,
@@ -32,7 +33,7 @@ def test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what
     assert lines[2].split("  ")[-1] == "random (mean of 2)"
     sharpe = next(line for line in lines if line.startswith("Sharpe"))
     assert sharpe.split()[2] == "-"  # the agent stayed flat
-    assert lines[-1] == "Annualized by 252 (daily bars, not on weekends: 252 a year)."
+    assert "Annualized by 252 (daily bars, not on weekends: 252 a year)." in lines
     assert "nan" not in table
 
 
@@ -66,6 +67,21 @@ def test_the_files_hold_the_ledger_and_every_figure(tiny_market, tmp_path):
 def test_undefined_figures_are_null_in_json(tiny_market, tmp_path):
     write_report(tmp_path, _evaluation(tiny_market(close=[100, 110, 99, 120])))
     assert json.loads((tmp_path / "evaluation.json").read_text())["agent"]["sharpe"] is None
+
+
+def test_a_warning_where_the_agent_does_not_beat_random(tiny_market):
+    rising = np.linspace(100, 200, 40)
+    assert "Warning" not in results_table(_evaluation(tiny_market(rising), action=2))
+    table = results_table(_evaluation(tiny_market(rising[::-1]), action=2))
+    assert "Warning: the agent (-49.4%) did not beat random policies that trade as much" in table
+
+
+def test_trades_are_written(tiny_market, tmp_path):
+    write_report(tmp_path, _evaluation(tiny_market(close=[100, 110, 99, 120]), action=2, fee_bps=0))
+    with (tmp_path / "trades.csv").open() as file:
+        (trade,) = csv.DictReader(file)
+    assert (trade["symbol"], trade["side"], trade["entry_time"]) == ("A", "long", "2024-01-02 00:00:00")
+    assert float(trade["profit"]) == pytest.approx(10_000 * (120 / 110 - 1))
 
 
 def test_random_figures_are_means(tiny_market):

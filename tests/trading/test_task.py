@@ -25,6 +25,10 @@ def _flat(observation):
     return 1
 
 
+def _follow(observation):
+    return int(observation[0] > 0) * 2
+
+
 def test_training_sees_its_own_split_and_nothing_after():
     task = TradingTask(CONFIG, market=MARKET)
     env = task.train_env_fns(2)[1]()
@@ -67,10 +71,30 @@ def test_evaluation_stands_beside_its_baselines_and_is_written(tmp_path):
     result = task.evaluate(_flat, "validation", tmp_path)
     assert result["agent"]["total_return"] == 0
     assert result["buy_and_hold"]["n_trades"] == 1
-    assert result["random"]["costs_paid"] > 0
+    assert result["random"]["costs_paid"] == 0  # guessing trades as much as the agent: not at all
     assert "validation split" in result["table"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["equity.png", "evaluation.json", "ledger.csv"]
-    assert result["random"] == TradingTask(CONFIG, seed=4, market=MARKET).evaluate(_flat, "validation")["random"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "equity.png",
+        "evaluation.json",
+        "ledger.csv",
+        "trades.csv",
+    ]
+    first, again = (TradingTask(CONFIG, seed=4, market=MARKET).evaluate(_follow, "validation") for _ in range(2))
+    assert first["random"] == again["random"]
+    assert first["random"]["costs_paid"] > 0
+
+
+def test_the_page_stands_alone_and_the_figures_are_json(tmp_path):
+    task = TradingTask(CONFIG, market=MARKET)
+    result = task.evaluate(_follow, "test", tmp_path, page=True)
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("data:image/png;base64,") == 4
+    assert "http" not in text
+    assert "break" in text
+    assert "break" in result["table"]
+    figures = json.loads((tmp_path / "metrics.json").read_text())
+    assert list(figures["return_by_fee_bps"]) == ["0", "1", "5", "10", "25"]
+    assert figures["return_by_delay_bars"]["0"] == figures["return_by_fee_bps"]["5"] == figures["agent"]["return"]
 
 
 def test_a_checkpoint_judged_on_other_data_keeps_scaler_and_shape():
