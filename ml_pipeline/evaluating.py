@@ -16,7 +16,6 @@ from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.train_config import TrainConfig
 from ml_pipeline.training import make_policy
 
-
 # Settings of the market that an evaluation may change.
 _OF_MARKET = ("initial_cash", "fee_bps", "fixed_fee", "slippage_bps", "borrow_bps_per_year")
 

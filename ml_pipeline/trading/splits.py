@@ -1,6 +1,7 @@
 """Chronological splits: what is trained on comes first, what is judged on comes last and is opened once."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ml_pipeline.config.errors import UserError
 
@@ -48,6 +49,44 @@ def chronological_split(
     for split in splits.values():
         _require_a_step(split, first_bar, n_bars, source)
     return splits
+
+
+def walk_forward_folds(
+    first_bar: int,
+    n_bars: int,
+    n_folds: int,
+    *,
+    window: Literal["rolling", "expanding"] = "rolling",
+    embargo_bars: int = 0,
+    source: str = "the market",
+) -> list[dict[str, Split]]:
+    """Folds of "train", "validation" and "test": the tests follow one another to the end, each after its training.
+
+    The bars are cut into n_folds + 1 parts alike; fold k is tested on part k + 1 and trained on part k ("rolling") or
+    on all parts up to it ("expanding"), the last seventh of which is validation. A test begins with the last bar of the
+    part before, at whose close its first decision is made, so that stitched together they leave no bar out.
+    Raises UserError where a split would have fewer than the 2 bars that one step needs.
+
+    >>> for fold in walk_forward_folds(10, 310, 2, embargo_bars=5):
+    ...     print([(s.name, s.start, s.stop) for s in fold.values()])
+    [('train', 10, 91), ('validation', 96, 105), ('test', 109, 210)]
+    [('train', 110, 191), ('validation', 196, 205), ('test', 209, 310)]
+    """
+    edges = [first_bar + round(i * (n_bars - first_bar) / (n_folds + 1)) for i in range(n_folds + 2)]
+    folds = []
+    for k in range(n_folds):
+        start = edges[0] if window == "expanding" else edges[k]
+        stop, end = edges[k + 1], edges[k + 2]
+        train_stop = stop - embargo_bars - max(2, round((stop - start) / 7))
+        fold = {
+            "train": Split("train", start, train_stop),
+            "validation": Split("validation", train_stop + embargo_bars, stop - embargo_bars),
+            "test": Split("test", stop - 1, end),
+        }
+        for split in fold.values():
+            _require_a_step(split, first_bar, n_bars, source)
+        folds.append(fold)
+    return folds
 
 
 def whole(first_bar: int, n_bars: int, *, source: str = "the market") -> Split:

@@ -37,7 +37,8 @@ class TradingTask:
     """Loads the market, splits it by time, and scales its features by the training split alone.
 
     name: what runs on it are called. market: in place of the one that `config` names. scaler: in place of one fitted
-    here. seed: of the random policies in an evaluation. notices: sentences about what the data needed, for the user.
+    here. splits: in place of those that `config` describes. seed: of the random policies in an evaluation. notices:
+    sentences about what the data needed, for the user.
     """
 
     name = "trading"
@@ -49,18 +50,20 @@ class TradingTask:
         *,
         market: MarketData | None = None,
         scaler: FeatureScaler | None = None,
+        splits: Mapping[str, Split] | None = None,
     ) -> None:
+        self._given_splits = splits
         self.config = config
         self.seed = seed
         self.market = market = market or load_configured_market(config)
         self.notices = market.notices
         self.rules = config.rules(len(market.symbols))
         features = compute_features(market, config.features)
-        self._features = features
-        self._first_bar = features.first_bar + config.window - 1  # the first with a window of complete features
+        self.features = features
+        self.first_bar = features.first_bar + config.window - 1  # the first with a window of complete features
         if scaler is None:
             train = self.split("train")
-            scaler = FeatureScaler.fit(features.values[features.first_bar : train.stop])
+            scaler = FeatureScaler.fit(features.values[train.start - config.window + 1 : train.stop])
         self.scaler = scaler
         self._prepared = prepare_market(market, features, scaler)
 
@@ -69,7 +72,7 @@ class TradingTask:
 
         Raises UserError where a feature sees ahead; see `leaks`.
         """
-        refuse_leaks(self.market, self.config.features, self._features)
+        refuse_leaks(self.market, self.config.features, self.features)
         market = self.bars_of("train")
         make = partial(
             FastTradingEnv,
@@ -83,7 +86,7 @@ class TradingTask:
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
         """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
-        refuse_leaks(self.market, self.config.features, self._features)
+        refuse_leaks(self.market, self.config.features, self.features)
         return BatchedTradingEnv(
             self.bars_of("train"),
             n,
@@ -149,15 +152,17 @@ class TradingTask:
     def split(self, name: str) -> Split:
         """The named split's bars. Raises UserError where there is none of that name, or the bars do not suffice."""
         if name == "all":
-            return whole(self._first_bar, self.market.n_bars, source=self.market.source)
+            return whole(self.first_bar, self.market.n_bars, source=self.market.source)
         if name not in self._splits:
             raise UserError(f'There is no split "{name}". {nearest(name, [*self._splits, "all"])}')
         return self._splits[name]
 
     @cached_property
-    def _splits(self) -> dict[str, Split]:
+    def _splits(self) -> Mapping[str, Split]:
+        if self._given_splits is not None:
+            return self._given_splits
         return chronological_split(
-            self._first_bar,
+            self.first_bar,
             self.market.n_bars,
             train_fraction=self.config.train_fraction,
             validation_fraction=self.config.validation_fraction,

@@ -1,0 +1,156 @@
+"""Entry: whether training finds what is there and nothing else, on three small agents, in under three minutes.
+
+python -m ml_pipeline.trading.sanity
+python -m ml_pipeline.trading.sanity --data prices.csv --features rsi_14 my_features:mine
+
+1. One that is given the next bar's return must get rich: it learns at all, and its orders are filled as it means them.
+2. One on the data as they are must beat guessing after costs. On the built-in market it can; on yours, we shall see.
+3. One on shuffled returns must earn nothing: if it does, something tells it what comes.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ml_pipeline.config.errors import user_errors_exit
+from ml_pipeline.trading.batched_env import BatchedTradingEnv
+from ml_pipeline.trading.features import DEFAULT_FEATURES
+from ml_pipeline.trading.leaks import refuse_leaks
+from ml_pipeline.trading.market_data import MarketData
+from ml_pipeline.trading.rewards import make_reward
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask, load_configured_market
+
+_N_ENVS = 16
+# What must be left of all that could be had by knowing every next return, as a part of it.
+_RICH = 0.6
+# An agent on shuffled returns may be as lucky as guessing is, to this many deviations of its runs.
+_LUCK = 3.0
+
+
+class Verdict(NamedTuple):
+    passed: bool
+    sentence: str
+
+
+def main(argv: list[str]) -> int:
+    """Print one line for each check; return 0 where all passed, else 1."""
+    parser = argparse.ArgumentParser(prog="sanity", description="Check that training finds what is there and no more.")
+    parser.add_argument("--data", type=Path, help="your market data; without, the built-in market")
+    parser.add_argument("--features", nargs="+", default=list(DEFAULT_FEATURES), help="features to train on")
+    parser.add_argument("--total-timesteps", type=int, default=120_000, help="steps of each agent")
+    parser.add_argument("--fee-bps", type=float, default=2.0, help="fee on traded value, in basis points")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args(argv)
+    with user_errors_exit("sanity"):
+        config = TradingConfig(
+            data=arguments.data, features=tuple(arguments.features), fee_bps=arguments.fee_bps, episode_length=128
+        )
+        market = load_configured_market(config)
+        steps, seed = arguments.total_timesteps, arguments.seed
+        passed = True
+        for check in (given_the_next_return, as_it_is, shuffled):
+            verdict = check(market, config, steps, seed)
+            print(f"{'ok  ' if verdict.passed else 'FAIL'} {verdict.sentence}", flush=True)
+            passed &= verdict.passed
+    return 0 if passed else 1
+
+
+def given_the_next_return(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
+    """A column says what the next bar will return, and orders are filled at the close they were decided on."""
+    returns = np.diff(np.log(market.close), axis=0, append=np.nan)
+    knowing = replace(market, columns={"feature_next_return": np.nan_to_num(returns)})
+    config = replace(config, features=("feature_next_return",), fill_at="close")
+    task = TradingTask(config, seed, market=knowing)
+    test = task.split("test")
+    known = np.nan_to_num(returns[test.start : test.stop - 1])
+    possible = float(np.abs(known).sum() / len(market.symbols))
+    agent = _trained(task, steps, seed)["agent"]["return"]
+    return Verdict(
+        agent > _RICH * possible,
+        f"given the next bar's return: {_times(agent)} of the start, where {_times(possible)} can be had for free",
+    )
+
+
+def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
+    task = TradingTask(config, seed, market=market)
+    refuse_leaks(market, config.features, task.features)
+    result = _trained(task, steps, seed)
+    agent, guess = result["agent"]["return"], result["random"]["return"]
+    return Verdict(
+        agent > max(guess, 0.0),
+        f"on {market.source}: {_times(agent)} of the start after costs, where guessing leaves {_times(guess)}",
+    )
+
+
+def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
+    """The same bars in another order, without costs, so that nothing but foresight can earn, and nothing hides it."""
+    config = replace(config, fee_bps=0.0)
+    task = TradingTask(config, seed, market=with_returns_shuffled(market, np.random.default_rng(seed)))
+    result = _trained(task, steps, seed)
+    agent = result["agent"]["return"]
+    luck = _LUCK * result["agent"]["volatility"] * np.sqrt(task.split("test").n_bars / market.periods_per_year)
+    holding = max(result["buy_and_hold"]["return"], 0.0)  # what any drift gives, to whoever is long of it
+    return Verdict(
+        not agent > holding + luck,
+        f"on shuffled returns: {_times(agent)} of the start, where luck alone gives up to {_times(holding + luck)}",
+    )
+
+
+def with_returns_shuffled(market: MarketData, generator: np.random.Generator) -> MarketData:
+    """The market with its bars, as multiples of the close before, in another order; assets stay side by side."""
+    order = np.concatenate([[0], 1 + generator.permutation(market.n_bars - 1)])
+    before = np.vstack([market.close[:1], market.close[:-1]])
+    before = np.where(np.isnan(before), market.open, before)
+    steps = np.nan_to_num(np.log(market.close / before))[order]
+    start = np.nanmean(market.close, axis=0)
+    close = start * np.exp(np.cumsum(steps, axis=0))
+    last = np.vstack([close[:1], close[:-1]])
+    shape: dict[str, Any] = {
+        name: last * np.nan_to_num(getattr(market, name) / before, nan=1.0)[order] for name in ("open", "high", "low")
+    }
+    shape["open"][0] = shape["high"][0] = shape["low"][0] = close[0]
+    columns = {name: values[order] for name, values in market.columns.items()}
+    spread = None if market.half_spread is None else market.half_spread[order]
+    tradable = np.ones_like(market.tradable)
+    return replace(
+        market,
+        close=close,
+        volume=market.volume[order],
+        tradable=tradable,
+        columns=columns,
+        half_spread=spread,
+        source=f"{market.source}, shuffled",
+        **shape,
+    )
+
+
+def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
+    """The figures of an agent trained on the task, without asking for leaks."""
+    from ml_pipeline.config.ppo import PPOConfig
+    from ml_pipeline.fitting import fit
+
+    config = task.config
+    envs = BatchedTradingEnv(
+        task.bars_of("train"),
+        _N_ENVS,
+        task.rules,
+        window=config.window,
+        episode_length=config.episode_length,
+        reward=make_reward(config.reward, config.reward_scale),
+    )
+    ppo = PPOConfig(n_steps=128, minibatch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, hidden_sizes=(32, 32))
+    return task.evaluate(fit(envs, ppo, total_timesteps=steps, seed=seed).act)
+
+
+def _times(log_return: float) -> str:
+    multiple = float(np.exp(np.clip(np.nan_to_num(log_return, nan=-np.inf), -20, 200)))
+    return f"{multiple:,.2f} times" if multiple < 1e4 else f"10^{np.log10(multiple):.0f} times"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
