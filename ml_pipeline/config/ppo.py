@@ -9,7 +9,9 @@ from typing import Literal, get_args
 from ml_pipeline.config.checks import check_choice, check_count, check_non_negative, check_positive, check_within
 from ml_pipeline.config.errors import UserError
 
-Schedule = Literal["constant", "linear"]
+Schedule = Literal["constant", "linear", "cosine"]
+LearningRateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
+NormalizedOver = Literal["minibatch", "batch"]
 Activation = Literal["tanh", "relu"]
 MemoryKind = Literal["none", "gru", "lstm"]
 
@@ -36,8 +38,8 @@ class PPOConfig:
     learning_rate: float = 3e-4
     """Adam's step size at the start of training."""
 
-    learning_rate_schedule: Schedule = "constant"
-    """How the learning rate goes on from there: constant, or linear to zero at the end of training."""
+    learning_rate_schedule: LearningRateSchedule = "constant"
+    """How the learning rate goes on: constant, linear or cosine to zero at the end, or adaptive to stay near target_kl."""
 
     gamma: float = 0.99
     """Discount factor, from 0 to 1."""
@@ -49,13 +51,16 @@ class PPOConfig:
     """How far from 1 the probability ratio may move before its gradient is cut."""
 
     clip_range_schedule: Schedule = "constant"
-    """How the clip range goes on during training: constant, or linear to zero at the end of training."""
+    """How the clip range goes on during training: constant, or linear or cosine to zero at the end."""
 
     clip_range_vf: float | None = None
     """How far a value may move from its old prediction in one update; none is value clipping switched off."""
 
     ent_coef: float = 0.0
     """Weight of the entropy bonus in the loss."""
+
+    ent_coef_schedule: Schedule = "constant"
+    """How the weight of the entropy goes on during training: constant, or linear or cosine to zero at the end."""
 
     vf_coef: float = 0.5
     """Weight of the value loss, the mean squared error as in Stable-Baselines3 (CleanRL halves it: its 0.5 is 0.25)."""
@@ -67,7 +72,10 @@ class PPOConfig:
     """Approximate KL divergence above which an update stops early; none never stops it."""
 
     normalize_advantages: bool = True
-    """Bring the advantages of each minibatch to mean 0 and deviation 1."""
+    """Bring advantages to mean 0 and deviation 1."""
+
+    normalize_advantages_over: NormalizedOver = "minibatch"
+    """What that mean and deviation are taken over: each minibatch, or the whole batch of a rollout."""
 
     normalize_obs: bool = True
     """Bring observations to mean 0 and variance 1 by running statistics, frozen in evaluation."""
@@ -105,7 +113,11 @@ class PPOConfig:
             check_non_negative(name, getattr(self, name))
         for name in ("gamma", "gae_lambda"):
             check_within(name, getattr(self, name), 0, 1)
-        for name in ("learning_rate_schedule", "clip_range_schedule"):
+        check_choice("learning_rate_schedule", self.learning_rate_schedule, get_args(LearningRateSchedule))
+        if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
+            raise UserError("learning_rate_schedule adaptive needs target_kl to adapt to, such as 0.01, but got none.")
+        check_choice("normalize_advantages_over", self.normalize_advantages_over, get_args(NormalizedOver))
+        for name in ("clip_range_schedule", "ent_coef_schedule"):
             check_choice(name, getattr(self, name), get_args(Schedule))
         check_choice("activation", self.activation, get_args(Activation))
         check_choice("memory", self.memory, get_args(MemoryKind))

@@ -166,8 +166,8 @@ UPDATE = (
     Mutation(
         "advantages are not normalized",
         f"{RL}/algorithms/ppo_update.py",
-        "if not config.normalize_advantages:",
-        "if True:",
+        "normalize = config.normalize_advantages\n",
+        "normalize = False\n",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
     ),
     Mutation(
@@ -394,12 +394,11 @@ ACTIONS = (
         f"{TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
     ),
     Mutation(
-        "a forbidden last choice is taken by the largest noise",
+        "a forbidden choice is taken by the least noise",
         f"{RL}/networks/distributions.py",
-        "np.minimum(generator.random(shape, dtype=np.float32), _BELOW_ONE)",
-        "generator.random(shape, dtype=np.float32)",
-        f"{TESTS}/networks/test_distributions.py::"
-        "test_categorical_noise_is_so_far_below_one_that_an_impossible_last_choice_is_not_taken",
+        "(cumulative <= noise",
+        "(cumulative < noise",
+        f"{TESTS}/networks/test_distributions.py::test_an_impossible_first_choice_is_not_taken",
     ),
 )
 

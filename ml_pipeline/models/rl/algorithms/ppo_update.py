@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml_pipeline.config.ppo import PPOConfig, Schedule
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import (
     AutogradGradients,
@@ -23,6 +23,7 @@ from ml_pipeline.models.rl.algorithms.ppo_loss import (
     loss_terms,
     normalize_advantages,
 )
+from ml_pipeline.models.rl.algorithms.schedules import adapted, scheduled
 from ml_pipeline.models.rl.core.seeding import generator_state, restore_generator
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
@@ -66,6 +67,7 @@ class PPOUpdate:
         assert flat.grad is not None
         self._gradient = flat.grad
         self._optimizer = FlatAdam(flat, flat.grad, epsilon=_ADAM_EPSILON)
+        self._rate_factor = 1.0  # of an adaptive learning rate
         policy.refresh()
         self._gradients = _gradients_for(policy)
 
@@ -75,9 +77,10 @@ class PPOUpdate:
         Raises TrainingFailed where the loss is not finite, or the policy contradicts itself.
         """
         config = self._config
-        learning_rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress)
+        learning_rate = self._learning_rate(progress)
         clip_range = scheduled(config.clip_range, config.clip_range_schedule, progress)
-        weights = LossWeights(clip_range, config.clip_range_vf, config.ent_coef, config.vf_coef)
+        ent_coef = scheduled(config.ent_coef, config.ent_coef_schedule, progress)
+        weights = LossWeights(clip_range, config.clip_range_vf, ent_coef, config.vf_coef)
         history: list[LossRows] = []
         norms: list[Tensor] = []
         for minibatch in self._minibatches(batch):
@@ -100,36 +103,49 @@ class PPOUpdate:
                 "The loss is no longer finite; resume from the last checkpoint with a smaller --learning-rate or "
                 "--max-grad-norm, and check the environment's observations and rewards for NaN."
             )
+        if config.learning_rate_schedule == "adaptive":
+            assert config.target_kl is not None
+            self._rate_factor = adapted(self._rate_factor, approx_kl=means["approx_kl"], target_kl=config.target_kl)
         return UpdateStatistics(**means, learning_rate=learning_rate, clip_range=clip_range, n_minibatches=len(norms))
 
     def state_dict(self) -> dict[str, Any]:
         """A copy, not views."""
-        return {"optimizer": self._optimizer.state_dict(), "generator": generator_state(self._generator)}
+        return {
+            "optimizer": self._optimizer.state_dict(),
+            "generator": generator_state(self._generator),
+            "rate_factor": self._rate_factor,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state["optimizer"])
         restore_generator(self._generator, state["generator"])
+        self._rate_factor = state["rate_factor"]
+
+    def _learning_rate(self, progress: float) -> float:
+        config = self._config
+        if config.learning_rate_schedule == "adaptive":
+            return config.learning_rate * self._rate_factor
+        return scheduled(config.learning_rate, config.learning_rate_schedule, progress)
 
     def _minibatches(self, batch: Minibatch) -> Iterator[Minibatch]:
         config = self._config
+        normalize = config.normalize_advantages
+        if normalize and config.normalize_advantages_over == "batch":
+            batch, normalize = _with_normalized_advantages(batch), False
         epochs = epochs_of_samples if batch.sequences is None else epochs_of_sequences
         for minibatch in epochs(batch, n_epochs=config.n_epochs, size=config.minibatch_size, generator=self._generator):
-            if not config.normalize_advantages:
-                yield minibatch
-                continue
-            advantages = normalize_advantages(minibatch.inputs.advantages)
-            yield minibatch._replace(inputs=minibatch.inputs._replace(advantages=advantages))
+            yield _with_normalized_advantages(minibatch) if normalize else minibatch
+
+
+def _with_normalized_advantages(batch: Minibatch) -> Minibatch:
+    advantages = normalize_advantages(batch.inputs.advantages)
+    return batch._replace(inputs=batch.inputs._replace(advantages=advantages))
 
 
 def _gradients_for(policy: Policy) -> MinibatchGradients:
     if isinstance(policy.network, ActorCritic) and policy.device.type == "cpu":
         return ClosedFormGradients(policy.network)
     return AutogradGradients(policy.network)
-
-
-def scheduled(start: float, schedule: Schedule, progress: float) -> float:
-    """The value at this share of training: `start`, or on the line from it to zero."""
-    return start if schedule == "constant" else start * max(0.0, 1.0 - progress)
 
 
 def _check_first(rows: LossRows) -> None:

@@ -20,7 +20,6 @@ Backward = Callable[[Tensor, float], Tensor]
 Derivatives by the distribution's own weights are added to their `.grad`.
 """
 
-_BELOW_ONE = np.float32(1.0 - 2.0**-22)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -53,12 +52,11 @@ class Categorical(nn.Module):
         self.num_parameters = num_choices
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        # So far below 1 that a product with it is rounded down: else the last choice, or one too many, would be taken
-        # where its probability is 0.
-        return np.minimum(generator.random(shape, dtype=np.float32), _BELOW_ONE)
+        return generator.random(shape, dtype=np.float32)
 
     def sample(self, parameters: Array, noise: Array) -> Array:
-        # Inverse of the cumulative distribution: one uniform number an action.
+        # Inverse of the cumulative distribution: one uniform number an action. Noise is at most 1 - 2^-24, so that its
+        # product with the sum is rounded to less than the sum: a choice of weight 0 is never taken.
         weights = np.exp(parameters - parameters.max(axis=1, keepdims=True))
         cumulative = weights.cumsum(axis=1)
         return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)

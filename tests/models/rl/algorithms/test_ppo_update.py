@@ -10,7 +10,7 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossWeights, normalize_advantages, ppo_loss
-from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed, scheduled
+from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed
 from ml_pipeline.models.rl.networks.policy import Policy
 
 N_SAMPLES = 40
@@ -111,13 +111,6 @@ def test_gradients_are_clipped_to_their_norm():
     assert (weights_of(policy) - before).abs().max() < 1e-2 * 1e-3
 
 
-def test_schedules():
-    assert scheduled(0.4, "constant", 0.75) == 0.4
-    assert scheduled(0.4, "linear", 0.0) == 0.4
-    assert scheduled(0.4, "linear", 0.75) == pytest.approx(0.1)
-    assert scheduled(0.4, "linear", 1.5) == 0.0  # trained past the planned end
-
-
 def test_the_schedule_reaches_the_optimizer_and_the_clip_range():
     policy = make_policy(spaces.Discrete(2))
     config = dataclasses.replace(CONFIG, learning_rate_schedule="linear", clip_range_schedule="linear")
@@ -139,3 +132,33 @@ def test_a_restored_update_goes_on_with_the_same_bits():
     update(batch, progress=0.5)
     other(batch, progress=0.5)
     assert torch.equal(weights_of(policy), weights_of(other_policy))
+
+
+def test_an_adaptive_learning_rate_follows_the_kl_and_is_saved():
+    policy = make_policy(spaces.Discrete(2))
+    config = dataclasses.replace(CONFIG, learning_rate_schedule="adaptive", target_kl=100.0)
+    update = PPOUpdate(policy, config, np.random.default_rng(0))
+    rates = [update(rollout_of(policy, seed), progress=0.9).learning_rate for seed in range(2)]
+    assert rates == pytest.approx([1e-2, 1.5e-2])  # far below the target
+    other = PPOUpdate(policy, config, np.random.default_rng(0))
+    other.load_state_dict(update.state_dict())
+    assert other(rollout_of(policy), progress=0.9).learning_rate == pytest.approx(2.25e-2)
+
+
+def test_the_entropys_weight_follows_its_schedule():
+    policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
+    for policy, settings in zip(policies, [{"ent_coef_schedule": "linear"}, {"ent_coef": 0.0}], strict=True):
+        config = dataclasses.replace(CONFIG, **settings)
+        PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=1.0)
+    assert torch.equal(*map(weights_of, policies))
+
+
+def test_advantages_may_be_normalized_over_the_whole_batch():
+    policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
+    batch = rollout_of(policies[0])
+    over_batch = dataclasses.replace(CONFIG, normalize_advantages_over="batch")
+    PPOUpdate(policies[0], over_batch, np.random.default_rng(0))(batch, progress=0.0)
+    by_hand = batch._replace(inputs=batch.inputs._replace(advantages=normalize_advantages(batch.inputs.advantages)))
+    as_they_are = dataclasses.replace(CONFIG, normalize_advantages=False)
+    PPOUpdate(policies[1], as_they_are, np.random.default_rng(0))(by_hand, progress=0.0)
+    assert torch.equal(*map(weights_of, policies))

@@ -1,0 +1,41 @@
+"""How hyperparameters go on during training, by the share of it that is over or by what an update has done."""
+
+import math
+
+from ml_pipeline.config.ppo import Schedule
+
+_KL_FACTOR = 2.0
+_STEP = 1.5
+_LEAST, _MOST = 1e-2, 1e2
+
+
+def scheduled(start: float, schedule: Schedule, progress: float) -> float:
+    """The value at this share of training: `start`, or on a line or half a cosine wave from it to zero.
+
+    >>> [round(scheduled(0.4, name, 0.25), 4) for name in ("constant", "linear", "cosine")]
+    [0.4, 0.3, 0.3414]
+    """
+    left = min(1.0, max(0.0, 1.0 - progress))
+    if schedule == "linear":
+        return start * left
+    if schedule == "cosine":
+        return start * 0.5 * (1.0 - math.cos(math.pi * left))
+    return start
+
+
+def adapted(factor: float, *, approx_kl: float, target_kl: float) -> float:
+    """The factor of the learning rate for the next update, after one that moved the policy by this KL.
+
+    More than twice the target lowers it by a third, less than half of it raises it by half, within 0.01 to 100.
+    Source: after the penalty's rule in Schulman et al. 2017, arXiv:1707.06347, section 4.
+
+    >>> adapted(1.0, approx_kl=0.03, target_kl=0.01), adapted(1.0, approx_kl=0.004, target_kl=0.01)
+    (0.6666666666666666, 1.5)
+    >>> adapted(1.0, approx_kl=0.015, target_kl=0.01), adapted(90.0, approx_kl=0.0, target_kl=0.01)
+    (1.0, 100.0)
+    """
+    if approx_kl > _KL_FACTOR * target_kl:
+        return max(_LEAST, factor / _STEP)
+    if approx_kl < target_kl / _KL_FACTOR:
+        return min(_MOST, factor * _STEP)
+    return factor
