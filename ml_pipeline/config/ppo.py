@@ -39,7 +39,7 @@ class PPOConfig:
     """Adam's step size at the start of training."""
 
     learning_rate_schedule: LearningRateSchedule = "constant"
-    """How the learning rate goes on: constant, linear or cosine to zero at the end, or adaptive to stay near target_kl."""
+    """How the learning rate goes on: constant, linear or cosine to zero at the end, or adaptive by target_kl."""
 
     gamma: float = 0.99
     """Discount factor, from 0 to 1."""

@@ -74,6 +74,10 @@ class Every(NamedTuple, Generic[Result]):
         return trainer.iteration % self.interval == 0 or trainer.iteration == trainer.total_iterations
 
 
+Hook = Callable[["PPOTrainer", IterationStatistics], Mapping[str, float] | None]
+"""Called after each iteration; what it returns are metrics of the user's own."""
+
+
 class PPOTrainer:
     """Trains a policy by PPO (Schulman et al. 2017, arXiv:1707.06347).
 
@@ -134,10 +138,17 @@ class PPOTrainer:
         self._report(statistics, {})
         return statistics
 
-    def train(self, *, evaluate: Every[Mapping[str, float]] | None = None, save: Every[None] | None = None) -> bool:
+    def train(
+        self,
+        *,
+        evaluate: Every[Mapping[str, float]] | None = None,
+        save: Every[None] | None = None,
+        after_iteration: Hook | None = None,
+    ) -> bool:
         """Train until `total_iterations` are done or `request_stop` is called; return whether all were done.
 
-        What `evaluate` returns is written with the metrics of its iteration; `save` comes after they are written.
+        What `evaluate` and `after_iteration` return is written with the metrics of the iteration; `save` comes after
+        they are written. Any of the three may call `request_stop`.
         A stop takes effect before the environments' next step. `state_dict` then holds the part of the rollout that is
         there, and a trainer that loads it goes on in mid-rollout.
         """
@@ -145,7 +156,9 @@ class PPOTrainer:
             statistics = self._iterate(should_stop=lambda: self._stop_requested)
             if statistics is None:
                 return False
-            self._report(statistics, evaluate.action(self) if evaluate and evaluate.due(self) else {})
+            own = after_iteration(self, statistics) if after_iteration else None
+            evaluation = evaluate.action(self) if evaluate and evaluate.due(self) else {}
+            self._report(statistics, {**(own or {}), **evaluation})
             if save and save.due(self):
                 save.action(self)
         return True
@@ -217,10 +230,10 @@ class PPOTrainer:
             update_s=updated - collected,
         )
 
-    def _report(self, statistics: IterationStatistics, evaluation: Mapping[str, float]) -> None:
+    def _report(self, statistics: IterationStatistics, further: Mapping[str, float]) -> None:
         episodes = self._collector.episodes.take_finished()
         if self._sink is not None:
-            self._sink.write({**statistics.metrics(), **evaluation}, episodes)
+            self._sink.write({**statistics.metrics(), **further}, episodes)
 
 
 def _mean(values: Sequence[float]) -> float:
