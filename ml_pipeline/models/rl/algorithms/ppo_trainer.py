@@ -17,8 +17,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.estimates import estimate
-from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, UpdateStatistics
+from ml_pipeline.models.rl.algorithms.alarms import check_rollout
+from ml_pipeline.models.rl.algorithms.estimates import Estimates, estimate
+from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
 from ml_pipeline.models.rl.algorithms.threads import learning_threads
 from ml_pipeline.models.rl.core.seeding import random_generator
@@ -204,14 +205,16 @@ class PPOTrainer:
 
     def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
         started = time.perf_counter()
-        if not self._collector.collect(should_stop=should_stop):
-            return None
-        collected = time.perf_counter()
-        config = self.config
-        n_weights = sum(parameter.numel() for parameter in self.policy.network.parameters())
-        with learning_threads(n_weights, config.minibatch_size):
-            estimates = estimate(self._collector.buffer, self.policy, gamma=config.gamma, gae_lambda=config.gae_lambda)
-            update = self._update(estimates.batch, progress=self.iteration / self.total_iterations)
+        last_good = {"policy": self.policy.state_dict(), "update": self._update.state_dict()}
+        try:
+            if not self._collector.collect(should_stop=should_stop):
+                return None
+            collected = time.perf_counter()
+            estimates, update = self._learn()
+        except TrainingFailed as error:
+            self.policy.load_state_dict(last_good["policy"])
+            self._update.load_state_dict(last_good["update"])
+            raise TrainingFailed(f"{error} The policy is again as it was after iteration {self.iteration}.") from error
         updated = time.perf_counter()
         self.iteration += 1
         episodes = self._collector.episodes.finished
@@ -219,7 +222,7 @@ class PPOTrainer:
             iteration=self.iteration,
             global_step=self.global_step,
             n_envs=self._envs.num_envs,
-            n_steps=config.n_steps,
+            n_steps=self.config.n_steps,
             n_completed_episodes=len(episodes),
             episode_return=_mean([episode.episode_return for episode in episodes]),
             episode_length=_mean([episode.length for episode in episodes]),
@@ -229,6 +232,14 @@ class PPOTrainer:
             rollout_s=collected - started,
             update_s=updated - collected,
         )
+
+    def _learn(self) -> tuple[Estimates, UpdateStatistics]:
+        config, buffer = self.config, self._collector.buffer
+        n_weights = sum(parameter.numel() for parameter in self.policy.network.parameters())
+        check_rollout(buffer)
+        with learning_threads(n_weights, config.minibatch_size):
+            estimates = estimate(buffer, self.policy, gamma=config.gamma, gae_lambda=config.gae_lambda)
+            return estimates, self._update(estimates.batch, progress=self.iteration / self.total_iterations)
 
     def _report(self, statistics: IterationStatistics, further: Mapping[str, float]) -> None:
         episodes = self._collector.episodes.take_finished()

@@ -1,5 +1,6 @@
 """One update of PPO: epochs of minibatches over a rollout, each a clipped gradient and a step of Adam."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -98,10 +99,11 @@ class PPOUpdate:
         terms = loss_terms(LossRows(*map(torch.cat, zip(*history, strict=True))), clip_range)
         means = {name: value.item() for name, value in terms._asdict().items()}
         means["gradient_norm"] = torch.stack(norms).mean().item()
-        if not np.isfinite(list(means.values())).all():
+        broken = [name for name, value in means.items() if not math.isfinite(value)]
+        if broken:
             raise TrainingFailed(
-                "The loss is no longer finite; resume from the last checkpoint with a smaller --learning-rate or "
-                "--max-grad-norm, and check the environment's observations and rewards for NaN."
+                f"Of the update no longer finite: {', '.join(broken)}; go on with a smaller --learning-rate or "
+                "--max-grad-norm, and check the environment's observations and rewards for huge numbers."
             )
         if config.learning_rate_schedule == "adaptive":
             assert config.target_kl is not None

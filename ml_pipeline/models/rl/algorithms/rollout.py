@@ -1,5 +1,6 @@
 """Collecting a rollout: act, step, normalize, store. T steps, N environments, D observation size."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.alarms import check_observations
 from ml_pipeline.models.rl.core.episodes import EpisodeTracker
 from ml_pipeline.models.rl.core.normalization import RewardScaler
 from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
@@ -105,6 +107,9 @@ class RolloutCollector:
         encoded = self._policy.encode(observations)
         if self._policy.normalizer is not None:
             self._policy.normalizer.update(encoded)
+            if not math.isfinite(self._policy.normalizer.moments.mean.sum()):
+                # From now on all environments' numbers would be NaN: here it is still known whose it was.
+                check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1)
         return self._policy.normalize(encoded)
 
     def _elapsed_s(self) -> float:
