@@ -34,7 +34,8 @@ class Command(IntEnum):
     SET_ATTR = 4  # common: name; per environment: values
     GET_STATES = 5
     SET_STATES = 6  # per environment: bytes; answers which environments wait for a reset
-    CLOSE = 7
+    APPLY = 7  # common: (function, args); per environment: whether it takes part, the others answering None
+    CLOSE = 8
 
 
 class ResetOrder(NamedTuple):
@@ -179,7 +180,7 @@ class EnvBlock:
             raise errors[0]
 
     def _step(self, answer: Answer, actions: Sequence[Any] | None) -> None:
-        """The hot path. With all around it: 1.5 µs an environment of eight, where Gymnasium's SyncVectorEnv takes 2.6."""
+        """The hot path. With all around it 1.5 µs an environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
         batch, doing, rewards, observations = self._batch, self._doing, self._rewards, self._rows
         self._n_steps += 1
         self._given = actions = self._split_actions() if actions is None else actions
@@ -274,6 +275,10 @@ class EnvBlock:
             elif command == Command.SET_ATTR:
                 self._doing_now = f"setting {common!r}"
                 slot.env.set_wrapper_attr(common, item)
+            elif command == Command.APPLY:
+                function, args = common
+                self._doing_now = f"{getattr(function, '__name__', function)!r}"
+                answer.values.append(function(slot.env, *args) if item else None)
             elif command == Command.GET_STATES:
                 self._doing_now = "get_states()"
                 answer.values.append(self._get_state(slot))

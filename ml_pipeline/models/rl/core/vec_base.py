@@ -4,7 +4,7 @@ Seeds, masks, actions in, the order of calls, and results out as Gymnasium shape
 """
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, Protocol, Self
 
@@ -144,6 +144,13 @@ class BlockVectorEnv(VectorEnv):
         self.close()
 
     # What Gymnasium does not have
+
+    def apply(self, function: Callable[..., Any], *args: Any, env_ids: Iterable[int] | None = None) -> list[Any]:
+        """function(env, *args) of each of these environments, all by default, run in the process that owns it."""
+        chosen = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        wanted = [index in chosen for index in range(self.num_envs)]
+        values = self._do(Command.APPLY, (function, args), wanted).values
+        return [values[index] for index in chosen]
 
     def get_states(self) -> list[bytes]:
         """The state of every environment in full: wrappers, generators, pending resets.

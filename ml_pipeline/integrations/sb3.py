@@ -1,0 +1,129 @@
+"""`ParallelEnv` as a `VecEnv` of Stable-Baselines3: its users train PPO, DQN or SAC over it by changing one line.
+
+    envs = SB3ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 8)
+    model = stable_baselines3.PPO("MlpPolicy", envs)
+
+Needs the `sb3` extra: pip install 'ml-pipeline[sb3]'.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ml_pipeline.models.rl.core.env_block import EnvFactory
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+try:
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnv
+except ImportError as error:
+    raise ImportError("Stable-Baselines3 is not installed; install it with: pip install 'ml-pipeline[sb3]'") from error
+
+Indices = int | Iterable[int] | None
+
+
+class SB3ParallelEnv(VecEnv):
+    """Takes what `ParallelEnv` takes, less autoreset_mode and copy, which Stable-Baselines3 leaves no choice.
+
+    Each info has "TimeLimit.truncated", and "terminal_observation" where an episode ended. `parallel_env` is the
+    `ParallelEnv` itself. The arrays it returns are the caller's to keep.
+
+    >>> envs = SB3ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 4, num_workers=2)
+    >>> envs.reset().shape
+    (4, 4)
+    >>> observations, rewards, dones, infos = envs.step(np.array([0, 1, 0, 1]))
+    >>> rewards, infos[0]
+    (array([1., 1., 1., 1.], dtype=float32), {'TimeLimit.truncated': False})
+    >>> envs.close()
+    """
+
+    def __init__(self, env_fns: Sequence[EnvFactory], **options: Any) -> None:
+        self.parallel_env = envs = ParallelEnv(env_fns, **options, autoreset_mode=AutoresetMode.SAME_STEP, copy=True)
+        super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+
+    def reset(self) -> Any:
+        """Observations of new episodes; the seeds and options set before are used once."""
+        options = self._options[0] or None
+        if any(one != self._options[0] for one in self._options):
+            raise ValueError("ParallelEnv hands the same options to every environment, but they differ.")
+        observations, infos = self.parallel_env.reset(seed=self._seeds, options=options)
+        self.reset_infos = _per_env(infos, self.num_envs)
+        self._reset_seeds()
+        self._reset_options()
+        return observations
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Begins a step."""
+        self.parallel_env.step_async(actions)
+
+    def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """Ends it: observations, rewards float32 (N,), dones bool (N,), infos, one an environment."""
+        observations, rewards, terminated, truncated, batched = self.parallel_env.step_wait()
+        dones = terminated | truncated
+        final_obs = batched.pop("final_obs", None)
+        final_infos = _per_env(batched.pop("final_info", {}), self.num_envs)
+        infos = _per_env(batched, self.num_envs)
+        for index in np.flatnonzero(dones).tolist():
+            self.reset_infos[index] = infos[index]
+            infos[index] = {**final_infos[index], "terminal_observation": final_obs[index]}
+        for info, cut in zip(infos, (truncated & ~terminated).tolist(), strict=True):
+            info["TimeLimit.truncated"] = cut
+        return observations, rewards.astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Ends the workers; may be called twice."""
+        self.parallel_env.close()
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """The attribute of these environments, all by default."""
+        values = self.parallel_env.get_attr(attr_name)
+        return [values[index] for index in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Sets an attribute of these environments, all by default, to one value."""
+        self.parallel_env.apply(_set_attr, attr_name, value, env_ids=self._get_indices(indices))
+
+    def env_method(self, method_name: str, *args: Any, indices: Indices = None, **kwargs: Any) -> list[Any]:
+        """Calls a method of these environments, all by default."""
+        chosen = self._get_indices(indices)
+        return self.parallel_env.apply(_call, method_name, args, kwargs, env_ids=chosen)
+
+    def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Indices = None) -> list[bool]:
+        """Whether these environments, all by default, have a wrapper of the class."""
+        return self.parallel_env.apply(_is_wrapped, wrapper_class, env_ids=self._get_indices(indices))
+
+    def get_images(self) -> list[np.ndarray]:
+        """A frame of every environment, made with render_mode="rgb_array"."""
+        return list(self.parallel_env.render())
+
+
+def _set_attr(env: gymnasium.Env, name: str, value: Any) -> None:
+    env.set_wrapper_attr(name, value)
+
+
+def _call(env: gymnasium.Env, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return env.get_wrapper_attr(name)(*args, **kwargs)
+
+
+def _is_wrapped(env: gymnasium.Env, wrapper_class: type[gymnasium.Wrapper]) -> bool:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, wrapper_class):
+            return True
+        env = env.env
+    return False
+
+
+def _per_env(batched: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:
+    """One info an environment out of Gymnasium's dict of arrays and masks; NumPy scalars stay what they are."""
+    infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
+    for key, mask in batched.items():
+        name = key[1:]
+        if not (key.startswith("_") and name in batched and isinstance(mask, np.ndarray)):
+            continue
+        values = batched[name]
+        each = _per_env(values, num_envs) if isinstance(values, dict) else values
+        for index in np.flatnonzero(mask).tolist():
+            infos[index][name] = each[index]
+    return infos

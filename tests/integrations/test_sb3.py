@@ -1,0 +1,140 @@
+"""`ParallelEnv` under Stable-Baselines3: the same as its own vectorizer, and what its algorithms train on."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+
+stable_baselines3 = pytest.importorskip("stable_baselines3")
+
+from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize  # noqa: E402
+
+from ml_pipeline.integrations.sb3 import SB3ParallelEnv  # noqa: E402
+
+
+class NewArraysEnv(CountingEnv):
+    """DummyVecEnv keeps references to infos and observations."""
+
+    def _observe(self):
+        return super()._observe().copy()
+
+
+class DictEnv(NewArraysEnv):
+    """Observes a dict."""
+
+    def __init__(self):
+        super().__init__(length=3)
+        self.observation_space = spaces.Dict(all=self.observation_space, step=spaces.Discrete(10))
+
+    def _observe(self):
+        return {"all": super()._observe(), "step": self._t}
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make_one(env_fns, **options):
+        made.append(SB3ParallelEnv(env_fns, **{"num_workers": 2, **options}))
+        return made[-1]
+
+    yield make_one
+    for envs in made:
+        envs.close()
+
+
+def plain(info):
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in info.items()}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_it_steps_as_stable_baselines3_does(make, num_workers):
+    env_fns = [lambda i=i: NewArraysEnv(length=2 + i, spread=2) for i in range(3)]
+    ours, theirs = make(env_fns, num_workers=num_workers), DummyVecEnv(env_fns)
+    ours.seed(5)
+    theirs.seed(5)
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+    assert [info["end"] for info in ours.reset_infos] == [info["end"] for info in theirs.reset_infos]
+    n_over = 0
+    for step in range(30):
+        actions = np.array([step % 4, 1, 2])
+        (obs, rewards, dones, infos), (obs2, rewards2, dones2, infos2) = ours.step(actions), theirs.step(actions)
+        np.testing.assert_array_equal(obs, obs2)
+        np.testing.assert_array_equal(rewards, rewards2)
+        np.testing.assert_array_equal(dones, dones2)
+        assert rewards.dtype == rewards2.dtype
+        assert dones.dtype == dones2.dtype
+        assert [plain(info) for info in infos] == [plain(info) for info in infos2]
+        assert [info["end"] for info in ours.reset_infos] == [info["end"] for info in theirs.reset_infos]
+        n_over += sum(dones)
+    assert n_over > 15
+
+
+def test_dict_observations(make):
+    ours, theirs = make([DictEnv] * 2), DummyVecEnv([DictEnv] * 2)
+    ours.seed(1)
+    theirs.seed(1)
+    ours.reset()
+    theirs.reset()
+    for _ in range(5):
+        (obs, _, _, infos), (obs2, _, _, infos2) = ours.step(np.array([0, 1])), theirs.step(np.array([0, 1]))
+        for key in obs2:
+            np.testing.assert_array_equal(obs[key], obs2[key])
+        assert ("terminal_observation" in infos[0]) == ("terminal_observation" in infos2[0])
+        if "terminal_observation" in infos[0]:
+            assert plain(infos[0]["terminal_observation"]) == plain(infos2[0]["terminal_observation"])
+
+
+def test_attributes_methods_and_wrappers_of_some(make):
+    envs = make([lambda: TimeLimit(CountingEnv(), 9)] * 3)
+    envs.set_attr("length", 7, indices=[0, 2])
+    assert envs.get_attr("length") == [7, 5, 7]
+    assert envs.get_attr("length", indices=1) == [5]
+    assert envs.env_method("get_wrapper_attr", "length", indices=[2]) == [7]
+    assert envs.env_is_wrapped(TimeLimit, indices=[1]) == [True]
+    assert envs.env_is_wrapped(OrderEnforcing) == [False] * 3
+    assert not envs.has_attr("no_such")
+    envs.close()
+    envs.close()
+
+
+def test_options_reach_the_environments_once(make):
+    envs = make([CountingEnv] * 2)
+    envs.set_options({"start": 3})
+    envs.reset()
+    assert [info["options"] for info in envs.reset_infos] == ["{'start': 3}"] * 2
+    envs.reset()
+    assert [info["options"] for info in envs.reset_infos] == ["None"] * 2
+    envs.set_options([{"start": 1}, {"start": 2}])
+    with pytest.raises(ValueError, match="differ"):
+        envs.reset()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env_id", "settings"),
+    [
+        ("PPO", "CartPole-v1", {"n_steps": 32, "batch_size": 64}),
+        ("DQN", "CartPole-v1", {"learning_starts": 16}),
+        ("SAC", "Pendulum-v1", {"learning_starts": 16, "train_freq": 8}),
+    ],
+)
+def test_its_algorithms_train(make, algorithm, env_id, settings):
+    envs = make([lambda: gymnasium.make(env_id)] * 4)
+    model = getattr(stable_baselines3, algorithm)("MlpPolicy", VecMonitor(envs), seed=1, device="cpu", **settings)
+    model.learn(256)
+    assert model.num_timesteps == 256
+    if env_id == "CartPole-v1":
+        assert len(model.ep_info_buffer) > 0
+        mean, _ = evaluate_policy(model, VecMonitor(envs), n_eval_episodes=2)
+        assert mean > 0
+
+
+def test_it_normalizes(make):
+    envs = VecNormalize(make([lambda: gymnasium.make("CartPole-v1")] * 2))
+    envs.reset()
+    observations, *_ = envs.step(np.array([0, 1]))
+    assert np.isfinite(observations).all()
