@@ -1,0 +1,154 @@
+"""Steps a second of the trading environments beside gym-anytrading and Gym-Trading-Env, in one run, by medians.
+
+python benchmarks/trading_envs.py            needs: pip install -e '.[bench]'
+
+Ours have every cost and limit on, which the others lack. Each is stepped as its users make it: theirs by
+gymnasium.make, and once more without the wrappers that it adds; ours as training makes them. Rounds are interleaved, so
+that what slows the machine slows all. Absolute figures move from run to run: compare within one.
+"""
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ml_pipeline.trading.batched_env import BatchedTradingEnv
+from ml_pipeline.trading.compiled import can_compile
+from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.prepared_market import PreparedMarket
+from ml_pipeline.trading.rules import TradingRules
+
+N_BARS = 5_000
+EVERYTHING = {
+    "fixed_fee": 0.1,
+    "slippage_bps": 1.0,
+    "sell_fee_bps": 6.0,
+    "borrow_bps_per_year": 300.0,
+    "lot_size": 1e-4,
+    "min_order": 5.0,
+    "max_position": 0.9,
+    "max_gross": 0.95,
+    "trade_limit_percent": 150.0,
+    "min_cash": 0.01,
+}
+
+Rate = Callable[[], float]
+
+
+def market(n_assets: int, n_features: int) -> PreparedMarket:
+    """A random walk, with quotes."""
+    generator = np.random.default_rng(0)
+    close = 100 * np.exp(generator.normal(0, 0.001, (N_BARS, n_assets)).cumsum(axis=0))
+    return PreparedMarket(
+        symbols=tuple(f"S{i}" for i in range(n_assets)),
+        times=np.datetime64("2000-01-01", "ns") + np.arange(N_BARS) * np.timedelta64(1, "h"),
+        open=close * 1.0001,
+        close=close,
+        tradable=np.ones(close.shape, dtype=bool),
+        features=generator.normal(size=(N_BARS, n_features)).astype(np.float32),
+        clip=5.0,
+        periods_per_year=8_760.0,
+        half_spread=np.full(close.shape, 1e-4),
+    )
+
+
+def single(env: gymnasium.Env, actions: list[Any], n_steps: int) -> Rate:
+    """Steps a second of one environment."""
+    env.reset(seed=0)
+
+    def run() -> float:
+        start = time.perf_counter()
+        for i in range(n_steps):
+            _, _, terminated, truncated, _ = env.step(actions[i % len(actions)])
+            if terminated or truncated:
+                env.reset()
+        return n_steps / (time.perf_counter() - start)
+
+    return run
+
+
+def batched(env: BatchedTradingEnv, actions: list[Any], n_calls: int) -> Rate:
+    """Steps a second of all environments together."""
+    env.reset(seed=0)
+
+    def run() -> float:
+        start = time.perf_counter()
+        for i in range(n_calls):
+            env.step(actions[i % len(actions)])
+        return n_calls * env.num_envs / (time.perf_counter() - start)
+
+    return run
+
+
+def ours(n_steps: int) -> dict[str, Rate]:
+    generator = np.random.default_rng(1)
+    choices = generator.integers(0, 3, 1_000).tolist()
+    weights = list(generator.uniform(-1, 1, (1_000, 10)).astype(np.float32))
+    one, ten = market(1, 16), market(10, 100)
+    rules = TradingRules("discrete", **EVERYTHING)
+    rules_of_ten = TradingRules("target_weights", **EVERYTHING)
+    rates = {"Fast, 1 asset, 16 features": single(FastTradingEnv(one, rules), choices, n_steps)}
+    for engine in ("plain", "compiled") if can_compile() else ("plain",):
+        env = FastTradingEnv(ten, rules_of_ten, engine=engine)
+        rates[f"Fast, 10 assets, 100 features, {engine}"] = single(env, weights, n_steps)
+    many = list(generator.integers(0, 3, (64, 4_096)))
+    env = BatchedTradingEnv(one, 4_096, rules, episode_length=256)
+    rates["Batched x 4,096, 1 asset, 16 features"] = batched(env, many, max(1, n_steps // 200))
+    many_weights = list(generator.uniform(-1, 1, (8, 4_096, 10)).astype(np.float32))
+    env = BatchedTradingEnv(ten, 4_096, rules_of_ten, episode_length=256)
+    rates["Batched x 4,096, 10 assets, 100 features"] = batched(env, many_weights, max(1, n_steps // 2_000))
+    return rates
+
+
+def theirs(n_steps: int) -> dict[str, Rate]:
+    try:
+        import gym_anytrading  # noqa: F401  # registers its ids
+        import gym_trading_env  # noqa: F401
+        import pandas as pd
+    except ImportError as error:
+        raise SystemExit(f"{error.name} is not installed; pip install -e '.[bench]'") from None
+    generator = np.random.default_rng(1)
+    close = market(1, 1).close[:, 0]
+    frame = pd.DataFrame(dict.fromkeys(("Open", "High", "Low", "Close", "open", "high", "low", "close"), close))
+    frame["Volume"] = frame["volume"] = 1.0
+    frame = pd.concat([frame, pd.DataFrame(market(1, 16).features).add_prefix("feature_")], axis=1)
+    frame.index = pd.date_range("2000-01-01", periods=N_BARS, freq="h")
+    anytrading = gymnasium.make("stocks-v0", df=frame, window_size=10, frame_bound=(10, N_BARS))
+    trading_env = gymnasium.make(
+        "TradingEnv", df=frame, positions=[-1, 0, 1], trading_fees=5e-4, borrow_interest_rate=1e-6, verbose=0
+    )
+    sides = generator.integers(0, 2, 1_000).tolist()
+    choices = generator.integers(0, 3, 1_000).tolist()
+    return {
+        "gym-anytrading, 1 asset": single(anytrading, sides, n_steps),
+        "gym-anytrading, unwrapped": single(anytrading.unwrapped, sides, n_steps),
+        "Gym-Trading-Env, 1 asset": single(trading_env, choices, n_steps // 4),
+        "Gym-Trading-Env, unwrapped": single(trading_env.unwrapped, choices, n_steps // 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--n-steps", type=int, default=20_000, help="steps of one environment in a round")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    rates = ours(arguments.n_steps) | theirs(arguments.n_steps)
+    warnings.simplefilter("ignore")  # Gym-Trading-Env makes errors of all of them when it is imported
+    measured: dict[str, list[float]] = {name: [] for name in rates}
+    for _ in range(arguments.rounds):
+        for name, run in rates.items():
+            measured[name].append(run())
+    medians = {name: statistics.median(values) for name, values in measured.items()}
+    any_trading, trading_env = medians["gym-anytrading, 1 asset"], medians["Gym-Trading-Env, 1 asset"]
+    print(f"{'steps a second':<42} {'median':>12}   x gym-anytrading   x Gym-Trading-Env")
+    for name, rate in medians.items():
+        print(f"{name:<42} {rate:>12,.0f}   {rate / any_trading:>16.2f}   {rate / trading_env:>17.2f}")
+
+
+if __name__ == "__main__":
+    main()
