@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 _PRICES = ("open", "high", "low", "close")
-# With fewer bars, the shortest step between two of them may be a gap.
-_FEWEST_TO_TELL_SPACING = 20
+# With fewer bars, each step between two of them may be a gap.
+_FEWEST_TO_TELL_SPACING = 4
+# Bars so many times as long as others are of another length; months, of 28 to 31 days, are of one.
+_LONGER = 1.5
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
 
 
@@ -106,20 +108,37 @@ def _market_of(
 
 def _on_one_clock(read: "list[_AssetBars]", bar_time: BarTime) -> "list[_AssetBars]":
     """Bars of different length where they close, on a clock that the shortest keep as it is."""
-    enough = _FEWEST_TO_TELL_SPACING
-    spacings = [np.diff(bars.times).min() if len(bars.times) >= enough else None for bars in read]
+    spacings = [_spacing(bars.times) for bars in read]
     known = [spacing for spacing in spacings if spacing is not None]
-    if bar_time == "close" or len(set(known)) < 2:
+    if bar_time == "close" or not known:
         return read
-    shortest = min(known)
+    clock = min(known)
     moved = []
     for bars, spacing in zip(read, spacings, strict=True):
-        if spacing is None or spacing == shortest:
+        if spacing is None or spacing < _LONGER * clock:
             moved.append(bars)
             continue
         notice = f"{bars.symbol}: its bars are longer than others' and were put where they close"
-        moved.append(replace(bars, times=bars.times + (spacing - shortest), notices=[*bars.notices, notice]))
+        times = _ends(bars.times, spacing) - np.timedelta64(clock, "ns")
+        moved.append(replace(bars, times=times, notices=[*bars.notices, notice]))
     return moved
+
+
+def _spacing(times: NDArray[np.datetime64]) -> int | None:
+    """From one bar to the next in ns, as a rule: neither stray bars nor gaps tell. None where bars are too few."""
+    if len(times) < _FEWEST_TO_TELL_SPACING:
+        return None
+    return int(np.quantile(np.diff(times).astype(np.int64), 0.25, method="lower"))
+
+
+def _ends(times: NDArray[np.datetime64], spacing: int) -> NDArray[np.datetime64]:
+    """When each bar is over: as the next begins, or, before a gap and at the end, after the longest usual bar.
+
+    Months have 28 to 31 days: no bar may be known before its own end.
+    """
+    steps = np.diff(times).astype(np.int64)
+    longest = steps[steps < _LONGER * spacing].max()
+    return times + np.minimum(np.append(steps, longest), longest).astype("timedelta64[ns]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +219,7 @@ def _times_of(table: Table, layout: Layout) -> NDArray[np.datetime64]:
 
 
 def _read_bars(asset: _Asset) -> _AssetBars:
-    """The asset's bars in the order of the file, every cell checked."""
+    """The asset's bars, oldest first, every cell checked."""
     notices: list[str] = []
     cells = {name: _numbers(asset, asset.table.frame[column]) for name, column in asset.fields.items()}
     # In a wide table a row without any price is one where this asset has no bar; elsewhere it is a mistake.
@@ -226,7 +245,9 @@ def _read_bars(asset: _Asset) -> _AssetBars:
     fields = {name: cells.get(name, cells["close"]) * factor for name in _PRICES}
     fields |= {name: values for name, values in cells.items() if name.startswith(COLUMN)}
     fields |= {"volume": volume} if half_spread is None else {"volume": volume, "half_spread": half_spread}
-    return _AssetBars(asset.symbol, asset.times[asset.rows], fields, notices)
+    times = asset.times[asset.rows]
+    order = np.argsort(times)
+    return _AssetBars(asset.symbol, times[order], {name: values[order] for name, values in fields.items()}, notices)
 
 
 def _read_quotes(asset: _Asset, cells: dict[str, FloatArray], notices: list[str]) -> FloatArray | None:
