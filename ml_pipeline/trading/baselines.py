@@ -1,4 +1,7 @@
-"""What an agent must beat: holding the market, and guessing. All in the agent's own environment, at its costs."""
+"""What an agent must beat: holding the market, and guessing. All in the agent's own environment, at its costs.
+
+Guesses keep to the agent's limits; who holds the market is free of them.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +12,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.trading.ledger import Ledger
 from ml_pipeline.trading.metrics import turnover
+from ml_pipeline.trading.rules import ActionMode, TradingRules
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 
 # Rounds, and runs in each, in which random policies learn to trade as much as asked.
@@ -30,7 +34,7 @@ def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) ->
 
 def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
     """Buys equal parts of the assets that are listed when the run begins, as soon as each trades, and holds them."""
-    rules = replace(env.rules, action_mode="discrete")
+    rules = _unlimited(env.rules, "discrete")
     listed = env.market.close[env.window - 1] > 0
     holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
     long = rules.positions.index(1)
@@ -41,7 +45,7 @@ def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
 
 def equal_weight(env: StatefulTradingEnv) -> Ledger:
     """Holds equal parts of all assets listed when the run begins, brought back to equal parts at every bar."""
-    rules = replace(env.rules, action_mode="target_weights", action_threshold=0.0)
+    rules = _unlimited(env.rules, "target_weights")
     listed = env.market.close[env.window - 1] > 0
     holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
     parts = np.full(int(listed.sum()), 1 / int(listed.sum()))
@@ -71,6 +75,20 @@ def hold_action(env: StatefulTradingEnv) -> Any:
         return np.zeros(len(env.market.symbols), dtype=np.float32)
     choice = 1 if env.rules.action_mode == "buy_hold_sell" else env.rules.positions.index(0)
     return choice if len(env.market.symbols) == 1 else np.full(len(env.market.symbols), choice)
+
+
+def _unlimited(rules: TradingRules, action_mode: ActionMode) -> TradingRules:
+    """The same costs and lots, without what limits an agent only: who holds the market holds all of it."""
+    return replace(
+        rules,
+        action_mode=action_mode,
+        max_position=1.0,
+        max_gross=1.0,
+        trade_limit_percent=None,
+        action_threshold=0.0,
+        min_cash=0.0,
+        on_limit="clip",
+    )
 
 
 def _guess(env: StatefulTradingEnv, seed: int, probability: float) -> Ledger:

@@ -28,6 +28,23 @@ def test_buy_and_hold_shares_equally_among_what_is_listed(tiny_market, mode, all
     assert "close_C" not in ledger
 
 
+@pytest.mark.parametrize("baseline", [buy_and_hold, equal_weight])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"trade_limit_percent": 10},
+        {"action_threshold": 0.9},
+        {"max_position": 0.2, "max_gross": 0.3, "on_limit": "refuse"},
+        {"min_cash": 0.5},
+    ],
+)
+def test_the_limits_of_the_agent_do_not_keep_from_holding_in_full(tiny_market, baseline, limit):
+    # 1 % costs on what is bought: 101 buy 50 of each at 1; A doubles: 50 * 2 + 50 * 1 at the last close.
+    market = tiny_market(close=[[1, 1], [2, 1]], open=[[1, 1], [1, 1]])
+    ledger = baseline(StatefulTradingEnv(market, TradingRules(fee_bps=100, initial_cash=101, **limit)))
+    np.testing.assert_allclose(ledger["equity"], [101, 150])
+
+
 def test_random_policies_are_seeded_and_differ(tiny_market):
     prices = np.exp(np.random.default_rng(0).normal(0, 0.01, 60).cumsum())
     env = StatefulTradingEnv(tiny_market(prices))
