@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
             copy = shutil.copytree if (REPOSITORY / part).is_dir() else shutil.copy
             copy(REPOSITORY / part, folder / part)
         if verdict(folder, sorted({mutation.caught_by for mutation in chosen})) != PASSED:
-            print("The tests of the catalogue do not pass as the source stands; run them first.")
+            print("Some test of the catalogue is not there, or does not pass as the source stands; run `make test`.")
             return 1
         survivors = 0
         for mutation in chosen:

@@ -154,7 +154,7 @@ UPDATE = (
         f"{RL}/algorithms/ppo_update.py",
         "_ADAM_EPSILON = 1e-5",
         "_ADAM_EPSILON = 1e-8",
-        f"{TESTS}/algorithms/test_against_stable_baselines3.py::test_weights_after_an_update_are_theirs[discrete]",
+        f"{TESTS}/algorithms/test_against_stable_baselines3.py::test_weights_after_an_update_are_theirs",
     ),
     Mutation(
         "schedules decay before the first update",
