@@ -1,5 +1,6 @@
 """Market data from CSV and Parquet files, checked cell by cell; what cannot be used is named with its row."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -178,12 +179,11 @@ def _files(path: Path) -> list[Path]:
 def _assets_of(table: Table, name: str) -> Iterator[_Asset]:
     """The assets that a table holds, `name` where it names none; their cells are not read yet."""
     layout = find_layout(table.frame.columns)
-    if not layout.fields:
-        raise UserError(
-            f"{table.name} has no price column; expected close, but it has: {_listed(table.frame.columns)}."
-        )
-    if not layout.time:
-        raise UserError(f"{table.name} has no time column; expected time, but it has: {_listed(table.frame.columns)}.")
+    for there, kind, expected in ((layout.fields, "price", "close"), (layout.time, "time", "time")):
+        if not there:
+            has = _listed(table.frame.columns)
+            remedy = "; is the header missing? Write one above the rows" if _lacks_header(table) else ""
+            raise UserError(f"{table.name} has no {kind} column; expected {expected}, but it has: {has}{remedy}.")
     times = _times_of(table, layout)
     every_row = np.arange(table.frame.height)
     if layout.symbol is None:
@@ -195,6 +195,11 @@ def _assets_of(table: Table, name: str) -> Iterator[_Asset]:
         raise UserError(f"{table.place(int(blank[0]))}: {layout.symbol} is empty; name the symbol or drop the row.")
     for symbol in names.unique(maintain_order=True).to_list():
         yield _Asset(symbol, table, layout, layout.fields[""], np.flatnonzero((names == symbol).to_numpy()), times)
+
+
+def _lacks_header(table: Table) -> bool:
+    """Whether what should be names of columns are numbers."""
+    return table.header_line > 0 and any(re.fullmatch(r"[\d.]+", name.strip()) for name in table.frame.columns)
 
 
 def _times_of(table: Table, layout: Layout) -> NDArray[np.datetime64]:
@@ -232,6 +237,7 @@ def _read_bars(asset: _Asset) -> _AssetBars:
     cells = {name: values[present] for name, values in cells.items()}
     for name in prices:
         _check_prices(asset, asset.fields[name], cells[name])
+    _check_ranges(asset, cells)
 
     notices += _check_order(asset)
     half_spread = _read_quotes(asset, cells, notices)
@@ -294,6 +300,17 @@ def _check_prices(asset: _Asset, column: str, prices: FloatArray) -> None:
                 row, f"{whose} is empty; drop the row, or write in the price that was known at that time."
             )
         raise asset.error(row, f"{whose} is {price:g}, but a price is positive and finite; mend or drop the row.")
+
+
+def _check_ranges(asset: _Asset, cells: dict[str, FloatArray]) -> None:
+    """No bar's high lies below its low."""
+    if not {"high", "low"} <= cells.keys():
+        return
+    high, low = cells["high"], cells["low"]
+    if (crossed := np.flatnonzero(high < low)).size:
+        row = crossed[0]
+        problem = f"the high of {asset.symbol} is {high[row]:g}, below its low of {low[row]:g}; mend or drop the row."
+        raise asset.error(asset.rows[row], problem)
 
 
 def _check_order(asset: _Asset) -> list[str]:
