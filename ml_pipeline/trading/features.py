@@ -128,7 +128,9 @@ def make_features(name: str) -> list[Feature]:
     if name.startswith(COLUMN):
         return [Feature(name, 0, lambda bars: bars.columns[name])]
     if ":" in name:
-        return [Feature(name, 0, imported(name))]
+        if not callable(formula := imported(name)):
+            raise UserError(f"Feature {name} must be a function of Bars, but it is a {type(formula).__name__}.")
+        return [Feature(name, 0, formula)]
     match = re.fullmatch(r"(\w+)_(\d+)", name)
     if match is None or match[1] not in _SPANNED:
         raise UserError(f'There is no feature "{name}". {nearest(name, feature_examples())}')

@@ -21,6 +21,7 @@ from ml_pipeline.trading.settings import TradingConfig
         ({"train_fraction": 0.9, "validation_fraction": 0.2}, "less than 1, to leave a test split"),
         ({"features": ()}, "at least one feature"),
         ({"features": ("rsi14",)}, 'no feature "rsi14". Did you mean "rsi_14"'),
+        ({"features": ("os:path",)}, "Feature os:path must be a function of Bars, but it is a module"),
         ({"action_mode": "weights"}, 'action_mode must be one of .* but got "weights"'),
         ({"fill_at": "open"}, "fill_at must be one of next_open, close"),
     ],
