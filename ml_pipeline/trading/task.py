@@ -205,7 +205,7 @@ class TradingTask:
         if len(market.symbols) != len(symbols):
             raise UserError(
                 f"The policy was trained on {len(symbols)} symbols ({', '.join(symbols)}), but the data have "
-                f"{len(market.symbols)} ({', '.join(market.symbols)}); choose with symbols."
+                f"{len(market.symbols)} ({', '.join(market.symbols)}); bring data of as many symbols."
             )
         return cls(config, seed, market=market, scaler=scaler)
 
