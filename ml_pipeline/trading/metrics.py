@@ -12,6 +12,7 @@ from ml_pipeline.trading.market_data import FloatArray
 
 # Returns that deviate less than this from each other, relative to their size, deviate by rounding only.
 _ROUNDING = 1e-12
+_SHORTEST_SPAN_YEARS = 0.25
 
 
 def summarize(ledger: Ledger, periods_per_year: float) -> dict[str, float]:
@@ -54,9 +55,13 @@ def total_return(equity: FloatArray) -> float:
 
 
 def cagr(equity: FloatArray, periods_per_year: float) -> float:
-    """Compound growth a year: (equity_end / equity_start) ** (periods_per_year / n) - 1; NaN without a period."""
+    """Compound growth a year: (equity_end / equity_start) ** (periods_per_year / n) - 1.
+
+    NaN for a span below a quarter of a year: to compound it more than four times over says nothing of a year, and
+    makes 10 % in a week 14,000 %.
+    """
     n = len(equity) - 1
-    if n < 1:
+    if n < 1 or n < _SHORTEST_SPAN_YEARS * periods_per_year:
         return float("nan")
     return float((max(equity[-1], 0.0) / equity[0]) ** (periods_per_year / n) - 1.0)
 
@@ -103,7 +108,7 @@ def drawdown_fraction(equity: FloatArray) -> FloatArray:
 
 
 def calmar(equity: FloatArray, periods_per_year: float) -> float:
-    """CAGR / |largest drawdown|; NaN where there is none."""
+    """CAGR / |largest drawdown|; NaN where there is none of either."""
     drawdown = max_drawdown(equity)
     return cagr(equity, periods_per_year) / -drawdown if drawdown < 0 else float("nan")
 

@@ -56,10 +56,18 @@ def test_too_short_for_figures():
     assert metrics.max_drawdown(np.array([100.0])) == 0
 
 
+def test_a_span_below_a_quarter_has_no_growth_a_year():
+    week = np.append(np.linspace(1.0, 0.9, 4), 1.1)
+    assert math.isnan(metrics.cagr(week, 252))
+    assert math.isnan(metrics.calmar(week, 252))
+    assert metrics.cagr(week, 16) == pytest.approx(1.1**4 - 1)  # 4 periods of 16 are a quarter
+    assert math.isnan(metrics.cagr(week, 17))
+
+
 def test_an_account_that_owes_money_has_lost_everything():
     ruined = np.array([100.0, 50.0, -20.0])
     assert metrics.total_return(ruined) == -1
-    assert metrics.cagr(ruined, 252) == -1
+    assert metrics.cagr(ruined, 4) == -1
     assert metrics.max_drawdown(ruined) == -1
     np.testing.assert_array_equal(metrics.returns_of(ruined), [-0.5, -1])
-    assert metrics.calmar(ruined, 252) == -1
+    assert metrics.calmar(ruined, 4) == -1

@@ -73,9 +73,12 @@ def test_equal(peers, name, per_year):
         "cagr": quantstats.cagr(returns, periods=per_year),
         "total_return": quantstats.comp(returns),
     }
+    too_short = {"cagr", "calmar"} if len(values) < per_year / 4 else set()  # ours are undefined, theirs are not
     for theirs in (of_empyrical, of_quantstats):
         for figure, value in theirs.items():
-            if math.isnan(ours[figure]):
+            if figure in too_short:
+                assert math.isnan(ours[figure]), figure
+            elif math.isnan(ours[figure]):
                 assert not math.isfinite(value) or value == 0, (
                     figure,
                     value,
