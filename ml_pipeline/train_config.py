@@ -19,6 +19,12 @@ from ml_pipeline.trading.settings import TradingConfig
 SETTINGS_FILE = "config.yaml"
 LATEST_CHECKPOINT = "latest.pt"
 
+# What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
+_KEPT = frozenset({
+    "env_id", "n_envs", "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs", "normalize_rewards",
+    "squash_actions", "share_layers", "memory", "memory_size",
+})  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -71,22 +77,32 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> Tra
     flags = read_flags(argv, _CommandLine, prog=prog, description=description)
     file, resume = flags.pop("config", None), flags.pop("resume", None)
     given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
-    checkpoint = find_checkpoint(resume, folder=given.get("checkpoint_dir")) if resume else None
+    checkpoint = find_checkpoint(resume, given) if resume else None
     earlier = _settings_of_run(checkpoint.parent) if checkpoint else {}
+    for name in _changed(earlier, given):
+        raise UserError(
+            f"The run in {earlier['checkpoint_dir']} has {flag_of(name)} {_shown(earlier[name])}, and a resumed run "
+            f"keeps it, but got {_shown(given[name])}; leave it out, or start a new run without --resume."
+        )
     config = build(TrainConfig, _layered(earlier, given))
-    _refuse_market_elsewhere(config, flags)
+    _refuse_market_elsewhere(config, given)
     return TrainStart(config=config, checkpoint=checkpoint)
 
 
-def find_checkpoint(resume: str, *, folder: Path | None) -> Path | None:
+def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
     """The checkpoint that --resume names: a file, or the latest of a run folder.
 
-    With "auto" it is the latest in `folder` or, where that is None, in the newest run; None where there is none yet.
-    Raises UserError where a path holds no checkpoint.
+    With "auto" it is the latest in the given `checkpoint_dir` or, without one, in the newest run that agrees with what
+    is given; None where there is none yet. Raises UserError where a path holds no checkpoint.
     """
     if resume == "auto":
-        found = [folder / LATEST_CHECKPOINT] if folder else runs_folder().glob(f"*/{LATEST_CHECKPOINT}")
-        return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime, default=None)
+        folder = given.get("checkpoint_dir")
+        if folder:
+            return folder / LATEST_CHECKPOINT if (folder / LATEST_CHECKPOINT).is_file() else None
+        found = sorted(
+            runs_folder().glob(f"*/{LATEST_CHECKPOINT}"), key=lambda path: path.stat().st_mtime, reverse=True
+        )
+        return next((path for path in found if not _changed(_settings_of_run(path.parent), given)), None)
     path = Path(resume).absolute()
     checkpoint = path / LATEST_CHECKPOINT if path.is_dir() else path
     if not checkpoint.is_file():
@@ -102,12 +118,26 @@ def runs_folder() -> Path:
     return of_repository if of_repository.is_dir() else Path.cwd() / "checkpoints"
 
 
-def _refuse_market_elsewhere(config: TrainConfig, flags: Mapping[str, Any]) -> None:
-    """A market's flag with another environment would be ignored, and its user deceived."""
-    of_market = [flag_of(each.name) for each in fields(TradingConfig) if each.name in flags]
+def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
+    kept = {*_KEPT, *(each.name for each in fields(TradingConfig))} & {*earlier} & {*given}
+    return sorted(name for name in kept if earlier[name] != given[name])
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def _refuse_market_elsewhere(config: TrainConfig, given: Mapping[str, Any]) -> None:
+    """A market's setting with another environment would be ignored, and its user deceived."""
+    usual = TradingConfig()
+    of_market = [
+        each.name for each in fields(usual) if each.name in given and given[each.name] != getattr(usual, each.name)
+    ]
     if config.run.env_id is not None and of_market:
         raise UserError(
-            f"{of_market[0]} is about trading, but the environment is {config.run.env_id}; leave one of the two out."
+            f"{flag_of(of_market[0])} is about trading, but the environment is {config.run.env_id}; leave one of the "
+            "two out."
         )
 
 

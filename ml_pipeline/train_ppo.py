@@ -39,8 +39,14 @@ def main(argv: list[str]) -> int:
         try:
             return run_training(start, task)
         except (VectorEnvError, TrainingFailed) as error:
-            print(f"{PROG}: {error}\nThe run's last checkpoint is whole; go on from it with --resume.", file=sys.stderr)
+            print(f"{PROG}: {error}", file=sys.stderr)
+            print(
+                "The last checkpoint is whole: once the cause is mended, go on from it with --resume.", file=sys.stderr
+            )
             return 1
+        except KeyboardInterrupt:
+            print(f"{PROG}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)
+            return 130
 
 
 if __name__ == "__main__":

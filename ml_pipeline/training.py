@@ -56,9 +56,12 @@ def run_training(start: TrainStart, task: Task) -> int:
     """
     saved = load_checkpoint(start.checkpoint) if start.checkpoint else None
     device = choose_device(start.config.run.device)
-    config = _open_folder(start.config, task.name, resumed=saved is not None)
-    folder = config.run.checkpoint_dir
-    assert folder is not None
+    config, folder = _with_folder(start.config, task.name, resumed=saved is not None)
+    if saved and saved["task"] != task.state():
+        raise UserError(
+            "The market data are not those that the run was trained on; train anew on them, or judge the run on them "
+            f"by evaluate_ppo.py {folder / BEST_CHECKPOINT} --data."
+        )
     for notice in task.notices:
         print(notice)
     with ExitStack() as stack:
@@ -98,17 +101,8 @@ class _Run:
         self._config = config
         self._task = task
         self._folder = folder
-        self._best_score = -math.inf
-        metrics = MetricsFile(folder / "metrics.jsonl", resume_step=_step_of(saved))
-        episodes = MonitorCsv(folder / "monitor.csv", resume_step=metrics.last_step if saved else None)
-        steps_per_iteration = config.ppo.n_steps * config.run.n_envs
-        self._progress = Progress(
-            total_iterations=config.n_iterations,
-            total_steps=config.n_iterations * steps_per_iteration,
-            n_envs=config.run.n_envs,
-            first_step=_step_of(saved) or 0,
-        )
-        self._sinks = Sinks(metrics, episodes, self._progress)
+        self._best_score = -math.inf if saved is None else saved["best_score"]
+        self._sinks = Sinks()
         self._trainer = PPOTrainer(
             envs,
             policy,
@@ -118,7 +112,23 @@ class _Run:
             sink=self._sinks,
         )
         if saved:
-            self._go_on_from(saved)
+            self._trainer.load_state_dict(saved["trainer"])
+        # Nothing of an earlier run is touched before all that could be refused has been accepted.
+        _make_folder(folder)
+        write_yaml(folder / SETTINGS_FILE, flatten(config))
+        resume_step = self._trainer.global_step if saved else None
+        metrics = MetricsFile(folder / "metrics.jsonl", resume_step=resume_step)
+        self._sinks.add(metrics)
+        self._sinks.add(MonitorCsv(folder / "monitor.csv", resume_step=metrics.last_step if saved else None))
+        self._progress = Progress(
+            total_iterations=config.n_iterations,
+            total_steps=config.n_iterations * config.ppo.n_steps * config.run.n_envs,
+            n_envs=config.run.n_envs,
+            first_step=self._trainer.global_step,
+        )
+        self._sinks.add(self._progress)
+        if saved:
+            self._say_where_it_goes_on(saved["trainer"])
 
     def close(self) -> None:
         self._sinks.close()
@@ -164,10 +174,7 @@ class _Run:
         }
         save_checkpoint(self._folder / name, state)
 
-    def _go_on_from(self, saved: Mapping[str, Any]) -> None:
-        trainer_state = saved["trainer"]
-        self._trainer.load_state_dict(trainer_state)
-        self._best_score = saved["best_score"]
+    def _say_where_it_goes_on(self, trainer_state: Mapping[str, Any]) -> None:
         self._progress.say(f"Going on after episode {self._trainer.iteration}, step {self._trainer.global_step:,}.")
         if trainer_state["environments"] is None:
             self._progress.say(f"The environments begin new episodes: {trainer_state['environments_missing']}")
@@ -182,28 +189,22 @@ def _make_envs(config: TrainConfig, task: Task) -> ParallelEnv:
     )
 
 
-def _open_folder(config: TrainConfig, task_name: str, *, resumed: bool) -> TrainConfig:
-    """The settings with the run folder that they mean; they are written into it.
-
-    Raises UserError where it cannot be written, or holds another run.
-    """
+def _with_folder(config: TrainConfig, task_name: str, *, resumed: bool) -> tuple[TrainConfig, Path]:
+    """The settings with the run folder that they mean, and the folder. Raises UserError where it holds another run."""
     folder = config.run.checkpoint_dir or _new_folder(task_name)
-    config = replace(config, run=replace(config.run, checkpoint_dir=folder))
     if not resumed and (folder / LATEST_CHECKPOINT).exists():
         raise UserError(f"{folder} holds a run already; go on with it by --resume {folder}, or name another folder.")
+    return replace(config, run=replace(config.run, checkpoint_dir=folder)), folder
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
-    write_yaml(folder / SETTINGS_FILE, flatten(config))
-    return config
 
 
 def _new_folder(task_name: str) -> Path:
     name = f"{task_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     taken = (runs_folder() / f"{name}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(folder for folder in taken if not folder.exists())
-
-
-def _step_of(saved: Mapping[str, Any] | None) -> int | None:
-    return saved["trainer"]["collector"]["global_step"] if saved else None

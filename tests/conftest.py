@@ -1,6 +1,11 @@
 """What holds for every test."""
 
+import os
+
 import hypothesis
+
+# Before torch is imported: on a busy machine its threads wait for each other by spinning, seconds in place of millis.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shared machine may stop for longer than Hypothesis allows an example; pytest's timeout still holds.
 hypothesis.settings.register_profile("no_deadline", deadline=None)

@@ -118,7 +118,7 @@ def test_a_checkpoint_file_is_resumed_with_the_settings_beside_it(in_tmp):
 
 def test_resuming_what_is_not_there_is_told(in_tmp):
     with pytest.raises(UserError) as told:
-        find_checkpoint("run", folder=None)
+        find_checkpoint("run", {})
     expected = f"There is no checkpoint at {in_tmp / 'run'}; name a run folder or a .pt file, or say --resume auto."
     assert str(told.value) == expected
 
@@ -249,3 +249,15 @@ finally:
 def test_the_command_line_is_answered_before_anything_heavy_is_imported(argv, code, complaint):
     run = subprocess.run([sys.executable, "-c", PARSE, *argv], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (code, complaint)
+
+
+def test_auto_takes_the_newest_run_that_agrees_with_what_is_given(tmp_path, monkeypatch):
+    monkeypatch.setattr("ml_pipeline.train_config.runs_folder", lambda: tmp_path)
+    for age, (name, env_id) in enumerate({"old": "CartPole-v1", "new": "Acrobot-v1"}.items()):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(f"env_id: {env_id}\n")
+        (tmp_path / name / "latest.pt").touch()
+        os.utime(tmp_path / name / "latest.pt", (age, age))
+    assert find_checkpoint("auto", {}) == tmp_path / "new" / "latest.pt"
+    assert find_checkpoint("auto", {"env_id": "CartPole-v1"}) == tmp_path / "old" / "latest.pt"
+    assert find_checkpoint("auto", {"env_id": "Pendulum-v1"}) is None

@@ -69,12 +69,7 @@ def test_a_checkpoint_is_evaluated_on_its_own_data_and_on_others(trained, tmp_pa
     done = run([*EVALUATE, folder / "best.pt", "--output-dir", tmp_path])
     assert done.stdout.split("\n\nWritten")[0] in out  # the same verdict as at the end of training
     prices = tmp_path / "prices.csv"
-    with open(prices, "w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["date", "open", "high", "low", "close", "volume"])
-        for day in range(300):
-            price = 100 + day % 7
-            rows.writerow([f"{2000 + day // 28 // 12}-{day // 28 % 12 + 1:02}-{day % 28 + 1:02}", *[price] * 4, 5])
+    write_prices(prices, n_days=300)
     done = run([*EVALUATE, folder / "best.pt", "--data", prices])
     assert "prices" in done.stdout
     assert (folder / "evaluation-prices" / "equity.png").is_file()
@@ -153,10 +148,10 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, sentence):
 
 def test_a_folder_that_holds_a_run_is_not_written_over(trained):
     folder, _ = trained
-    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    before = contents(folder)
     done = run([*TRAIN, "--checkpoint-dir", folder], expect=2)
     assert f"go on with it by --resume {folder}" in done.stderr
-    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert contents(folder) == before
 
 
 def test_a_damaged_checkpoint_is_named_and_the_run_is_left_as_it_is(trained, tmp_path):
@@ -171,8 +166,58 @@ def test_a_checkpoint_of_another_network_is_refused(trained, tmp_path):
     folder, _ = trained
     for name in ("config.yaml", "latest.pt"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
-    done = run([*TRAIN, "--resume", tmp_path, "--window", "3"], expect=2)
-    assert "observation space" in done.stderr
+    saved = torch.load(tmp_path / "latest.pt", weights_only=True)
+    saved["trainer"]["policy"]["fits"]["observation space"] = "Box(99,)"
+    torch.save(saved, tmp_path / "latest.pt")
+    before = contents(tmp_path)
+    done = run([*TRAIN, "--resume", tmp_path], expect=2)
+    assert "observation space Box(99,), but here it is" in done.stderr
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ["--n-envs", "3"],
+        ["--n-steps", "16"],
+        ["--fee-bps", "500"],
+        ["--hidden-sizes", "9"],
+        ["--env-id", "CartPole-v1"],
+    ],
+    ids=" ".join,
+)
+def test_a_resumed_run_keeps_what_it_is_made_of_and_a_refusal_leaves_it_alone(trained, changed):
+    folder, _ = trained
+    before = contents(folder)
+    done = run([*TRAIN, "--resume", folder, *changed], expect=2)
+    assert f"{changed[0]} " in done.stderr
+    assert "a resumed run keeps it, but got " + changed[1].lower() in done.stderr.lower()
+    assert contents(folder) == before
+
+
+def test_a_run_whose_data_have_changed_is_not_gone_on_with(tmp_path):
+    prices, folder = tmp_path / "prices.csv", tmp_path / "run"
+    write_prices(prices, n_days=600)
+    small = [*TRAIN, *SMALL, "--num-episodes", "2", "--episode-length", "32"]
+    run([*small, "--data", prices, "--checkpoint-dir", folder])
+    write_prices(prices, n_days=700)
+    before = contents(folder)
+    done = run([*TRAIN, "--resume", folder, "--num-episodes", "4"], expect=2)
+    assert "not those that the run was trained on" in done.stderr
+    assert contents(folder) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def write_prices(path, n_days):
+    with open(path, "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["date", "open", "high", "low", "close", "volume"])
+        for day in range(n_days):
+            price = 100 + day % 7
+            rows.writerow([f"{2000 + day // 28 // 12}-{day // 28 % 12 + 1:02}-{day % 28 + 1:02}", *[price] * 4, 5])
 
 
 @pytest.mark.parametrize("script", ["train_ppo.py", "evaluate_ppo.py"])

@@ -40,14 +40,16 @@ def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source:
 
 
 def write_yaml(path: Path, values: Mapping[str, object]) -> None:
-    """Flat settings, as `flatten` gives them, to a file that `read_settings` takes.
+    """Flat settings, as `flatten` gives them, to a file that `read_settings` takes; whole, or the old one stays.
 
     Raises UserError where it cannot be written.
     """
     # allow_unicode would be easier to read and is wrong: PyYAML leaves U+0085 bare, and reads it back as a space.
     text = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None)
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        path.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}; choose another folder.") from error
 

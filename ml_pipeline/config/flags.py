@@ -147,5 +147,5 @@ def _unknown(word: str, argv: Sequence[str], hints: dict[str, Any]) -> UserError
                 return UserError(f'{_dashed(before)} takes no value, but got "{word}"; say {on} or {switches[on]}.')
         return UserError(f'"{word}" belongs to no flag; --help lists what each flag takes.')
     flag = _dashed(word).partition("=")[0]
-    known = [*map(flag_of, hints), *switches.values(), "--help"]
+    known = [*map(flag_of, hints), *switches.values()]
     return UserError(f"Unknown flag {flag}.{did_you_mean(flag, known) or ' --help lists every flag.'}")

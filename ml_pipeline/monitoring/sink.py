@@ -31,7 +31,10 @@ class Sinks:
     """Several sinks as one, written to in order."""
 
     def __init__(self, *sinks: MetricsSink) -> None:
-        self._sinks = sinks
+        self._sinks = list(sinks)
+
+    def add(self, sink: MetricsSink) -> None:
+        self._sinks.append(sink)
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         for sink in self._sinks:
