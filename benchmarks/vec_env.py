@@ -1,0 +1,292 @@
+"""Environment steps a second, beside other vectorizers: interleaved, in one run, by medians.
+
+    pip install -e '.[bench]' && python benchmarks/vec_env.py          # every table, about half an hour
+    python benchmarks/vec_env.py --short                               # 8 environments, some rows, a minute
+    python benchmarks/vec_env.py --only growth --plot growth.png
+
+All contestants of a row are open at once, and idle but for the one whose turn it is; they take turns within each round,
+so that a machine that changes its speed changes it for all. The ratio of a row is the median of the rounds' ratios.
+What a machine that does other work prints is worth nothing.
+"""
+
+import argparse
+import importlib.util
+import multiprocessing
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ml_pipeline.models.rl.core.cores import usable_cores
+from ml_pipeline.models.rl.core.probe_envs import TimedEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+EnvFactory = Callable[[], gymnasium.Env]
+Step = Callable[[Any], Any]
+TABLES = ("speed", "auto", "growth", "start", "memory")
+
+ROWS: dict[str, EnvFactory] = {
+    "CartPole-v1": partial(gymnasium.make, "CartPole-v1"),
+    "empty step": TimedEnv,
+    "busy 100 µs": partial(TimedEnv, busy_s=1e-4),
+    "busy 1 ms": partial(TimedEnv, busy_s=1e-3),
+    "lognormal busy, mean 300 µs, sigma 1": partial(TimedEnv, busy_s=3e-4, sigma=1.0),
+    "waits 2 ms": partial(TimedEnv, wait_s=2e-3),
+    "84x84x4 frames": partial(TimedEnv, shape=(84, 84, 4), dtype=np.uint8),
+}
+SHORT_ROWS = ("CartPole-v1", "busy 100 µs", "waits 2 ms")
+
+
+@dataclass
+class Contestant:
+    """An open vectorizer. `step` takes int64 actions (N,)."""
+
+    step: Step
+    close: Callable[[], Any]
+    note: str = ""
+
+
+def ours(env_fns: list[EnvFactory], num_workers: Any = "auto", **options: Any) -> Contestant:
+    envs = ParallelEnv(env_fns, num_workers=num_workers, **options)
+    envs.reset(seed=0)
+    return Contestant(envs.step, envs.close, f"{envs.num_workers} workers" if envs.num_workers else "in-process")
+
+
+def gymnasium_sync(env_fns: list[EnvFactory]) -> Contestant:
+    envs = gymnasium.vector.SyncVectorEnv(env_fns)
+    envs.reset(seed=0)
+    return Contestant(envs.step, envs.close)
+
+
+def gymnasium_async(env_fns: list[EnvFactory]) -> Contestant:
+    envs = gymnasium.vector.AsyncVectorEnv(env_fns, context="forkserver")
+    envs.reset(seed=0)
+    return Contestant(envs.step, envs.close)
+
+
+def stable_baselines3(env_fns: list[EnvFactory]) -> Contestant:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    envs = SubprocVecEnv(env_fns, start_method="forkserver")
+    envs.reset()
+    return Contestant(envs.step, envs.close)
+
+
+def tianshou(env_fns: list[EnvFactory]) -> Contestant:
+    from tianshou.env import ShmemVectorEnv
+
+    envs = ShmemVectorEnv(env_fns)
+    envs.reset()
+
+    def step(actions: np.ndarray) -> None:
+        _, _, terminated, truncated, _ = envs.step(actions)
+        done = np.flatnonzero(terminated | truncated)
+        if len(done):
+            envs.reset(done)
+
+    return Contestant(step, envs.close)
+
+
+def torchrl(env_fns: list[EnvFactory]) -> Contestant:
+    import torch
+    from torchrl.envs import GymWrapper
+    from torchrl.envs import ParallelEnv as TorchRLParallelEnv
+
+    def make(env_fn: EnvFactory) -> Any:
+        return GymWrapper(env_fn(), categorical_action_encoding=True)
+
+    envs = TorchRLParallelEnv(len(env_fns), [partial(make, env_fn) for env_fn in env_fns], mp_start_method="fork")
+    state = envs.reset()
+
+    def step(actions: np.ndarray) -> None:
+        nonlocal state
+        state["action"] = torch.as_tensor(actions)
+        _, state = envs.step_and_maybe_reset(state)
+
+    return Contestant(step, envs.close)
+
+
+PEERS: dict[str, tuple[str, Callable[[list[EnvFactory]], Contestant]]] = {
+    "SyncVectorEnv": ("gymnasium", gymnasium_sync),
+    "AsyncVectorEnv": ("gymnasium", gymnasium_async),
+    "SubprocVecEnv": ("stable_baselines3", stable_baselines3),
+    "Tianshou ShmemVectorEnv": ("tianshou", tianshou),
+    "TorchRL ParallelEnv": ("torchrl", torchrl),
+}
+
+
+def installed_peers(names: Iterable[str] = PEERS) -> dict[str, Callable[[list[EnvFactory]], Contestant]]:
+    """Those that can be measured here; says which cannot."""
+    found = {}
+    for name in names:
+        package, make = PEERS[name]
+        if importlib.util.find_spec(package) is None:
+            print(f"{name} is left out: {package} is not installed.\n")
+        else:
+            found[name] = make
+    return found
+
+
+Rates = dict[str, list[float]]
+
+
+def take_turns(contestants: dict[str, Contestant], num_envs: int, *, rounds: int, turn_s: float) -> Rates:
+    """Environment steps a second of each contestant in each round."""
+    rng = np.random.default_rng(0)
+    actions = rng.integers(0, 2, (32, num_envs))
+    rates: Rates = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        for name, contestant in contestants.items():
+            n_steps, begin = 0, time.perf_counter()
+            while (elapsed_s := time.perf_counter() - begin) < turn_s:
+                contestant.step(actions[n_steps % len(actions)])
+                n_steps += 1
+            if turn:  # the first one warms up
+                rates[name].append(n_steps * num_envs / elapsed_s)
+    return rates
+
+
+def measure(
+    env_fn: EnvFactory, num_envs: int, makers: dict[str, Callable[[list[EnvFactory]], Contestant]], args: Any
+) -> tuple[Rates, dict[str, str]]:
+    """Rates and notes of these contestants over `num_envs` environments of a kind."""
+    contestants: dict[str, Contestant] = {}
+    try:
+        for name, make in makers.items():
+            contestants[name] = make([env_fn] * num_envs)
+        rates = take_turns(contestants, num_envs, rounds=args.rounds, turn_s=args.turn_s)
+        return rates, {name: contestant.note for name, contestant in contestants.items()}
+    finally:
+        for contestant in contestants.values():
+            contestant.close()
+
+
+def ratio(above: list[float], below: list[float]) -> str:
+    return f"{statistics.median(a / b for a, b in zip(above, below, strict=True)):.2f}"
+
+
+def print_row(cells: Iterable[Any]) -> None:
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def print_head(*cells: Any) -> None:
+    print_row(cells)
+    print_row(["---"] * len(cells))
+
+
+def speed(args: Any) -> None:
+    """ParallelEnv beside its peers; after each peer's rate, ours over it."""
+    peers = installed_peers()
+    for num_envs in args.num_envs:
+        print(f"{num_envs} environments, {usable_cores():g} cores: steps a second (ours / theirs)\n")
+        print_head("environment", "ParallelEnv", *peers)
+        for row in args.rows:
+            rates, notes = measure(ROWS[row], num_envs, {"ours": ours, **peers}, args)
+            cells = [f"{statistics.median(rates[name]):,.0f} ({ratio(rates['ours'], rates[name])})" for name in peers]
+            print_row([row, f"{statistics.median(rates['ours']):,.0f}, {notes['ours']}", *cells])
+        print()
+
+
+def auto(args: Any) -> None:
+    """num_workers="auto" over the best fixed choice of each row."""
+    for num_envs in args.num_envs:
+        counts = sorted({0, 1, 2, 4, num_envs})
+        print(f"{num_envs} environments: num_workers='auto' beside fixed counts, steps a second\n")
+        print_head("environment", "auto", *counts, "auto / best")
+        for row in args.rows:
+            makers = {"auto": ours} | {str(n): partial(ours, num_workers=n) for n in counts}
+            rates, notes = measure(ROWS[row], num_envs, makers, args)
+            medians = {name: statistics.median(values) for name, values in rates.items()}
+            best = max((str(n) for n in counts), key=lambda name: medians[name])
+            cells = [f"{medians[str(n)]:,.0f}" for n in counts]
+            print_row([row, f"{medians['auto']:,.0f}, {notes['auto']}", *cells, ratio(rates["auto"], rates[best])])
+        print()
+
+
+def growth(args: Any) -> None:
+    """Steps a second per environment as environments are added."""
+    sizes = [8, 64] if args.short else [8, 64, 256, 1024]
+    print("Steps a second per environment, by the number of environments\n")
+    print_head("environment", *sizes)
+    curves = {}
+    for row in args.rows:
+        curves[row] = []
+        for num_envs in sizes:
+            rates, _ = measure(ROWS[row], num_envs, {"ours": ours}, args)
+            curves[row].append(statistics.median(rates["ours"]) / num_envs)
+        print_row([row, *(f"{rate:,.1f}" for rate in curves[row])])
+    print()
+    if args.plot:
+        _plot(sizes, curves, args.plot)
+
+
+def _plot(sizes: list[int], curves: dict[str, list[float]], path: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for row, rates in curves.items():
+        axes.loglog(sizes, rates, marker="o", label=row)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set(xlabel="environments", ylabel="steps a second per environment", title=f"{usable_cores():g} cores")
+    axes.legend()
+    figure.savefig(path)
+    print(f"Plot: {path}\n")
+
+
+def start(args: Any) -> None:
+    """From the constructor's call to the first observations, a worker an environment."""
+    print("Start-up in s, a worker an environment; the first by forkserver also starts the server\n")
+    print_head("start method", *args.num_envs)
+    for method in multiprocessing.get_all_start_methods():
+        cells = []
+        for num_envs in args.num_envs:
+            begin = time.perf_counter()
+            contestant = ours([ROWS["empty step"]] * num_envs, num_envs, start_method=method)
+            cells.append(f"{time.perf_counter() - begin:.2f}")
+            contestant.close()
+        print_row([method, *cells])
+    print()
+
+
+def memory(args: Any) -> None:
+    """What a worker holds for itself alone."""
+    import psutil
+
+    print("Memory of a worker's own (USS) in MB, after a step\n")
+    print_head("start method", "largest of two workers")
+    for method in multiprocessing.get_all_start_methods():
+        before = {child.pid for child in multiprocessing.active_children()}
+        contestant = ours([ROWS["empty step"]] * 8, 2, start_method=method)
+        contestant.step(np.zeros(8, np.int64))
+        pids = [child.pid for child in multiprocessing.active_children() if child.pid not in before]
+        print_row([method, f"{max(psutil.Process(pid).memory_full_info().uss for pid in pids) / 1e6:.1f}"])
+        contestant.close()
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=TABLES, action="append", help="one table; may be given more than once")
+    parser.add_argument("--short", action="store_true", help="8 environments, three rows, short turns: a minute")
+    parser.add_argument("--rounds", type=int, help="turns that each contestant takes (default: 7, short: 3)")
+    parser.add_argument("--row", choices=ROWS, action="append", dest="rows", help="may be given more than once")
+    parser.add_argument("--plot", help="where growth is drawn (needs matplotlib)")
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore", message="start_method='fork'")  # it is one of the things to be measured
+    args.rounds = args.rounds or (3 if args.short else 7)
+    args.turn_s = 0.15 if args.short else 1.0
+    args.num_envs = [8] if args.short else [8, 64]
+    args.rows = args.rows or list(SHORT_ROWS if args.short else ROWS)
+    for name in args.only or TABLES:
+        globals()[name](args)
+
+
+if __name__ == "__main__":
+    main()
