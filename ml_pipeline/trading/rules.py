@@ -84,6 +84,13 @@ class TradingRules:
         """What the choices 0, 1, .. of a discrete action mean: -1 short, 0 flat, 1 long."""
         return (-1, 0, 1) if self.allow_short else (0, 1)
 
+    def may_refuse(self, n_assets: int) -> bool:
+        """Whether an action of the space can be one beyond a limit, which is refused."""
+        if self.on_limit == "clip" or self.action_mode == "trade":
+            return False
+        position, gross = (1.0, n_assets) if self.action_mode == "target_weights" else (1 / n_assets, 1.0)
+        return position > self.max_position or gross > self.max_gross
+
     def terms(self, periods_per_year: float) -> Terms:
         """What the kernel needs of these rules, a bar being so many parts of a year."""
         sell_fee_bps = self.fee_bps if self.sell_fee_bps is None else self.sell_fee_bps

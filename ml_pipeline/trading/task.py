@@ -70,9 +70,9 @@ class TradingTask:
     def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
         """Factories of n training environments, to be pickled; they hold the bars of the training split alone.
 
-        Raises UserError where a feature sees ahead; see `leaks`.
+        Raises UserError where a feature sees ahead, see `leaks`, and where the rules would refuse what exploring tries.
         """
-        refuse_leaks(self.market, self.config.features, self.features)
+        self._require_trainable()
         market = self.bars_of("train")
         make = partial(
             FastTradingEnv,
@@ -86,7 +86,7 @@ class TradingTask:
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
         """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
-        refuse_leaks(self.market, self.config.features, self.features)
+        self._require_trainable()
         return BatchedTradingEnv(
             self.bars_of("train"),
             n,
@@ -96,6 +96,14 @@ class TradingTask:
             reward=make_reward(self.config.reward, self.config.reward_scale),
             device=device,
         )
+
+    def _require_trainable(self) -> None:
+        refuse_leaks(self.market, self.config.features, self.features)
+        if self.rules.may_refuse(len(self.market.symbols)):
+            raise UserError(
+                'on_limit "refuse" would end training at the first action beyond max_position '
+                f'({self.rules.max_position:g}) or max_gross ({self.rules.max_gross:g}); train with on_limit "clip".'
+            )
 
     def evaluation_env(self, split: str = "test") -> StatefulTradingEnv:
         """One pass through the "train", "validation" or "test" split, or through "all" bars."""

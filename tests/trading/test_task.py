@@ -2,6 +2,7 @@ import json
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -223,3 +224,23 @@ def test_the_state_of_an_environment_is_small_and_whole():
     assert len(state) < 20_000
     twin = cloudpickle.loads(cloudpickle.dumps(env))
     np.testing.assert_array_equal(twin.step(0)[0], env.step(0)[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "trains"),
+    [
+        ({}, True),  # all of the equity in one asset is within the limits
+        ({"max_position": 0.5}, False),
+        ({"max_gross": 0.5}, False),
+        ({"max_position": 0.5, "action_mode": "trade"}, True),  # there nothing is refused
+        ({"symbols": ("SYNTH1", "SYNTH2")}, False),  # weights of 1 and 1
+        ({"symbols": ("SYNTH1", "SYNTH2"), "action_mode": "discrete", "max_position": 0.5}, True),
+    ],
+)
+def test_rules_that_would_refuse_what_exploring_tries_do_not_train(changes, trains):
+    config = replace(CONFIG, on_limit="refuse", **{"symbols": ("SYNTH1",), **changes})
+    task = TradingTask(config, market=synthetic_market(n_bars=300, n_symbols=3).select(config.symbols))
+    refused = pytest.raises(UserError, match=r'on_limit "refuse" .* train with on_limit "clip"')
+    for make in (task.train_env_fns, task.batched_train_env):
+        with nullcontext() if trains else refused:
+            make(2)
