@@ -52,7 +52,7 @@ class EvaluationConfig:
     """Have vectorbt replay the orders, and fail where its equity differs by more than 1e-9; needs the extra certify."""
 
     output_dir: Path | None = None
-    """Folder for the report; none is the checkpoint's own and, with --data, evaluation-NAME in it."""
+    """Folder for the report; none is the run's for its best.pt as trained, and evaluation-WHAT in it for all else."""
 
     def __post_init__(self) -> None:
         if self.eval_episodes is not None:

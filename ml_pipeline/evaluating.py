@@ -14,7 +14,7 @@ from ml_pipeline.models.rl.core.checkpoint import load_checkpoint
 from ml_pipeline.models.rl.networks.policy import Policy
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.train_config import TrainConfig
-from ml_pipeline.training import make_policy
+from ml_pipeline.training import BEST_CHECKPOINT, make_policy, report_folder
 
 # Settings of the market that an evaluation may change.
 _OF_MARKET = ("initial_cash", "fee_bps", "fixed_fee", "slippage_bps", "borrow_bps_per_year")
@@ -27,7 +27,7 @@ def run_evaluation(evaluation: EvaluationConfig) -> None:
     """
     saved = load_checkpoint(evaluation.checkpoint)
     config = build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=evaluation.checkpoint))
-    folder = _open_folder(evaluation)
+    folder = evaluation.output_dir or _default_folder(evaluation)
     if config.run.env_id is None:
         verdict = _judge_trading(evaluation, config, saved, folder)
     else:
@@ -48,7 +48,8 @@ def _judge_trading(evaluation: EvaluationConfig, config: TrainConfig, saved: dic
     split = evaluation.split or ("test" if evaluation.data is None else "all")
     env = task.evaluation_env(split)
     policy = _restore_policy(config, env, saved)
-    return str(task.evaluate(policy.act, split, folder, page=True, certify=evaluation.certify)["table"])
+    with report_folder(folder):
+        return str(task.evaluate(policy.act, split, folder, page=True, certify=evaluation.certify)["table"])
 
 
 def _judge_episodes(evaluation: EvaluationConfig, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
@@ -62,7 +63,8 @@ def _judge_episodes(evaluation: EvaluationConfig, config: TrainConfig, saved: di
     env = task.evaluation_env()
     policy = _restore_policy(config, env, saved)
     env.close()
-    return task.report(policy.act, folder)
+    with report_folder(folder):
+        return task.report(policy.act, folder)
 
 
 def _restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Policy:
@@ -71,14 +73,15 @@ def _restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Pol
     return policy
 
 
-def _open_folder(evaluation: EvaluationConfig) -> Path:
-    folder = evaluation.output_dir
-    if folder is None:
-        folder = evaluation.checkpoint.parent
-        if evaluation.data is not None:
-            folder = folder / f"evaluation-{evaluation.data.stem}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose one by --output-dir.") from error
-    return folder
+def _default_folder(evaluation: EvaluationConfig) -> Path:
+    """The run's own for what a run itself reports; any other evaluation has one of its own in it and spoils nothing."""
+    run, checkpoint = evaluation.checkpoint.parent, evaluation.checkpoint
+    special = [] if checkpoint.name == BEST_CHECKPOINT else [checkpoint.stem]
+    if evaluation.data is not None:
+        special.append(evaluation.data.name)
+    if evaluation.split is not None:
+        special.append(evaluation.split)
+    for name in _OF_MARKET:
+        if getattr(evaluation, name) is not None:
+            special.append(f"{name}-{getattr(evaluation, name):g}")
+    return run / "-".join(["evaluation", *special]) if special else run

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -74,8 +74,19 @@ def run_training(start: TrainStart, task: Task) -> int:
         if signal_number is not None:
             return 128 + signal_number
     policy.load_state_dict(load_checkpoint(folder / BEST_CHECKPOINT)["trainer"]["policy"])
-    print(task.report(policy.act, folder), flush=True)
+    with report_folder(folder):
+        print(task.report(policy.act, folder), flush=True)
     return 0
+
+
+@contextmanager
+def report_folder(folder: Path) -> Iterator[None]:
+    """A folder to write a report into within the block. Raises UserError where it cannot be made or written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"The report cannot be written to {folder}: {error.strerror}; choose another.") from error
 
 
 def make_policy(

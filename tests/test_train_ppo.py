@@ -72,7 +72,24 @@ def test_a_checkpoint_is_evaluated_on_its_own_data_and_on_others(trained, tmp_pa
     write_prices(prices, n_days=300)
     done = run([*EVALUATE, folder / "best.pt", "--data", prices])
     assert "prices" in done.stdout
-    assert (folder / "evaluation-prices" / "equity.png").is_file()
+    assert (folder / "evaluation-prices.csv" / "equity.png").is_file()
+
+
+def test_other_evaluations_leave_the_report_of_the_run_alone(trained):
+    folder, _ = trained
+    before = contents(folder)
+    run([*EVALUATE, folder / "best.pt", "--split", "train", "--fee-bps", "10"])
+    run([*EVALUATE, folder / "latest.pt"])
+    assert contents(folder) == before
+    assert {"evaluation-train-fee_bps-10", "evaluation-latest"} <= set(os.listdir(folder))
+
+
+def test_a_report_that_cannot_be_written_and_a_file_that_is_no_checkpoint_are_told(trained, tmp_path):
+    folder, _ = trained
+    done = run([*EVALUATE, folder / "best.pt", "--output-dir", "/proc/report"], expect=2)
+    assert "The report cannot be written to /proc/report" in done.stderr
+    write_prices(tmp_path / "prices.csv", n_days=3)
+    assert "cannot be read as a checkpoint" in run([*EVALUATE, tmp_path / "prices.csv"], expect=2).stderr
 
 
 def test_a_gymnasium_environment_trains_and_is_evaluated(tmp_path):
