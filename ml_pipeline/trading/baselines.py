@@ -23,7 +23,11 @@ Act = Callable[[NDArray[np.float32]], Any]
 
 
 def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) -> Ledger:
-    """One episode of `env` under `act`, observation -> action, and its ledger."""
+    """One episode of `env` under `act`, observation -> action, and its ledger.
+
+    Where `act` has a `begin_episode`, that is called first: a policy with a memory forgets the last run.
+    """
+    getattr(act, "begin_episode", lambda: None)()
     observation, _ = env.reset(seed=seed)
     over = False
     while not over:

@@ -97,3 +97,20 @@ def _seldom(env, every):
         return 1 if bar % every and env.rules.action_mode == "buy_hold_sell" else action
 
     return act
+
+
+def test_a_policy_with_a_memory_begins_each_run_anew(tiny_market):
+    class Counts:
+        begun = 0
+
+        def begin_episode(self):
+            self.begun += 1
+
+        def __call__(self, observation):
+            return 1
+
+    act = Counts()
+    env = StatefulTradingEnv(tiny_market(close=[90, 110, 150], open=[90, 100, 120]), TradingRules())
+    run_policy(env, act)
+    run_policy(env, act)
+    assert act.begun == 2
