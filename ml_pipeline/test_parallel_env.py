@@ -6,6 +6,7 @@ python -m ml_pipeline.test_parallel_env
 
 import multiprocessing
 import os
+import random
 import signal
 import statistics
 import sys
@@ -25,6 +26,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.cores import usable_cores
+from ml_pipeline.models.rl.core.global_random import find_global_random
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.vec_errors import EnvRaisedError, WorkerDiedError
@@ -54,6 +56,7 @@ def _checks() -> Iterator[Check]:
     yield "environment i is seeded by seed + i", _is_seeded_by_index
     yield "autoreset keeps the final observation", _keeps_final_observations
     yield "states continue bit for bit", _states_continue
+    yield "an environment that draws from a global generator is named", _global_random_is_named
     yield "a raising environment is named", _raising_is_named
     yield "a killed worker is named", _killed_is_named
     yield "a killed worker is replaced on request", _killed_is_replaced
@@ -114,6 +117,16 @@ def _states_continue() -> None:
         first = [envs.step([1, 2, 3, 0]) for _ in range(9)]
         envs.set_states(states)
         _expect_equal([envs.step([1, 2, 3, 0]) for _ in range(9)], first)
+
+
+def _global_random_is_named() -> None:
+    class DrawingEnv(CountingEnv):
+        def step(self, action: Any) -> Any:
+            random.random()
+            return super().step(action)
+
+    _expect_equal(find_global_random(CountingEnv), None)
+    _expect("global random in step 1" in str(find_global_random(DrawingEnv)), "the generator and the step are named")
 
 
 def _raising_is_named() -> None:

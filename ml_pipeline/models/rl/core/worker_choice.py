@@ -6,17 +6,15 @@ never depend on the choice, only speed does.
 
 import math
 import os
-import random
 import statistics
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
-import numpy as np
+
+from ml_pipeline.models.rl.core.global_random import global_generators_untouched
 
 _WAKE_EACH_S = 8e-6  # what each worker adds to a vector step, for two system calls; measured on 2 cores at 2.5 GHz
 _ROUND_TRIPS = 50
@@ -36,7 +34,7 @@ def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | Non
 
     Takes at most `budget_s`, or one reset and step where these take longer. Leaves the global generators as they were.
     """
-    with _global_generators_untouched():
+    with global_generators_untouched():
         try:
             env.action_space.seed(0)
             actions = [env.action_space.sample() for _ in range(32)]
@@ -141,13 +139,3 @@ def _vector_step_s(cost: StepCost, num_envs: int, n_workers: int, cores: float) 
     longest_s = math.ceil(num_envs / n_workers) * (cost.cpu_s + cost.wait_s)
     shared_s = num_envs * cost.cpu_s / min(cores, n_workers)
     return max(longest_s, shared_s) + n_workers * _WAKE_EACH_S
-
-
-@contextmanager
-def _global_generators_untouched() -> Iterator[None]:
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)

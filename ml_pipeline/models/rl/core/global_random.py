@@ -1,0 +1,79 @@
+"""Finds environments that draw from the global generators of `random` and `numpy.random`.
+
+Environments of one process share those: what such an environment does depends on its neighbours, hence on the number of
+workers, and no seed brings it back.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+_REMEDY = (
+    "draw from self.np_random, which reset(seed=...) seeds: the global generators are shared by all environments of a "
+    "process, so that results depend on the number of workers"
+)
+
+
+def find_global_random(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> str | None:
+    """Who draws from a global generator, from where, and what to do, in a sentence; None where nothing does.
+
+    Makes an environment, resets it, takes up to n_steps random actions with resets between episodes, and closes it. An
+    action that it refuses ends the search. Leaves the global generators as they were.
+
+    >>> find_global_random(lambda: gymnasium.make("CartPole-v1")) is None
+    True
+    """
+    with global_generators_untouched():
+        watch = _Watch()
+        env = watch.run("the constructor", env_fn)
+        try:
+            env.action_space.seed(seed)
+            watch.run("reset()", env.reset, seed=seed)
+            for step in range(1, n_steps + 1):
+                if watch.found:
+                    break
+                _, _, terminated, truncated, _ = watch.run(f"step {step}", env.step, env.action_space.sample())
+                if terminated or truncated:
+                    watch.run(f"reset() after step {step}", env.reset)
+        except Exception:  # random actions may be illegal in it; what was found until then is found
+            pass
+        finally:
+            env.close()
+        return f"{env} draws from {watch.found}; {_REMEDY}." if watch.found else None
+
+
+@contextmanager
+def global_generators_untouched() -> Iterator[None]:
+    """Puts the global generators back as they were."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+class _Watch:
+    """Compares the global generators before and after each call. found: the first draw."""
+
+    def __init__(self) -> None:
+        self.found = ""
+
+    def run(self, where: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        before = _states()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            names = [name for name, state in _states().items() if state != before[name]]
+            if names and not self.found:
+                self.found = f"the global {' and '.join(names)} in {where}"
+
+
+def _states() -> dict[str, Any]:
+    """What each generator will do next; seeding it changes that as well."""
+    _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {"random": random.getstate(), "numpy.random": (keys.tobytes(), position, has_gauss, gauss)}  # type: ignore[union-attr]
