@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint types mutations determinism help
+.PHONY: train test lint types mutations determinism soak help
 
 help:
 	@echo "make train   install into $(VENV), train on the built-in market, evaluate out of sample"
 	@echo "make test    install into $(VENV), then lint, types and every test"
 	@echo "make mutations   put known mistakes into a copy, one by one, and see the tests fail (minutes)"
 	@echo "make determinism  train with every crew of workers, interrupted or not, and compare hashes (minutes)"
+	@echo "make soak    kill workers at random while stepping and training, and account for every step (2 minutes)"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + "; choose one with: make PYTHON=python3.12 ...")'
@@ -42,3 +43,6 @@ mutations: $(VENV)/.installed-dev
 
 determinism: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.determinism
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.soak
