@@ -72,7 +72,8 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
     agent = _trained(task, steps, seed)["agent"]["return"]
     return Verdict(
         agent > _RICH * possible,
-        f"given the next bar's return: {_times(agent)} of the start, where equal parts of every asset could have {_times(possible)} for free",
+        f"given the next bar's return: {_times(agent)} of the start, where equal parts of every asset could have made "
+        f"{_times(possible)} for free",
     )
 
 
