@@ -97,11 +97,12 @@ def ours(n_steps: int) -> dict[str, Rate]:
         env = FastTradingEnv(ten, rules_of_ten, engine=engine)
         rates[f"Fast, 10 assets, 100 features, {engine}"] = single(env, weights, n_steps)
     many = list(generator.integers(0, 3, (64, 4_096)))
-    env = BatchedTradingEnv(one, 4_096, rules, episode_length=256)
-    rates["Batched x 4,096, 1 asset, 16 features"] = batched(env, many, max(1, n_steps // 200))
     many_weights = list(generator.uniform(-1, 1, (8, 4_096, 10)).astype(np.float32))
-    env = BatchedTradingEnv(ten, 4_096, rules_of_ten, episode_length=256)
-    rates["Batched x 4,096, 10 assets, 100 features"] = batched(env, many_weights, max(1, n_steps // 2_000))
+    for engine in ("plain", "compiled") if can_compile() else ("plain",):
+        env = BatchedTradingEnv(one, 4_096, rules, episode_length=256, engine=engine)
+        rates[f"Batched x 4,096, 1 x 16, {engine}"] = batched(env, many, max(10, n_steps // 200))
+        env = BatchedTradingEnv(ten, 4_096, rules_of_ten, episode_length=256, engine=engine)
+        rates[f"Batched x 4,096, 10 x 100, {engine}"] = batched(env, many_weights, max(10, n_steps // 2_000))
     return rates
 
 

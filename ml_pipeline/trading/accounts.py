@@ -12,6 +12,9 @@ from ml_pipeline.trading.compiled import compiled_step
 from ml_pipeline.trading.execution import PLAIN, Terms
 from ml_pipeline.trading.market_data import FloatArray
 
+# Machine code, the market's tables, and views.
+_NOT_OF_AN_ACCOUNT = {"_step", "_tables", "_targets", "_trades", "_seen"}
+
 FillTables = tuple[FloatArray, FloatArray, FloatArray]
 """Fill prices, half-spreads and closes: row t of the first two belongs to an order decided at bar t."""
 
@@ -19,8 +22,9 @@ FillTables = tuple[FloatArray, FloatArray, FloatArray]
 class PlainAccount:
     """Floats and lists: fastest for an asset or two, and everywhere at hand."""
 
-    def __init__(self, tables: FillTables, terms: Terms) -> None:
+    def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self._terms = terms
+        self._clip = clip
         self._no_spreads = [0.0] * tables[1].shape[1]
         self.bind(tables)
 
@@ -32,6 +36,13 @@ class PlainAccount:
     def __getstate__(self) -> dict[str, Any]:
         of_market = {"_fill_prices", "_half_spreads", "_market_closes"}
         return {name: value for name, value in self.__dict__.items() if name not in of_market}
+
+    def weights(self) -> list[float]:
+        """What each holding is of the equity, within -clip..clip; 0 where the account owes money."""
+        clip = self._clip
+        equity = self.equity if self.equity > 0.0 else math.inf
+        held = zip(self.holdings, self.closes, strict=True)
+        return [min(max(quantity * close / equity, -clip), clip) for quantity, close in held]
 
     def begin(self, bar: int, cash: float) -> None:
         n_assets = len(self._no_spreads)
@@ -64,8 +75,8 @@ class WatchedAccount(PlainAccount):
     A limit binds where without it something else would have been filled; "cash" where buying was scaled down.
     """
 
-    def __init__(self, tables: FillTables, terms: Terms) -> None:
-        super().__init__(tables, terms)
+    def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
+        super().__init__(tables, terms, clip)
         self._relaxed = {name: relaxed for name, relaxed in _without_each(terms).items() if relaxed != terms}
 
     def begin(self, bar: int, cash: float) -> None:
@@ -101,29 +112,34 @@ def _without_each(terms: Terms) -> dict[str, Terms]:
 class CompiledAccount:
     """Arrays and machine code: fastest for several assets."""
 
-    def __init__(self, tables: FillTables, terms: Terms) -> None:
+    def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self.bind(tables)
-        self._terms = terms
-        n_assets = tables[0].shape[1]
-        self._weights, self._may_trade = np.zeros(n_assets), np.zeros(n_assets, dtype=bool)
+        self._terms = np.array(terms)
+        self._clip = clip
+        self._n_assets = tables[0].shape[1]
         self._step = compiled_step()
         self.begin(0, 1.0)
-        self.step(0, [0.0] * n_assets, [False] * n_assets)  # compiles now and not in the first step
+        self.step(0, [0.0] * self._n_assets, [False] * self._n_assets)  # compiles now and not in the first step
 
     def begin(self, bar: int, cash: float) -> None:
-        self._account = np.zeros((3, len(self._weights)))
+        self._account = np.zeros((6, self._n_assets))
+        self._targets, self._trades, self._seen = self._account[3:]
         self._money = np.array([cash, 0.0])
         self.equity = cash
         self._bar = bar
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
         """As `PlainAccount.step`."""
-        self._weights[:] = weights
-        self._may_trade[:] = may_trade
-        self.equity = self._step(
-            bar, self._weights, self._may_trade, self._account, self._money, *self._tables, self._terms
-        )
+        targets, trades = self._targets, self._trades
+        for i, weight in enumerate(weights):  # quicker than a slice, which makes an array of the list first
+            targets[i] = weight
+            trades[i] = may_trade[i]
+        self.equity = self._step(bar, self._account, self._money, *self._tables, self._terms, self._clip)
         self._bar = bar + 1
+
+    def weights(self) -> FloatArray:
+        """As `PlainAccount.weights`; a view, valid until the next step."""
+        return self._seen
 
     @property
     def cash(self) -> float:
@@ -150,8 +166,9 @@ class CompiledAccount:
         self._tables = tables
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"_step", "_tables"}}
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_OF_AN_ACCOUNT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._targets, self._trades, self._seen = self._account[3:]  # pickled, they would be arrays of their own
         self._step = compiled_step()

@@ -13,6 +13,8 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.rules import TradingRules
 
+_TRADED, _KEPT = [True], [False]
+
 
 class ActionReader:
     """Reads actions under `rules`; it remembers the latest choice of each asset, where choices are what they are."""
@@ -26,6 +28,9 @@ class ActionReader:
         self._flat = rules.positions.index(0)
         self._discrete = rules.action_mode in {"discrete", "buy_hold_sell"}
         self._stepwise = rules.action_mode == "buy_hold_sell"
+        # What the choices of a single asset are worth, made once: most steps of most training take this way.
+        one_choice = self._discrete and n_assets == 1 and not self._stepwise and rules.on_limit == "clip"
+        self._choosable = [[weight] for weight in self._position_weights] if one_choice else None
         self._lowest = -1.0 if rules.allow_short or rules.action_mode == "trade" else 0.0
         self.begin()
 
@@ -39,6 +44,8 @@ class ActionReader:
         Raises UserError for an action that is outside the space or not finite, and, where the rules refuse it, for one
         beyond a limit.
         """
+        if self._choosable is not None:
+            return self._read_choice(action, self._choosable, fillable[0])
         wanted: list[int] = []
         if self._discrete:
             wanted = self._chosen(action)
@@ -56,6 +63,15 @@ class ActionReader:
         if threshold := self._rules.action_threshold:
             return weights, [can and abs(weight) >= threshold for weight, can in zip(weights, fillable, strict=True)]
         return weights, fillable
+
+    def _read_choice(self, action: Any, weights: list[list[float]], can: bool) -> tuple[list[float], list[bool]]:
+        choice = index(action)
+        if not 0 <= choice < len(weights):
+            raise UserError(f"Action {action} is not in {self.space}.")
+        if can and choice != self._choices[0]:
+            self._choices[0] = choice
+            return weights[choice], _TRADED
+        return weights[choice], _KEPT
 
     def _chosen(self, action: Any) -> list[int]:
         """The position of each asset that is wanted, as an index of `positions`."""

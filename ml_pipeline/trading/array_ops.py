@@ -3,14 +3,63 @@
 N accounts, A assets, T bars.
 """
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.execution import Kernel, Ops, make_kernel
+from ml_pipeline.trading.compiled import compiled_batch
+from ml_pipeline.trading.execution import Kernel, Ops, Terms, make_kernel
 
 NUMPY_OPS = Ops(where=np.where, least=np.minimum, greatest=np.maximum, floor=np.floor, log=np.log, sqrt=np.sqrt)
+
+
+class Tables(NamedTuple):
+    """A market as the batch reads it: fill_prices, half_spreads and closes (A, T), column t of the first two belonging
+    to an order decided at bar t; features float32 (T, D). half_spreads is (A, 1) where there are no quotes."""
+
+    fill_prices: Any
+    half_spreads: Any
+    closes: Any
+    features: Any
+
+
+class Batch(NamedTuple):
+    """Accounts: cash and equity (N,), holdings, orders and filled (A, N)."""
+
+    cash: Any
+    equity: Any
+    holdings: Any
+    orders: Any
+    filled: Any
+
+
+def advance(  # noqa: PLR0917
+    xp: Any, tables: Tables, rows: Any, weights: Any, may_trade: Any, batch: Batch, terms: Terms
+) -> tuple[Any, Any, Any]:
+    """(cash, costs, equity) of every account after the bar at `rows`; holdings, orders and filled change in place."""
+    no_quotes = tables.half_spreads.shape[1] == 1
+    return xp.kernel.step(
+        weights,
+        may_trade,
+        batch.cash,
+        batch.holdings,
+        xp.take(tables.fill_prices, rows),
+        tables.half_spreads if no_quotes else xp.take(tables.half_spreads, rows),
+        xp.take(tables.closes, rows + 1),
+        terms,
+        batch.orders,
+        batch.filled,
+    )
+
+
+def weights_in_equity(xp: Any, tables: Tables, rows: Any, batch: Batch, clip: float) -> Any:
+    """(A, N), within -clip..clip; 0 of an account that owes money."""
+    ops = xp.ops
+    equity = ops.where(batch.equity > 0.0, batch.equity, math.inf)
+    weights = batch.holdings * xp.take(tables.closes, rows) / equity
+    return ops.least(ops.greatest(weights, -clip), clip)
 
 
 class NumpyArrays:
@@ -40,8 +89,13 @@ class NumpyArrays:
         """table: (A, T); the columns `rows`: (A, N)."""
         return table.take(rows, axis=1)
 
-    def observations(self, features: Any, rows: Any, window: int, weights: Any) -> Any:
-        """float32 (N, W * D + A): the features (T, D) of the `window` rows up to `rows`, then weights (A, N)."""
+    def advance(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        """As the function of this name."""
+        return advance(self, *arguments)
+
+    def observations(self, tables: Tables, rows: Any, window: int, batch: Batch, clip: float) -> Any:
+        """float32 (N, W * D + A): the features of the `window` rows up to `rows`, then weights in the equity."""
+        weights, features = weights_in_equity(self, tables, rows, batch, clip), tables.features
         n_features = features.shape[1]
         seen = np.empty((len(rows), window * n_features + len(weights)), dtype=np.float32)
         for i in range(window):
@@ -60,3 +114,40 @@ class NumpyArrays:
 
     def floats(self, values: Any) -> Any:
         return values.astype(np.float32)
+
+
+class CompiledArrays(NumpyArrays):
+    """The same by machine code on every core, account by account.
+
+    Measured with 4,096 accounts and every limit on, on two cores in use by others as well, best step of 300: one asset
+    375 us against NumPy's 517, ten assets 887 against 3,521; but the median of ten assets was 15,861 against 4,785:
+    all wait for the core that others take. On one core: 821 against 525, and 1,621 against 3,534.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._advance, self._observe = compiled_batch()
+
+    def advance(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        tables, rows, weights, may_trade, batch, terms = arguments
+        cash, costs, equity = np.empty((3, len(rows)))
+        self._advance(
+            *tables[:3],
+            rows,
+            weights,
+            may_trade,
+            *batch[:1],
+            *batch[2:],
+            *terms[:2],
+            tuple(terms[2:]),
+            cash,
+            costs,
+            equity,
+        )
+        return cash, costs, equity
+
+    def observations(self, tables: Tables, rows: Any, window: int, batch: Batch, clip: float) -> Any:
+        n_features = tables.features.shape[1]
+        seen = np.empty((len(rows), window * n_features + len(batch.holdings)), dtype=np.float32)
+        self._observe(tables.closes, tables.features, rows, window, batch.holdings, batch.equity, clip, seen)
+        return seen

@@ -5,7 +5,7 @@ N environments, A assets, T bars, W bars of window, D features of a bar.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -13,7 +13,8 @@ from gymnasium.vector.utils import batch_space
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.actions import action_space
-from ml_pipeline.trading.array_ops import NumpyArrays
+from ml_pipeline.trading.array_ops import Batch, CompiledArrays, NumpyArrays, Tables
+from ml_pipeline.trading.compiled import can_compile
 from ml_pipeline.trading.execution import RUIN_FRACTION
 from ml_pipeline.trading.fast_env import FastTradingEnv
 from ml_pipeline.trading.prepared_market import PreparedMarket
@@ -32,6 +33,9 @@ class BatchedTradingEnv(VectorEnv):
     device: None gives NumPy arrays; "cpu", "cuda" or "mps" takes and gives torch tensors that live there, with nothing
     copied to the host. There an action that is not finite is not looked for; it holds.
 
+    engine: without a device, "plain" is NumPy; "compiled" shares the accounts among the cores, which needs numba, and
+    pays for many assets on cores that are free.
+
     Autoreset is SAME_STEP; infos["final_obs"], (N, ...), holds what ended an episode where infos["_final_obs"] is True.
     Rewards are float64 as arrays, float32 as tensors; observations are new at each step.
     """
@@ -48,6 +52,7 @@ class BatchedTradingEnv(VectorEnv):
         fee_bps: Range | None = None,
         slippage_bps: Range | None = None,
         device: str | None = None,
+        engine: Literal["plain", "compiled"] = "plain",
     ) -> None:
         markets = [market] if isinstance(market, PreparedMarket) else list(market)
         _check_alike(markets)
@@ -63,6 +68,7 @@ class BatchedTradingEnv(VectorEnv):
         self.reward = reward or LogReturn()
         self._markets = markets
         self._device = device
+        self._engine = engine
         self._episode_length = episode_length
         self._ranges = [
             tuple(bps / 10_000 for bps in given or (usual, usual))
@@ -79,16 +85,19 @@ class BatchedTradingEnv(VectorEnv):
 
     def _load(self, markets: list[PreparedMarket]) -> None:
         """Put the markets one behind the other into tables (A, T) and (T, D) on the device."""
-        xp = self._xp = NumpyArrays() if self._device is None else _torch_arrays(self._device)
+        xp = self._xp = _arrays_on(self._device, self._engine)
         n_bars = np.array([market.n_bars for market in markets])
         fills = [market.fill_tables(self.rules.fill_at) for market in markets]
         prices, spreads, fillable = (
             np.concatenate([np.vstack([fill[i], fill[i][-1:]]) for fill in fills]).T for i in range(3)
         )
-        self._fill_prices, self._spreads = xp.array(prices), xp.array(spreads) if spreads.any() else None
         self._fillable = None if fillable.all() else xp.array(fillable)
-        self._closes = xp.array(np.concatenate([market.close for market in markets]).T)
-        self._features = xp.array(np.concatenate([market.features for market in markets]))
+        self._tables = Tables(
+            fill_prices=xp.array(prices),
+            half_spreads=xp.array(spreads if spreads.any() else np.zeros((len(spreads), 1))),
+            closes=xp.array(np.concatenate([market.close for market in markets]).T),
+            features=xp.array(np.concatenate([market.features for market in markets])),
+        )
         self._first_rows = xp.array(np.cumsum(n_bars) - n_bars)
         length = self._episode_length
         first, last = self.window - 1, n_bars - 1
@@ -97,7 +106,6 @@ class BatchedTradingEnv(VectorEnv):
         self._n_steps = xp.array(last - first if length is None else np.minimum(last - first, length))
         weights = [position / len(markets[0].symbols) for position in self.rules.positions]
         self._position_weights = xp.array(np.array(weights))
-        self._no_spread = xp.full((len(markets[0].symbols), 1), 0.0, xp.money)
         self._always = xp.full((len(markets[0].symbols), self.num_envs), True)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -117,34 +125,19 @@ class BatchedTradingEnv(VectorEnv):
             self._choices,
             self._reward_state,
         ) = self._fresh()
-        self._orders, self._filled = (self._xp.full(self._holdings.shape, 0.0, self._xp.money) for _ in range(2))
+        self._orders, self._filled = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(2))
         return self._observe(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if not self._begun:
             raise UserError("The environments have not begun; call reset() before the first step().")
         xp, rows, ops = self._xp, self._rows, self._xp.ops
-        closes = xp.take(self._closes, rows + 1)
-        prices = xp.take(self._fill_prices, rows)
-        spreads = self._no_spread if self._spreads is None else xp.take(self._spreads, rows)
         fillable = self._always if self._fillable is None else xp.take(self._fillable, rows)
         weights, may_trade = self._read(actions, fillable)
-        terms = self._terms._replace(
-            buy_rate=self._fees + self._slippage, sell_rate=self._fees + self._slippage + self._sell_extra
-        )
+        rates = self._fees + self._slippage
+        terms = self._terms._replace(buy_rate=rates, sell_rate=rates + self._sell_extra)
         before = self._equity
-        self._cash, self.costs, self._equity = xp.kernel.step(
-            weights,
-            may_trade,
-            self._cash,
-            self._holdings,
-            prices,
-            spreads,
-            closes,
-            terms,
-            self._orders,
-            self._filled,
-        )
+        self._cash, self.costs, self._equity = xp.advance(self._tables, rows, weights, may_trade, self._batch(), terms)
         rewards, self._reward_state = self.reward.step(ops, self._reward_state, before, self._equity)
         self._rows = rows = rows + 1
         terminated = self._equity <= RUIN_FRACTION * self.rules.initial_cash
@@ -210,11 +203,12 @@ class BatchedTradingEnv(VectorEnv):
             fillable = fillable & (abs(weights) >= self.rules.action_threshold)
         return weights, fillable
 
+    def _batch(self) -> Batch:
+        return Batch(self._cash, self._equity, self._holdings, self._orders, self._filled)
+
     def _observe(self) -> Any:
-        xp, ops, clip = self._xp, self._xp.ops, self._markets[0].clip
-        equity = ops.where(self._equity > 0.0, self._equity, np.inf)
-        weights = self._holdings * xp.take(self._closes, self._rows) / equity
-        return xp.observations(self._features, self._rows, self.window, ops.least(ops.greatest(weights, -clip), clip))
+        clip = self._markets[0].clip
+        return self._xp.observations(self._tables, self._rows, self.window, self._batch(), clip)
 
 
 def one_each(market: PreparedMarket) -> list[PreparedMarket]:
@@ -242,7 +236,11 @@ def _check_alike(markets: list[PreparedMarket]) -> None:
         raise UserError(f"Markets of one batch need as many symbols and features each, but have {sorted(shapes)}.")
 
 
-def _torch_arrays(device: str) -> Any:
-    from ml_pipeline.trading.tensor_ops import TorchArrays
+def _arrays_on(device: str | None, engine: str) -> Any:
+    if device is not None:
+        from ml_pipeline.trading.tensor_ops import TorchArrays
 
-    return TorchArrays(device)
+        return TorchArrays(device)
+    if engine == "compiled" and not can_compile():
+        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain".')
+    return CompiledArrays() if engine == "compiled" else NumpyArrays()

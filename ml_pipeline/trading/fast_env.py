@@ -21,9 +21,6 @@ from ml_pipeline.trading.rules import TradingRules
 
 Engine = Literal["auto", "plain", "compiled"]
 
-# From so many assets on, machine code is worth the call and the second or two that compiling takes.
-_ASSETS_WORTH_COMPILING = 4
-
 
 class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
     """Decide at the close of bar t, fill at the open of t+1 (or the close of t), mark at the close of t+1.
@@ -34,7 +31,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
     of the data, or of `episode_length` steps, truncates.
 
     episode_length: steps of an episode, begun at a random bar (training); None passes once through all (evaluation).
-    engine: "plain" Python, or "compiled", which needs numba; "auto" compiles for several assets where numba is there.
+    engine: "plain" Python, or "compiled", which needs numba; "auto" compiles where it is
+    installed.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium's class attribute
@@ -65,7 +63,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
         self._always = [True] * n_assets
         tables = self._bind_market()
-        self._account = self._account_class(engine, n_assets)(tables, rules.terms(market.periods_per_year))
+        self._account = self._account_class(engine)(tables, rules.terms(market.periods_per_year), market.clip)
         self._begin(window - 1)
 
     def _bind_market(self) -> FillTables:
@@ -123,14 +121,10 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         size = self.window * self._row_size
         observation = np.empty(self._observation_size, dtype=np.float32)
         observation[:size] = self._features[stop - size : stop]
-        account, clip = self._account, self.market.clip
-        equity = account.equity if account.equity > 0.0 else np.inf
-        for i, (quantity, close) in enumerate(zip(account.holdings, account.closes, strict=True), start=size):
-            observation[i] = min(max(quantity * close / equity, -clip), clip)
+        observation[size:] = self._account.weights()
         return observation
 
-    def _account_class(self, engine: Engine, n_assets: int) -> type[PlainAccount] | type[CompiledAccount]:
+    def _account_class(self, engine: Engine) -> type[PlainAccount] | type[CompiledAccount]:
         if engine == "compiled" and not can_compile():
             raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain" or "auto".')
-        worth_it = engine == "auto" and n_assets >= _ASSETS_WORTH_COMPILING and can_compile()
-        return CompiledAccount if engine == "compiled" or worth_it else PlainAccount
+        return CompiledAccount if engine != "plain" and can_compile() else PlainAccount

@@ -89,7 +89,7 @@ class StatefulTradingEnv(FastTradingEnv):
         limits = tuple(account.bound)
         return {"equity": account.equity, "cash": account.cash, "costs_paid": self._costs_paid, "limits": limits}
 
-    def _account_class(self, engine: Engine, n_assets: int) -> type[WatchedAccount]:
+    def _account_class(self, engine: Engine) -> type[WatchedAccount]:
         return WatchedAccount
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml_pipeline.trading.array_ops import Batch, Tables, advance, weights_in_equity
 from ml_pipeline.trading.execution import Kernel, Ops, make_kernel
 
 TORCH_OPS = Ops(
@@ -50,8 +51,12 @@ class TorchArrays:
     def take(self, table: Tensor, rows: Tensor) -> Tensor:
         return table.index_select(1, rows)
 
-    def observations(self, features: Tensor, rows: Tensor, window: int, weights: Tensor) -> Tensor:
-        seen = [features.index_select(0, rows - (window - 1 - i)) for i in range(window)]
+    def advance(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        return advance(self, *arguments)
+
+    def observations(self, tables: Tables, rows: Tensor, window: int, batch: Batch, clip: float) -> Tensor:
+        seen = [tables.features.index_select(0, rows - (window - 1 - i)) for i in range(window)]
+        weights = weights_in_equity(self, tables, rows, batch, clip)
         return torch.cat([*seen, weights.T.to(torch.float32)], dim=1)
 
     def any(self, flags: Tensor) -> bool:

@@ -110,9 +110,9 @@ def run_single(kind, market, rules, actions):
     return np.exp(np.concatenate([[0.0], np.cumsum(rewards)])) * rules.initial_cash, np.array(observations), env
 
 
-def run_batched(market, rules, actions, device):
+def run_batched(market, rules, actions, device, engine="plain"):
     """As above, of two environments that do the same."""
-    env = BatchedTradingEnv(market, 2, rules, device=device)
+    env = BatchedTradingEnv(market, 2, rules, device=device, engine=engine)
     observations, rewards = [np.asarray(env.reset(seed=0)[0])], []
     equity = [rules.initial_cash]
     for action in actions:
@@ -184,3 +184,8 @@ def test_machine_code_equals_plain_python_to_the_last_digit(random_case, mode):
         plain, seen_plain, _ = run_single(FastTradingEnv, market, rules, actions)
         np.testing.assert_array_equal(compiled, plain)
         np.testing.assert_array_equal(seen, seen_plain)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            batched, seen_batched, _ = run_batched(market, rules, actions, None, "compiled")
+        np.testing.assert_allclose(batched, plain, rtol=1e-9)
+        np.testing.assert_allclose(seen_batched, seen_plain, rtol=1e-6, atol=1e-6)
