@@ -16,7 +16,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = [sys.executable, "-m", "ml_pipeline.train_ppo"]
 EVALUATE = [sys.executable, "-m", "ml_pipeline.evaluate_ppo"]
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "64", "--n-epochs", "2", "--hidden-sizes", "8"]
-LONG = [*SMALL, "--num-episodes", "30", "--checkpoint-interval", "3", "--eval-interval", "100"]
+# Episodes, not the market: its report at the end takes longer than the whole training.
+EPISODES = ["--env-id", "CartPole-v1", "--eval-episodes", "2"]
+LONG = [*EPISODES, *SMALL, "--num-episodes", "30", "--checkpoint-interval", "3", "--eval-interval", "100"]
 
 
 def run(command, *, cwd=REPOSITORY, expect=0):
@@ -78,10 +80,10 @@ def test_a_checkpoint_is_evaluated_on_its_own_data_and_on_others(trained, tmp_pa
 def test_other_evaluations_leave_the_report_of_the_run_alone(trained):
     folder, _ = trained
     before = contents(folder)
-    run([*EVALUATE, folder / "best.pt", "--split", "train", "--fee-bps", "10"])
+    run([*EVALUATE, folder / "best.pt", "--split", "validation", "--fee-bps", "10"])
     run([*EVALUATE, folder / "latest.pt"])
     assert contents(folder) == before
-    assert {"evaluation-train-fee_bps-10", "evaluation-latest"} <= set(os.listdir(folder))
+    assert {"evaluation-validation-fee_bps-10", "evaluation-latest"} <= set(os.listdir(folder))
 
 
 def test_a_report_that_cannot_be_written_and_a_file_that_is_no_checkpoint_are_told(trained, tmp_path):
@@ -102,7 +104,7 @@ def test_a_gymnasium_environment_trains_and_is_evaluated(tmp_path):
 def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
     for workers, method in (("1", "spawn"), ("2", "fork")):
         options = ["--n-envs", "8", "--n-workers", workers, "--parallel-start-method", method]
-        options += ["--n-steps", "16", "--minibatch-size", "64", "--num-episodes", "3"]
+        options += [*EPISODES, "--n-steps", "16", "--minibatch-size", "64", "--num-episodes", "3"]
         run([*TRAIN, *options, "--checkpoint-dir", tmp_path / method])
     assert torch.equal(weights_in(tmp_path / "spawn" / "latest.pt"), weights_in(tmp_path / "fork" / "latest.pt"))
 
