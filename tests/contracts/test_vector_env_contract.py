@@ -20,6 +20,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
+from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.vec_errors import (
@@ -30,6 +31,7 @@ from ml_pipeline.models.rl.core.vec_errors import (
     SpacesDifferError,
     StateNotAvailable,
 )
+from ml_pipeline.models.rl.core.worker_choice import Division
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
@@ -563,6 +565,22 @@ class TestParallelEnv(VectorEnvContract):
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
         return ParallelEnv(env_fns, start_method=self.start_method, num_workers=self.num_workers, **kwargs)
+
+
+class TestParallelEnvThatStepsAShare(VectorEnvContract):
+    """What "auto" chooses where steps compute: this process steps the first block, two workers the others."""
+
+    @pytest.fixture(autouse=True)
+    def _division(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def shared(example: gymnasium.Env, num_envs: int) -> Division:
+            return Division(min(2, num_envs - 1), steps_here=True)
+
+        monkeypatch.setattr(vec_env, "_fastest", shared)
+
+    def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
+        envs = ParallelEnv(env_fns, **kwargs)
+        assert envs.steps_here
+        return envs
 
 
 @pytest.mark.filterwarnings("ignore:start_method='fork'")

@@ -1,8 +1,8 @@
 """The arrays through which a batch of environments is stepped, in plain or in shared memory.
 
 N environments. observations, final_obs, actions: arrays (N, ...) in the structure of the space, None where the space
-has no rows. rewards: float64 (N,). terminated, truncated: bool (N,). doing: int64 (W,), the index of the environment
-that each of W workers is busy with, -1 between commands.
+has no rows. rewards: float64 (N,). terminated, truncated: bool (N,). doing: int64 (K,), the index of the environment
+that is stepped in each of K blocks, -1 between commands.
 """
 
 import math
@@ -41,7 +41,7 @@ class BatchLayout:
     observation_space: Space
     action_space: Space
     autoreset_mode: AutoresetMode
-    n_workers: int = 1
+    n_blocks: int = 1  # how the environments are divided
 
     def place(self, allocate: Callable[..., np.ndarray] = np.zeros) -> Batch:
         """The batch, its arrays made by `allocate(shape, dtype=...)`, always in the same order."""
@@ -56,7 +56,7 @@ class BatchLayout:
             rewards=allocate((n,), dtype=np.float64),
             terminated=allocate((n,), dtype=np.bool_),
             truncated=allocate((n,), dtype=np.bool_),
-            doing=allocate((self.n_workers,), dtype=np.int64),
+            doing=allocate((self.n_blocks,), dtype=np.int64),
         )
 
     def place_in(self, memory: Any) -> Batch:

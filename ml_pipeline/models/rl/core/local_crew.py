@@ -1,30 +1,37 @@
-"""Steps all environments in the trainer's own process, behind the interface of a pool of workers."""
+"""Steps environments in the trainer's own process, behind the interface of a pool of workers."""
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from ml_pipeline.models.rl.core.batch import BatchLayout
+from ml_pipeline.models.rl.core.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvBlock, EnvFactory
 
 _NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
 
 
 class LocalCrew:
-    """One block that holds every environment. A command is carried out when its answer is collected."""
+    """One block of environments, the first ones of a batch. A command is carried out when its answer is collected."""
 
-    def __init__(self, env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> None:
-        self._block = EnvBlock(env_fns, 0, len(env_fns), autoreset_mode)
-        # Copied: whoever samples from the batch's spaces must not advance the generators of an environment's own.
-        spaces = copy.deepcopy((self._block.envs[0].observation_space, self._block.envs[0].action_space))
-        self.layout = BatchLayout(len(env_fns), *spaces, autoreset_mode)
-        self.batch = self.layout.place()
-        self._block.attach(self.batch, *spaces)
-        self.misfits = self._block.misfits(*spaces)
+    def __init__(self, block: EnvBlock, layout: BatchLayout, batch: Batch) -> None:
+        """block: the environments. layout, batch: of all; the last place in `batch.doing` is this block's."""
+        self._block = block
+        self.layout, self.batch = layout, batch
+        block.attach(batch, layout.observation_space, layout.action_space, layout.n_blocks - 1)
+        self.misfits = block.misfits(layout.observation_space, layout.action_space)
         self.closed = False
+
+    @classmethod
+    def of_all(cls, env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> Self:
+        """The crew that steps every environment of a batch."""
+        block = EnvBlock(env_fns, 0, len(env_fns), autoreset_mode)
+        # Copied: whoever samples from the batch's spaces must not advance the generators of an environment's own.
+        spaces = copy.deepcopy((block.envs[0].observation_space, block.envs[0].action_space))
+        layout = BatchLayout(len(env_fns), *spaces, autoreset_mode)
+        return cls(block, layout, layout.place())
 
     @property
     def envs(self) -> list[Any]:

@@ -34,7 +34,7 @@ class SerialEnv(BlockVectorEnv):
     ) -> None:
         if not env_fns:
             raise UserError("env_fns must hold at least one factory, but is empty.")
-        self._local = LocalCrew(env_fns, AutoresetMode(autoreset_mode))
+        self._local = LocalCrew.of_all(env_fns, AutoresetMode(autoreset_mode))
         self._begin(self._local.envs[0], self._local.layout, self._local, copy=copy)
 
     @property

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
@@ -14,21 +15,25 @@ from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.local_crew import LocalCrew
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
+from ml_pipeline.models.rl.core.shared_crew import SharedCrew
 from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
-from ml_pipeline.models.rl.core.worker_choice import choose_workers, measure_step, measure_wake
+from ml_pipeline.models.rl.core.worker_choice import HERE, Division, choose_division, measure_step, measure_wake
 from ml_pipeline.models.rl.core.worker_pool import WorkerPool
 
 __all__ = ["ParallelEnv", "SerialEnv"]
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
+_SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
+
 
 class ParallelEnv(BlockVectorEnv):
     """A `gymnasium.vector.VectorEnv` over worker processes, each of which owns a block of the environments.
 
     env_fns: functions that make the environments; lambdas and closures will do.
-    num_workers: "auto" measures a step for at most half a second, or takes a worker a processor where steps are
-    expected to hang or kill (the last two arguments); 0 steps in this process. Never changes results.
+    num_workers: "auto" measures a step for at most half a second and takes what will be fastest: this process, workers,
+    or workers beside this process, which then steps a share itself; or a worker a processor where steps are expected
+    to hang or kill (the last two arguments). 0 steps in this process. Never changes results.
     start_method: default "forkserver" on Linux, "spawn" elsewhere.
     autoreset_mode: one of Gymnasium's three.
     copy: whether step() and reset() return observations of their own, or views that are valid until the next call.
@@ -86,32 +91,53 @@ class ParallelEnv(BlockVectorEnv):
         try:
             if num_workers == "auto":
                 # Whoever expects steps that hang or kill does not want to see one here.
-                cost = None if needs_workers else measure_step(example)
-                n_workers = choose_workers(cost, len(env_fns), usable_cores(), wake_s=measure_wake())
-                n_workers = max(n_workers, int(needs_workers))
+                division = _workers_only(len(env_fns)) if needs_workers else _fastest(example, len(env_fns))
             else:
-                n_workers = min(num_workers, len(env_fns))
-            if n_workers == 0:
+                division = Division(min(num_workers, len(env_fns)), steps_here=False)
+            if division == HERE:
                 self._begin_here(env_fns, mode, copy=copy)
                 return
-            layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, n_workers)
-            pool = WorkerPool(env_fns, layout, method, step_timeout_s=step_timeout_s, on_failure=on_worker_failure)
-            self._pool = pool
+            blocks = division.blocks(len(env_fns))
+            layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, len(blocks))
+            self._pool = WorkerPool(
+                env_fns,
+                layout,
+                method,
+                blocks=blocks[1:] if division.steps_here else blocks,
+                spin_s=_SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0,
+                step_timeout_s=step_timeout_s,
+                on_failure=on_worker_failure,
+            )
             self._start_method = method
-            self._n_workers = n_workers
-            self._begin(example, layout, pool, copy=copy)
+            self._division = division
+            crew = self._share(env_fns[: len(blocks[0])], layout) if division.steps_here else self._pool
+            self._begin(example, layout, crew, copy=copy)
         finally:
             example.close()
 
     def _begin_here(self, env_fns: Sequence[EnvFactory], mode: AutoresetMode, *, copy: bool) -> None:
-        local = LocalCrew(env_fns, mode)
-        self._n_workers = 0
+        local = LocalCrew.of_all(env_fns, mode)
+        self._division = HERE
         self._begin(local.envs[0], local.layout, local, copy=copy)
+
+    def _share(self, env_fns: Sequence[EnvFactory], layout: BatchLayout) -> SharedCrew:
+        assert self._pool is not None
+        try:
+            block = EnvBlock(env_fns, 0, layout.num_envs, layout.autoreset_mode)
+        except BaseException:
+            self._pool.close(terminate=True)
+            raise
+        return SharedCrew(LocalCrew(block, layout, self._pool.batch), self._pool)
 
     @property
     def num_workers(self) -> int:
-        """How many worker processes step the environments; 0: this process does."""
-        return self._n_workers
+        """How many worker processes step environments; 0: this process steps all."""
+        return self._division.n_workers
+
+    @property
+    def steps_here(self) -> bool:
+        """Whether this process steps environments: all where there are no workers, or, chosen by "auto", a share."""
+        return self._division.steps_here
 
     @property
     def start_method(self) -> str | None:
@@ -154,6 +180,14 @@ class ParallelEnv(BlockVectorEnv):
     def __del__(self) -> None:
         if not self.closed:
             self.close(terminate=True)
+
+
+def _workers_only(num_envs: int) -> Division:
+    return Division(min(num_envs, max(1, int(usable_cores()))), steps_here=False)
+
+
+def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
+    return choose_division(measure_step(example), num_envs, usable_cores(), wake_s=measure_wake())
 
 
 def _start_method(name: str | None) -> str:

@@ -29,10 +29,15 @@ WITH_MESSAGE = 128
 
 @dataclass(slots=True)
 class WorkerSetup:
-    """What a worker is told first. env_fns: a pickled list, opened last so that a failure there can be told."""
+    """What a worker is told first.
+
+    spin_s: how long it spins for the next command before it sleeps. env_fns: a pickled list, opened last so that a
+    failure there can be told.
+    """
 
     layout: BatchLayout
     environ: dict[str, str]
+    spin_s: float
     env_fns: bytes
 
 
@@ -60,16 +65,16 @@ def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
     threading.Thread(target=_die_with, args=(origin.trainer_pid,), name="die-with-trainer", daemon=True).start()
     link = WorkerLink(origin.inbox, origin.outbox, in_trainer=False)
     try:
-        block = _set_up(link, origin.memory, worker, first)
+        setup: WorkerSetup = pickle.loads(link.receive())
+        block = _set_up(link, setup, origin.memory, worker, first)
         if block is not None:
-            _serve(link, block, first)
+            _serve(link, block, setup.spin_s)
     except (EOFError, BrokenPipeError):
         pass  # the trainer closed the link, or is gone: there is no one left to tell
 
 
-def _set_up(link: WorkerLink, memory: Any, worker: int, first: int) -> EnvBlock | None:
+def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, first: int) -> EnvBlock | None:
     """The block, once every environment is made and fits the others; None, and the trainer told, where one does not."""
-    setup: WorkerSetup = pickle.loads(link.receive())
     os.environ.update(setup.environ)
     layout = setup.layout
     try:
@@ -88,8 +93,8 @@ def _set_up(link: WorkerLink, memory: Any, worker: int, first: int) -> EnvBlock 
     return block
 
 
-def _serve(link: WorkerLink, block: EnvBlock, first: int) -> None:
-    number, code = link.read_note()
+def _serve(link: WorkerLink, block: EnvBlock, spin_s: float) -> None:
+    number, code = link.read_note(spin_s=spin_s)
     while code != Command.CLOSE:
         if code & WITH_MESSAGE:
             common, per_env = pickle.loads(link.receive())
@@ -97,7 +102,7 @@ def _serve(link: WorkerLink, block: EnvBlock, first: int) -> None:
         else:
             answer = block.execute(Command(code))
         _send(link, number, answer, block)
-        number, code = link.read_note()
+        number, code = link.read_note(spin_s=spin_s)
     block.close()
 
 

@@ -3,10 +3,15 @@
 What happens every step is a note: 8 bytes, a command number and a code. The rest is messages: bytes of any length,
 sent only after a note that announces one. A round trip through raw pipes took 2.8 µs here, through an eventfd 2.6,
 through a semaphore 2.3, through `Connection` objects 11.9; of these only pipes say at once that the other end is gone.
+
+Where both ends have a core to themselves, a reader may spin for a while before it sleeps: between the two cores of a
+virtual machine a round trip then takes 2.6 µs instead of 60, since no sleeping core must be woken. It asks the kernel
+each time (0.4 µs), so that no order of memory accesses is taken for granted.
 """
 
 import os
 import select
+import time
 import weakref
 from multiprocessing.connection import Connection
 
@@ -39,19 +44,34 @@ class WorkerLink:
         else:
             self._outbox.send_bytes(data)
 
-    def read_note(self) -> tuple[int, int]:
+    def read_note(self, *, spin_s: float = 0.0) -> tuple[int, int]:
         """Waits for a note: its number and code. Raises EOFError where the other end is gone."""
+        if spin_s:
+            self._spin(spin_s)
         data = os.read(self._in_fd, NOTE_BYTES) if _RAW else self._inbox.recv_bytes()
         if not data:
             raise EOFError
         value = int.from_bytes(data, "little")
         return value >> _CODE_BITS, value & ((1 << _CODE_BITS) - 1)
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, *, spin_s: float = 0.0) -> bool:
         """Whether something can be read, or the other end is gone, within the time."""
+        if spin_s and self._spin(min(spin_s, timeout_s)):
+            return True
         if _RAW:
             return bool(self._poller.poll(timeout_s * 1000))
         return self._inbox.poll(timeout_s)
+
+    def _spin(self, spin_s: float) -> bool:
+        """Whether something could be read before the time was over; holds its core."""
+        if not _RAW:
+            return False
+        is_there, clock = self._poller.poll, time.perf_counter
+        end = clock() + spin_s
+        while not is_there(0):
+            if clock() > end:
+                return False
+        return True
 
     def send(self, message: bytes) -> None:
         """Sends a message; blocks while a long one is not being read."""

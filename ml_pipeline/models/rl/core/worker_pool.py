@@ -1,7 +1,6 @@
 """A group of worker processes: sends commands, waits for answers, notices who is gone, and goes on if told to."""
 
 import contextlib
-import itertools
 import multiprocessing
 import os
 import time
@@ -26,23 +25,13 @@ _CLOSE_TIMEOUT_S = 5.0
 _FAILURES_IN_A_ROW = 3  # of one worker, without a step between them, until a restart is no remedy
 
 
-def blocks_of(num_envs: int, n_workers: int) -> list[range]:
-    """Contiguous blocks of environments, the first ones larger by one where it does not divide.
-
-    >>> blocks_of(7, 3)
-    [range(0, 3), range(3, 5), range(5, 7)]
-    """
-    small, n_large = divmod(num_envs, n_workers)
-    starts = [worker * small + min(worker, n_large) for worker in range(n_workers + 1)]
-    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
-
-
 class WorkerPool:
     """Worker processes that own blocks of environments.
 
     At most one command is under way a worker. A command whose wait was given up (a timeout, Ctrl-C) stays owed: the
     next one first waits for that answer, which carries the old number, and drops it.
 
+    blocks: which environments each worker owns. spin_s: how long a wait, at either end, spins before it sleeps.
     on_failure: where a worker fails, "raise" closes the pool and raises WorkerFailedError. "restart" starts another in
     its place, whose environments begin new episodes; the next step reports the old ones as truncated.
     """
@@ -53,16 +42,19 @@ class WorkerPool:
         layout: BatchLayout,
         start_method: str,
         *,
+        blocks: Sequence[range],
+        spin_s: float,
         step_timeout_s: float | None,
         on_failure: Literal["raise", "restart"],
     ) -> None:
-        self._starter = WorkerStarter(env_fns, layout, start_method)
+        self._starter = WorkerStarter(env_fns, layout, start_method, spin_s)
         self.batch = self._starter.batch
         self.closed = False
         self.num_restarts = 0
         self._lost_episodes = LostEpisodes(self.batch, layout) if on_failure == "restart" else None
         self._seeds: list[int | None] = [None] * layout.num_envs
         self._layout = layout
+        self._spin_s = spin_s
         self._step_timeout_s = step_timeout_s
         self._owner = os.getpid()
         self._number = 0
@@ -73,7 +65,7 @@ class WorkerPool:
         self._limit: float | None = None  # when the command under way is declared stuck
         self._workers: list[WorkerProcess] = []
         try:
-            self._workers = self._starter.start(dict(enumerate(blocks_of(layout.num_envs, layout.n_workers))))
+            self._workers = self._starter.start(dict(enumerate(blocks)))
             self.misfits = self.collect().values
         except BaseException:
             self.close(terminate=True)
@@ -174,7 +166,7 @@ class WorkerPool:
             for end in (deadline, limit):
                 if end is not None:
                     interval = max(0.0, min(interval, end - time.monotonic()))
-            if worker.link.wait(interval):
+            if worker.link.wait(interval, spin_s=self._spin_s):
                 return True
             now = time.monotonic()
             for other in self._workers if self._lost_episodes is None else ():

@@ -35,9 +35,10 @@ class WorkerStarter:
     Raises FactoryNotPicklableError where a factory cannot travel.
     """
 
-    def __init__(self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str) -> None:
+    def __init__(self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str, spin_s: float) -> None:
         self._env_fns = env_fns
         self._layout = layout
+        self._spin_s = spin_s
         self._context = multiprocessing.get_context(start_method)
         # Anonymous memory of the context: a file without a name, gone with the last process that maps it.
         self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())
@@ -65,7 +66,9 @@ class WorkerStarter:
                 f"A factory of {span(block)} cannot be sent to a worker: "
                 f"{type(error).__name__}: {error}. Create what it holds inside the factory, or pass num_workers=0."
             ) from error
-        return cloudpickle.dumps(vec_worker.WorkerSetup(self._layout, {**os.environ, **_ONE_THREAD}, factories))
+        return cloudpickle.dumps(
+            vec_worker.WorkerSetup(self._layout, {**os.environ, **_ONE_THREAD}, self._spin_s, factories)
+        )
 
     def _start(self, number: int, block: range) -> WorkerProcess:
         worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)

@@ -6,29 +6,47 @@ import threading
 import pytest
 
 from ml_pipeline.models.rl.core.probe_envs import FaultyEnv, TimedEnv
-from ml_pipeline.models.rl.core.worker_choice import StepCost, choose_workers, measure_step, measure_wake
+from ml_pipeline.models.rl.core.worker_choice import (
+    HERE,
+    Division,
+    StepCost,
+    choose_division,
+    measure_step,
+    measure_wake,
+)
 
 
 @pytest.mark.parametrize(
     ("cpu_s", "wait_s", "num_envs", "cores", "expected"),
     [
-        (1e-6, 0.0, 8, 2, 0),  # waking workers takes longer than all eight steps
-        (1e-3, 0.0, 8, 2, 2),  # computing: a worker a core
-        (1e-3, 0.0, 8, 1, 0),  # computing on one core: nothing to gain
-        (1e-3, 0.0, 8, 16, 8),
-        (1e-3, 0.0, 64, 16, 16),
-        (1e-5, 2e-3, 8, 2, 8),  # waiting: all at once
-        (1e-5, 2e-3, 8, 1, 8),
-        (1e-3, 0.0, 1, 8, 0),
+        (1e-6, 0.0, 8, 2, HERE),  # handing over takes longer than all eight steps
+        (1e-3, 0.0, 8, 2, Division(1, steps_here=True)),  # computing: a block a core, this process's included
+        (1e-3, 0.0, 8, 1, HERE),  # computing on one core: nothing to gain
+        (1e-3, 0.0, 8, 16, Division(7, steps_here=True)),
+        (1e-3, 0.0, 64, 16, Division(15, steps_here=True)),
+        (1e-5, 2e-3, 8, 2, Division(8, steps_here=False)),  # waiting: all at once
+        (1e-5, 2e-3, 8, 1, Division(8, steps_here=False)),
+        (0.5, 0.0, 8, 2, Division(2, steps_here=False)),  # a long step here would hide that a worker died
+        (1e-3, 0.0, 1, 8, HERE),
     ],
 )
-def test_the_fastest_count_is_chosen(cpu_s: float, wait_s: float, num_envs: int, cores: float, expected: int) -> None:
-    assert choose_workers(StepCost(cpu_s, wait_s), num_envs, cores, wake_s=2e-5) == expected
+def test_the_fastest_division_is_chosen(
+    cpu_s: float, wait_s: float, num_envs: int, cores: float, expected: Division
+) -> None:
+    assert choose_division(StepCost(cpu_s, wait_s), num_envs, cores, wake_s=2e-5) == expected
 
 
 def test_an_unknown_cost_gets_a_worker_a_core() -> None:
-    assert choose_workers(None, num_envs=8, cores=3.5, wake_s=2e-5) == 3
-    assert choose_workers(None, num_envs=8, cores=1.0, wake_s=2e-5) == 0
+    assert choose_division(None, num_envs=8, cores=3.5, wake_s=2e-5) == Division(3, steps_here=False)
+    assert choose_division(None, num_envs=8, cores=1.0, wake_s=2e-5) == HERE
+
+
+@pytest.mark.parametrize("division", [HERE, Division(3, steps_here=False), Division(3, steps_here=True)])
+@pytest.mark.parametrize("num_envs", [4, 7, 64])
+def test_blocks_cover_every_environment_once_and_differ_by_one(division: Division, num_envs: int) -> None:
+    blocks = division.blocks(num_envs)
+    assert [index for block in blocks for index in block] == list(range(num_envs))
+    assert max(map(len, blocks)) - min(map(len, blocks)) <= 1
 
 
 def test_computing_and_waiting_are_told_apart() -> None:
@@ -44,11 +62,11 @@ def test_an_environment_that_refuses_is_not_measured() -> None:
     assert measure_step(FaultyEnv("raise"), budget_s=0.05) is None
 
 
-def test_where_waking_is_dear_short_steps_stay_in_process() -> None:
-    # Eight steps of 10 µs: 80 µs in-process. Two workers: 40 µs, 16 µs for their system calls, and the waking.
-    cost = StepCost(cpu_s=1e-5, wait_s=0.0)
-    assert choose_workers(cost, num_envs=8, cores=2, wake_s=1e-5) == 2
-    assert choose_workers(cost, num_envs=8, cores=2, wake_s=1e-4) == 0
+def test_where_waking_is_dear_few_wait_together() -> None:
+    # Eight waits of 20 µs: 160 µs in-process; by four workers 40 µs, 32 µs for their system calls, and the waking.
+    cost = StepCost(cpu_s=0.0, wait_s=2e-5)
+    assert choose_division(cost, num_envs=8, cores=1, wake_s=1e-5).n_workers == 4
+    assert choose_division(cost, num_envs=8, cores=1, wake_s=1e-4) == HERE
 
 
 def test_measuring_a_wake_up_leaves_no_thread_and_no_descriptor() -> None:
