@@ -47,7 +47,7 @@ def _judge_trading(evaluation: EvaluationConfig, config: TrainConfig, saved: dic
         print(notice)
     split = evaluation.split or ("test" if evaluation.data is None else "all")
     env = task.evaluation_env(split)
-    policy = _restore_policy(config, env, saved)
+    policy = restore_policy(config, env, saved)
     with report_folder(folder):
         return str(task.evaluate(policy.act, split, folder, page=True, certify=evaluation.certify)["table"])
 
@@ -61,13 +61,14 @@ def _judge_episodes(evaluation: EvaluationConfig, config: TrainConfig, saved: di
         raise UserError(f"This checkpoint is of {run.env_id}, which is no market: {flag} says nothing here.")
     task = GymTask(run.env_id, eval_episodes=evaluation.eval_episodes or run.eval_episodes, seed=run.seed)
     env = task.evaluation_env()
-    policy = _restore_policy(config, env, saved)
+    policy = restore_policy(config, env, saved)
     env.close()
     with report_folder(folder):
         return task.report(policy.act, folder)
 
 
-def _restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Policy:
+def restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Policy:
+    """The policy of a checkpoint, to act in `env`. Raises UserError where it was made for something else."""
     policy = make_policy(config, env.observation_space, env.action_space, device="cpu")
     policy.load_state_dict(saved["trainer"]["policy"])
     return policy

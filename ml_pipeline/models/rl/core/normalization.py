@@ -68,6 +68,14 @@ class ObservationNormalizer:
             return mixed
         return self._scaled(observations)
 
+    def of_columns(self, size: int) -> tuple[Array, Array, Array]:
+        """What all D columns are shifted by, scaled by, and clipped to, each float32 (D,); 0, 1 and infinity for those
+        that stay as they are."""
+        columns = slice(None) if self._columns is None else self._columns
+        shift, scale, bound = np.zeros(size, np.float32), np.ones(size, np.float32), np.full(size, np.inf, np.float32)
+        shift[columns], scale[columns], bound[columns] = self._shift, self._scale, self._clip
+        return shift, scale, bound
+
     def _scaled(self, observations: Array) -> Array:
         scaled = (observations - self._shift) * self._scale
         return np.clip(scaled, -self._clip, self._clip, out=scaled)

@@ -78,6 +78,21 @@ class GeneralActorCritic(nn.Module):
         """The first half of `forward`, without the critic."""
         return self._allowed(observations, self.actor_head(self._towers[0](observations)))
 
+    def drop_critic(self) -> None:
+        """Leave what `parameters_of` and `actor_step` need, and nothing else."""
+        del self.critic_head, self._towers[1:], self.towers[1:]
+
+    @property
+    def actor_state_size(self) -> int:
+        """How much of a state is the actor's; it comes first."""
+        return self._towers[0].state_size
+
+    def actor_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the actor alone; state: its part, float (B, S), both in and, after the step, out."""
+        starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
+        top, states = self._towers[0].over_sequences(observations, Sequences(starts, state))
+        return self._allowed(observations, self.actor_head(top)), states[0]
+
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
         """Float (T * M, D), one step after another, to parameters (T * M, P), values (T * M,), states (T, M, S)."""
         parts = sequences.state.split([tower.state_size for tower in self._towers], dim=1)

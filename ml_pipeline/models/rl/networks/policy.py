@@ -102,6 +102,10 @@ class Policy:
         )
 
     @property
+    def squashes_actions(self) -> bool:
+        return self._squash_actions
+
+    @property
     def distribution(self) -> Any:
         return self.network.distribution
 
@@ -129,13 +133,14 @@ class Policy:
 
         Raises UserError where a mask allows none.
         """
-        return self.distribution.sample(self._parameters(normalized, memory), noise)
+        return self.distribution.sample(self.parameters(normalized, memory), noise)
 
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
         """The same without chance."""
-        return self.distribution.mode(self._parameters(normalized, memory))
+        return self.distribution.mode(self.parameters(normalized, memory))
 
-    def _parameters(self, normalized: Array, memory: ActingMemory | None) -> Array:
+    def parameters(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
+        """What the distribution is given to draw from: logits or means, float32 (N, P)."""
         if self.layout.mask is not None:
             check_masks(normalized[:, self.layout.mask], self.action_space)
         return (self._actor if memory is None else memory)(normalized)

@@ -1,0 +1,51 @@
+"""The settings of an export, and how the command line fills them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+import tyro
+
+from ml_pipeline.config.checks import check_choice
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.settings import build
+
+Format = Literal["onnx", "torch"]
+SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """What is exported, and as what.
+
+    Raises UserError where a value is none of its choices.
+    """
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Checkpoint to export, such as checkpoints/RUN/best.pt."""
+
+    format: Format = "onnx"
+    """File to write: onnx, for onnxruntime and needs the extra onnx here, or torch, a program of torch.export."""
+
+    output: Path | None = None
+    """File to write to; none is the checkpoint's name with .onnx or .pt2."""
+
+    def __post_init__(self) -> None:
+        check_choice("format", self.format, get_args(Format))
+
+    @property
+    def path(self) -> Path:
+        """Where the file goes."""
+        return self.output or self.checkpoint.with_suffix(SUFFIXES[self.format])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CommandLine:
+    export: ExportConfig = field()
+
+
+def parse_export(argv: Sequence[str], *, prog: str) -> ExportConfig:
+    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    description = "Write a trained policy, with its normalization, into one file that runs without this package."
+    return build(_CommandLine, read_flags(argv, _CommandLine, prog=prog, description=description)).export
