@@ -107,6 +107,29 @@ class KeepingEnv(CountingEnv):
         return observation, float(action[0]), *flags, {"actions": self.actions}
 
 
+class WholeNumberEnv(CountingEnv):
+    """Observes its step as a plain int, of at most `most`, and says what it was stepped with and its render mode."""
+
+    def __init__(self, action_space: gymnasium.Space, most: int = 9, length: int = 2) -> None:
+        super().__init__(length=length)
+        self.action_space = action_space
+        self.observation_space = spaces.Discrete(most + 1)
+        self.render_mode = "ansi"
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        observation, _, *flags, _ = super().step(0)
+        return observation, 0.0, *flags, {"given": f"{type(action).__name__} {action}"}
+
+    def render(self) -> str:
+        return f"step {self._t}"
+
+    def greet(self, greeting: str, *, name: str) -> str:
+        return f"{greeting} {name}"
+
+    def _observe(self) -> Any:
+        return self._t
+
+
 class Market:
     """Stands for gigabytes that every environment reads."""
 
@@ -286,6 +309,67 @@ class VectorEnvContract:
             envs.step(actions)
         assert envs.step([1, 2])[1].tolist() == [11.0, 21.0]
 
+    @pytest.mark.parametrize(
+        ("space", "actions", "given"),
+        [
+            # As from Gymnasium's own: an np.float64 stays one where it is the whole action, so that it is a float.
+            (spaces.Box(0, 1, ()), np.array([0.1, 0.2]), ["float64 0.1", "float64 0.2"]),
+            (spaces.Box(0, 1, (1,)), [0, 1], ["ndarray [0.]", "ndarray [1.]"]),
+            (spaces.Box(0, 1, (1,)), np.array([[0.5], [1.0]]), ["ndarray [0.5]", "ndarray [1.]"]),
+            (spaces.Text(5), ("left", "right"), ["str left", "str right"]),
+        ],
+        ids=["scalar", "flat", "float64", "text"],
+    )
+    def test_actions_arrive_as_they_should(self, make: Any, space: Any, actions: Any, given: list[str]) -> None:
+        envs = make([lambda: WholeNumberEnv(space)] * 2)
+        envs.reset(seed=0)
+        assert envs.step(actions)[4]["given"].tolist() == given
+
+    @pytest.mark.parametrize("space", [spaces.Text(5), spaces.Box(0, 1, ())], ids=["text", "scalar"])
+    def test_another_number_of_actions_is_harmless(self, make: Any, space: gymnasium.Space) -> None:
+        envs = make([lambda: WholeNumberEnv(space)] * 2)
+        envs.reset(seed=0)
+        batch = spaces.Tuple([space] * 3) if isinstance(space, spaces.Text) else spaces.Box(0, 1, (3,))
+        with pytest.raises(ValueError, match="one action an environment, 2, but got 3"):
+            envs.step(batch.sample())
+        assert envs.step(envs.action_space.sample())[0].tolist() == [1, 1]
+
+    def test_a_final_choice_is_the_whole_number_that_the_environment_returned(self, make: Any) -> None:
+        env_fns = [lambda n=n: WholeNumberEnv(spaces.Discrete(2), length=n) for n in (2, 3)]
+        envs, reference = make(env_fns), SyncVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)
+        envs.reset(seed=0)
+        reference.reset(seed=0)
+        actions = np.array([0, 1])
+        for _ in range(6):
+            assert data_equivalence(envs.step(actions)[4], reference.step(actions)[4])  # types as well
+
+    def test_spaces_may_differ_in_their_bounds_where_that_is_meant(self, make: Any) -> None:
+        env_fns = [lambda most=most: WholeNumberEnv(spaces.Discrete(2), most) for most in (2, 5, 3)]
+        with pytest.raises(SpacesDifferError, match="use `observation_mode='different'`"):
+            make(env_fns)
+        envs = make(env_fns, observation_mode="different")
+        assert (envs.single_observation_space, envs.observation_space) == (
+            spaces.Discrete(3),
+            spaces.MultiDiscrete([3, 6, 4]),
+        )
+        assert envs.reset(seed=0)[0] in envs.observation_space
+        assert envs.step([0, 1, 0])[0].tolist() == [1, 1, 1]
+        given = (spaces.MultiDiscrete([7, 7, 7]), spaces.Discrete(7))
+        envs = make(env_fns, observation_mode=given)
+        assert (envs.observation_space, envs.single_observation_space) == given
+        assert envs.reset(seed=0)[0].tolist() == [0, 0, 0]
+
+    def test_what_never_fits_is_refused_in_every_observation_mode(self, make: Any) -> None:
+        for mode in ("same", "different", (spaces.MultiDiscrete([4, 4]), spaces.Discrete(4))):
+            with pytest.raises(SpacesDifferError, match="observation_space of environment 1"):
+                make([lambda: WholeNumberEnv(CountingEnv().action_space), CountingEnv], observation_mode=mode)
+        with pytest.raises(SpacesDifferError, match="shape and dtype must be equal"):
+            make([CountingEnv] * 2, observation_mode=(spaces.MultiDiscrete([4, 4]), spaces.Discrete(4)))
+        with pytest.raises(SpacesDifferError, match="action_space of environment 1"):
+            make([lambda n=n: WholeNumberEnv(spaces.Discrete(n)) for n in (2, 3)], observation_mode="different")
+        with pytest.raises(ValueError, match="Invalid `observation_mode`"):
+            make([CountingEnv], observation_mode="any")
+
     def test_wrappers_of_gymnasium_work(self, make: Any) -> None:
         envs = NormalizeObservation(
             RecordEpisodeStatistics(make([lambda: CountingEnv(length=3)] * 2, autoreset_mode="NextStep"))
@@ -347,7 +431,7 @@ class VectorEnvContract:
     def test_unfit_masks_are_named(self, make: Any, mask: Any, error: type[Exception]) -> None:
         envs = make([CountingEnv] * 2)
         envs.reset(seed=0)
-        with pytest.raises(error, match="reset_mask"):
+        with pytest.raises(error, match=re.escape("`options['reset_mask']` must ")):
             envs.reset(options={"reset_mask": mask})
 
     @pytest.mark.parametrize("masked", [False, True])
@@ -386,6 +470,19 @@ class VectorEnvContract:
             envs.set_attr("gravity", [1.0, 2.0])
         with pytest.raises(ValueError, match="use `step` directly"):
             envs.call("step", 0)
+
+    def test_frames_names_and_generators(self, make: Any) -> None:
+        envs = make([lambda: WholeNumberEnv(spaces.Discrete(2), length=5)] * 2)
+        envs.reset(seed=6)
+        envs.step([0, 0])
+        assert (envs.render_mode, envs.render()) == ("ansi", ("step 1", "step 1"))
+        assert envs.call("greet", "Hello", name="Ada") == ("Hello Ada",) * 2
+        twins = [WholeNumberEnv(spaces.Discrete(2)) for _ in range(2)]
+        for index, twin in enumerate(twins):
+            twin.reset(seed=6 + index)
+        states = [generator.bit_generator.state for generator in envs.np_random]
+        assert states == [twin.np_random.bit_generator.state for twin in twins]
+        assert envs.np_random_seed == (6, 7)
 
     def test_a_function_is_applied_where_the_environments_are(self, make: Any) -> None:
         envs = make([counting(i) for i in range(5)])

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ml_pipeline.models.rl.core import env_state
 from ml_pipeline.models.rl.core.batch import Batch, rows_between
-from ml_pipeline.models.rl.core.rows import rows_of
+from ml_pipeline.models.rl.core.rows import have_equal_rows, rows_of
 from ml_pipeline.models.rl.core.vec_errors import FailureReport, InvalidResultError
 
 EnvFactory = Callable[[], gymnasium.Env]
@@ -36,6 +36,17 @@ class Command(IntEnum):
     SET_STATES = 6  # per environment: bytes; answers which environments wait for a reset
     APPLY = 7  # common: (function, args); per environment: whether it takes part, the others answering None
     CLOSE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A space that differs from the batch's. has_equal_rows: its observations fit the batch's arrays all the same."""
+
+    index: int
+    name: str
+    expected: str
+    received: str
+    has_equal_rows: bool
 
 
 class ResetOrder(NamedTuple):
@@ -128,14 +139,15 @@ class EnvBlock:
         """The environments themselves."""
         return [slot.env for slot in self._slots]
 
-    def misfits(self, observation_space: Space, action_space: Space) -> list[tuple[int, str, str, str]]:
-        """(index, which space, what it must be, what it is) of every space that differs from those of the batch."""
+    def misfits(self, observation_space: Space, action_space: Space) -> list[Misfit]:
+        """Every space that differs from those of the batch."""
         found = []
         for slot in self._slots:
             for name, expected in (("observation_space", observation_space), ("action_space", action_space)):
                 received = getattr(slot.env, name)
                 if received != expected:
-                    found.append((slot.index, name, repr(expected), repr(received)))
+                    has_equal_rows = name == "observation_space" and have_equal_rows(received, expected)
+                    found.append(Misfit(slot.index, name, repr(expected), repr(received), has_equal_rows))
         return found
 
     def unsendable(self, answer: Answer, error: Exception, is_sendable: Callable[[Any], bool]) -> FailureReport:

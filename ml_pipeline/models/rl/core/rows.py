@@ -37,6 +37,21 @@ def has_rows(space: Space) -> bool:
     return isinstance(space, _LEAVES) and space.dtype is not None and not space.dtype.hasobject
 
 
+def have_equal_rows(a: Space, b: Space) -> bool:
+    """Whether a value of one space fits the row of another: the same parts, shapes and dtypes, whatever the bounds.
+
+    >>> have_equal_rows(spaces.Box(0, 1, (2,)), spaces.Box(0, 9, (2,)))
+    True
+    >>> have_equal_rows(spaces.Discrete(3), spaces.MultiDiscrete([3]))
+    False
+    """
+    if isinstance(a, spaces.Dict) and isinstance(b, spaces.Dict):
+        return a.keys() == b.keys() and all(have_equal_rows(a[key], b[key]) for key in a)
+    if isinstance(a, spaces.Tuple) and isinstance(b, spaces.Tuple):
+        return len(a) == len(b) and all(have_equal_rows(*parts) for parts in zip(a, b, strict=True))
+    return isinstance(a, _LEAVES) and type(a) is type(b) and (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
 def rows_of(space: Space, arrays: Any, field: str = "observation") -> Rows:
     """The rows that `arrays` (as from `gymnasium.vector.utils.create_empty_array`) hold; views, they own nothing."""
     if isinstance(space, spaces.Dict):
@@ -78,8 +93,8 @@ class _ArrayRows:
 
 
 class _DiscreteRows(_ArrayRows):
-    def read(self, index: int) -> Any:
-        return self._array[index]
+    def read(self, index: int) -> int:
+        return int(self._array[index])
 
 
 class _DictRows:

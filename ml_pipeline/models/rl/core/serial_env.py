@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.env_block import EnvFactory
 from ml_pipeline.models.rl.core.local_crew import LocalCrew
+from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
 from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
 
 
@@ -15,7 +16,8 @@ class SerialEnv(BlockVectorEnv):
     """A `gymnasium.vector.VectorEnv` without processes: the executable specification of `ParallelEnv`.
 
     env_fns: functions that make the environments. autoreset_mode: one of Gymnasium's three. copy: whether step() and
-    reset() return observations of their own, or views that are valid until the next call.
+    reset() return observations of their own, or views that are valid until the next call. observation_mode: as in
+    `ParallelEnv`.
 
     >>> import gymnasium
     >>> envs = SerialEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
@@ -31,11 +33,14 @@ class SerialEnv(BlockVectorEnv):
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         copy: bool = True,
+        observation_mode: ObservationMode = "same",
     ) -> None:
         if not env_fns:
             raise UserError("env_fns must hold at least one factory, but is empty.")
+        check_observation_mode(observation_mode)
         self._local = LocalCrew.of_all(env_fns, AutoresetMode(autoreset_mode))
-        self._begin(self._local.envs[0], self._local.layout, self._local, copy=copy)
+        example, layout = self._local.envs[0], self._local.layout
+        self._begin(example, layout, self._local, copy=copy, observation_mode=observation_mode)
 
     @property
     def envs(self) -> list[gymnasium.Env]:

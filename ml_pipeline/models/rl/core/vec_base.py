@@ -10,14 +10,16 @@ from typing import Any, Protocol, Self
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of
-from ml_pipeline.models.rl.core.env_block import Answer, Command, ResetOrder
+from ml_pipeline.models.rl.core.env_block import Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_misfits, observation_spaces
 from ml_pipeline.models.rl.core.rows import rows_of
-from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError, SpacesDifferError
+from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
 
 _NOT_BY_CALL = ("reset", "step", "close")
 _PENDING_NAMES = {Command.STEP: "step", Command.RESET: "reset", Command.CALL: "call"}
@@ -27,9 +29,11 @@ class Crew(Protocol):
     """Who steps the environments: this process, or workers."""
 
     batch: Batch
-    misfits: list[tuple[int, str, str, str]]
+    misfits: list[Misfit]
 
-    closed: bool  # also after a failure that leaves nothing to go on with
+    @property
+    def closed(self) -> bool:
+        """Also after a failure that leaves nothing to go on with."""
 
     def settle(self) -> None:
         """Waits for answers that nobody waited for, and drops them; then the batch may be written."""
@@ -47,30 +51,41 @@ class Crew(Protocol):
 class BlockVectorEnv(VectorEnv):
     """A Gymnasium vector environment over a crew. See `ParallelEnv` and `SerialEnv`, which choose the crew."""
 
-    def _begin(self, example: gymnasium.Env, layout: BatchLayout, crew: Crew, *, copy: bool) -> None:
+    def _begin(
+        self,
+        example: gymnasium.Env,
+        layout: BatchLayout,
+        crew: Crew,
+        *,
+        copy: bool,
+        observation_mode: ObservationMode = "same",
+    ) -> None:
         """Takes over a crew, and spaces and metadata from any environment of its kind."""
         self.num_envs = layout.num_envs
         self.copy = copy
         self.autoreset_mode = layout.autoreset_mode
         self.metadata = {**example.metadata, "autoreset_mode": layout.autoreset_mode}
         self.render_mode = example.render_mode
-        self.single_observation_space = layout.observation_space
         self.single_action_space = layout.action_space
-        self.observation_space = batch_space(layout.observation_space, self.num_envs)
         self.action_space = batch_space(layout.action_space, self.num_envs)
         self._crew = crew
         self._batch = batch = crew.batch
+        # A scalar Box's actions go on as they came, as they do in Gymnasium: an np.float64 is a float, float32 is none.
+        is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
+        self._actions = None if is_scalar else batch.actions
         self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
         self._finished = np.zeros(self.num_envs, np.bool_)  # kept in DISABLED mode only
         self._pending: Command | None = None
         self._reset_first = ""  # why step() has to wait for a reset()
-        if crew.misfits:
-            self.close()
-            index, name, expected, received = crew.misfits[0]
-            raise SpacesDifferError(
-                f"All environments of a batch must have the same spaces, but {name} of environment {index} is "
-                f"{received}, and of environment 0 {expected}."
+        try:
+            check_misfits(crew.misfits, observation_mode)
+            of_each = self.get_attr("observation_space") if observation_mode == "different" else ()
+            self.observation_space, self.single_observation_space = observation_spaces(
+                observation_mode, layout.observation_space, self.num_envs, of_each
             )
+        except BaseException:
+            self.close()
+            raise
 
     # Gymnasium's interface
 
@@ -94,7 +109,7 @@ class BlockVectorEnv(VectorEnv):
         self._step_async(actions)
         return self._step_wait(None)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of every environment, or reads an attribute; one result an environment."""
         self._call_async(name, args, kwargs)
         return self._call_wait(None)
@@ -194,11 +209,14 @@ class BlockVectorEnv(VectorEnv):
                 f"The episodes of environments {np.flatnonzero(self._finished).tolist()} are over, and autoreset is "
                 "disabled. Reset them first: reset(options={'reset_mask': mask})."
             )
-        if self._batch.actions is None:
-            self._post(Command.STEP, None, list(iterate(self.action_space, actions)))
+        if self._actions is None:
+            per_env = list(iterate(self.action_space, actions))
+            if len(per_env) != self.num_envs:
+                raise ValueError(f"step() needs one action an environment, {self.num_envs}, but got {len(per_env)}.")
+            self._post(Command.STEP, None, per_env)
         else:
             self._crew.settle()
-            _store(self._batch.actions, actions, "actions")
+            _store(self._actions, actions, "actions")
             self._post(Command.STEP)
 
     def _step_wait(self, timeout_s: float | None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -304,19 +322,25 @@ class BlockVectorEnv(VectorEnv):
         if options is None or "reset_mask" not in options:
             return np.ones(self.num_envs, np.bool_), options
         mask = options["reset_mask"]
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            kind = f"an array of {mask.dtype}" if isinstance(mask, np.ndarray) else f"a {type(mask).__name__}"
-            raise TypeError(f"options['reset_mask'] must be a NumPy array of bool, but got {kind}.")
-        if mask.shape != (self.num_envs,) or not mask.any():
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}.")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"`options['reset_mask']` must have shape `({self.num_envs},)`, got {mask.shape}.")
+        if mask.dtype != np.bool_:
+            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}.")
+        if not mask.any():
             raise ValueError(
-                f"options['reset_mask'] must have shape ({self.num_envs},) and at least one True, "
-                f"but got {mask} of shape {mask.shape}."
+                "`options['reset_mask']` must contain a boolean array with at least one True value, "
+                f"got reset_mask={mask}."
             )
         return mask, {key: value for key, value in options.items() if key != "reset_mask"}
 
 
 def _store(arrays: Any, values: Any, name: str) -> None:
-    """Copies a batch of actions into its place. Raises ValueError where shape or kind of number do not fit."""
+    """Copies a batch of actions into its place. Raises ValueError where shape or kind of number do not fit.
+
+    (N,) will do for (N, 1).
+    """
     if isinstance(arrays, dict):
         for key, part in arrays.items():
             _store(part, values[key], f"{name}[{key!r}]")
@@ -326,8 +350,10 @@ def _store(arrays: Any, values: Any, name: str) -> None:
     else:
         given = np.asarray(values)
         try:
-            if given.shape != arrays.shape:  # copyto would broadcast it
-                raise TypeError
+            if given.shape != arrays.shape:
+                if given.shape != arrays.shape[:1] or given.size != arrays.size:  # copyto would broadcast it
+                    raise TypeError
+                given = given.reshape(arrays.shape)
             np.copyto(arrays, given, casting="same_kind")
         except TypeError:
             raise ValueError(

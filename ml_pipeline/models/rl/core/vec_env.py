@@ -14,6 +14,7 @@ from ml_pipeline.models.rl.core.batch import BatchLayout
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.local_crew import LocalCrew
+from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
 from ml_pipeline.models.rl.core.shared_crew import SharedCrew
 from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
@@ -43,6 +44,9 @@ class ParallelEnv(BlockVectorEnv):
     were last seen, with reward 0 and the info "worker_restarted", and new episodes begin with new seeds. Attributes
     that were set are as the factory left them. What keeps failing is raised in the end. Needs workers.
 
+    observation_mode: as in Gymnasium; "different" lets observation spaces differ in all but shape and dtype, a tuple of
+    the batch's space and the single one as well.
+
     Environment i is seeded seed + i, whichever worker owns it. What can be raised is drawn in `vec_errors`. After a
     worker failed this object is closed; after an environment failed it is whole, and waits for a reset().
 
@@ -65,6 +69,7 @@ class ParallelEnv(BlockVectorEnv):
         copy: bool = True,
         step_timeout_s: float | None = None,
         on_worker_failure: Literal["raise", "restart"] = "raise",
+        observation_mode: ObservationMode = "same",
     ) -> None:
         if not env_fns:
             raise UserError("env_fns must hold at least one factory, but is empty.")
@@ -80,12 +85,13 @@ class ParallelEnv(BlockVectorEnv):
                 "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
                 "only processes can be stopped and started."
             )
+        check_observation_mode(observation_mode)
         method = _start_method(start_method)
         mode = AutoresetMode(autoreset_mode)
         self._start_method: str | None = None
         self._pool: WorkerPool | None = None
         if num_workers == 0:
-            self._begin_here(env_fns, mode, copy=copy)
+            self._begin_here(env_fns, mode, copy=copy, observation_mode=observation_mode)
             return
         example = EnvBlock(env_fns[:1], 0, len(env_fns), mode).envs[0]
         try:
@@ -95,7 +101,7 @@ class ParallelEnv(BlockVectorEnv):
             else:
                 division = Division(min(num_workers, len(env_fns)), steps_here=False)
             if division == HERE:
-                self._begin_here(env_fns, mode, copy=copy)
+                self._begin_here(env_fns, mode, copy=copy, observation_mode=observation_mode)
                 return
             blocks = division.blocks(len(env_fns))
             layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, len(blocks))
@@ -111,14 +117,14 @@ class ParallelEnv(BlockVectorEnv):
             self._start_method = method
             self._division = division
             crew = self._share(env_fns[: len(blocks[0])], layout) if division.steps_here else self._pool
-            self._begin(example, layout, crew, copy=copy)
+            self._begin(example, layout, crew, copy=copy, observation_mode=observation_mode)
         finally:
             example.close()
 
-    def _begin_here(self, env_fns: Sequence[EnvFactory], mode: AutoresetMode, *, copy: bool) -> None:
+    def _begin_here(self, env_fns: Sequence[EnvFactory], mode: AutoresetMode, **options: Any) -> None:
         local = LocalCrew.of_all(env_fns, mode)
         self._division = HERE
-        self._begin(local.envs[0], local.layout, local, copy=copy)
+        self._begin(local.envs[0], local.layout, local, **options)
 
     def _share(self, env_fns: Sequence[EnvFactory], layout: BatchLayout) -> SharedCrew:
         assert self._pool is not None
@@ -149,6 +155,11 @@ class ParallelEnv(BlockVectorEnv):
         """How many failed workers were replaced so far."""
         return 0 if self._pool is None else self._pool.num_restarts
 
+    @property
+    def waited_s(self) -> float:
+        """How long this process has waited for workers, all in all."""
+        return 0.0 if self._pool is None else self._pool.waited_s
+
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
@@ -169,7 +180,7 @@ class ParallelEnv(BlockVectorEnv):
         """
         return self._step_wait(timeout)
 
-    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begins what call() does."""
         self._call_async(name, args, kwargs)
 

@@ -44,3 +44,28 @@ def test_what_fits_without_loss_is_converted(value):
 def test_what_does_not_fit_is_named(value, received):
     with pytest.raises(InvalidResultError, match=received):
         rows_of(BOX, np.zeros((2, 2), np.float32)).write(0, value)
+
+
+def test_a_row_is_read_as_an_environment_returns_it():
+    space = spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 1, (), np.float64)))
+    both = rows_of(space, create_empty_array(space, 2))
+    both.write(1, (np.int64(3), 0.5))
+    choice, number = both.read(1)
+    assert (type(choice), choice) == (int, 3)
+    assert (number.shape, number.dtype, float(number)) == ((), np.float64, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (spaces.Discrete(3), spaces.Discrete(9, start=-1), True),
+        (spaces.MultiBinary(2), spaces.MultiBinary(3), False),
+        (BOX, spaces.Box(-1, 1, (2,), np.float64), False),
+        (spaces.Dict(a=BOX), spaces.Dict(a=spaces.Box(0, 9, (2,), np.float32)), True),
+        (spaces.Dict(a=BOX), spaces.Dict(b=BOX), False),
+        (spaces.Tuple([BOX]), spaces.Tuple([BOX, BOX]), False),
+        (spaces.Text(3), spaces.Text(4), False),
+    ],
+)
+def test_rows_are_equal_whatever_the_bounds(a, b, equal):
+    assert rows.have_equal_rows(a, b) is equal

@@ -1,0 +1,65 @@
+"""Whether the environments of a batch must have equal observation spaces, or such that fit the same arrays."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from gymnasium import Space
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.env_block import Misfit
+from ml_pipeline.models.rl.core.rows import have_equal_rows
+from ml_pipeline.models.rl.core.vec_errors import SpacesDifferError
+
+# "same": they are equal. "different": they may differ in what is not shape and dtype, as in their bounds. A tuple: so
+# may they, and these are the batch's space and the single one. The names and messages are Gymnasium's.
+ObservationMode = Literal["same", "different"] | tuple[Space, Space]
+
+
+def check_observation_mode(mode: Any) -> None:
+    """Raises UserError or TypeError where it is none."""
+    if isinstance(mode, tuple) and len(mode) == 2:
+        if not all(isinstance(space, Space) for space in mode):
+            kinds = " and ".join(str(type(space)) for space in mode)
+            raise TypeError(f"Expected both elements of observation_mode to be Spaces, got {kinds}.")
+    elif mode not in ("same", "different"):
+        raise UserError(
+            "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and batch observation "
+            f"space, actual got {mode}"
+        )
+
+
+def check_misfits(misfits: Sequence[Misfit], mode: ObservationMode) -> None:
+    """Raises SpacesDifferError where environments cannot be stepped as one batch."""
+    for misfit in misfits:
+        if misfit.has_equal_rows and mode != "same":
+            continue
+        remedy = ""
+        if misfit.has_equal_rows:
+            remedy = (
+                " Thus the sub-environments observation spaces are not equivalent. If this is intentional, use "
+                "`observation_mode='different'` instead."
+            )
+        raise SpacesDifferError(
+            f"All environments of a batch must have the same spaces, but {misfit.name} of environment {misfit.index} "
+            f"is {misfit.received}, and of environment 0 {misfit.expected}.{remedy}"
+        )
+
+
+def observation_spaces(
+    mode: ObservationMode, single: Space, num_envs: int, of_each: Sequence[Space]
+) -> tuple[Space, Space]:
+    """The batch's space and the single one. of_each: every environment's, needed for "different".
+
+    Raises SpacesDifferError where those of a tuple do not fit what environments observe.
+    """
+    if mode == "same":
+        return batch_space(single, num_envs), single
+    if mode == "different":
+        return batch_differing_spaces(list(of_each)), single
+    if not have_equal_rows(single, mode[1]):
+        raise SpacesDifferError(
+            f"observation_mode gives {mode[1]} as the space of each environment, but theirs is {single}; shape and "
+            "dtype must be equal."
+        )
+    return mode
