@@ -3,14 +3,16 @@
 T bars of one asset.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.market_columns import find_layout
+from ml_pipeline.trading.features import COLUMN
+from ml_pipeline.trading.market_columns import find_layout, is_usual
 from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
 from ml_pipeline.trading.market_tables import Table, read_table
 from ml_pipeline.trading.market_times import parse_times
@@ -19,6 +21,8 @@ from ml_pipeline.trading.market_times import parse_times
 _OUTLIER = 40
 # So many bars of the same close in a row are a feed that stood still.
 _STALE_BARS = 20
+# So many symbols are a choice among others.
+_MANY = 5
 # What the name of a volume in money has in it.
 _MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
 
@@ -31,14 +35,15 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def diagnose(market: MarketData, path: Path) -> list[Finding]:
-    """Everything odd about the market that was loaded from `path`, symbol by symbol."""
+def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
+    """Everything odd about the market, symbol by symbol, and about the files that it was loaded from."""
     findings = []
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
         times = market.times[own]
         prices = {name: getattr(market, name)[own, a] for name in ("open", "high", "low", "close")}
         for problem, remedy in (
+            *_one_side(market, symbol),
             *_gaps(times, weekends_off=market.calendar.name == "weekdays"),
             *_impossible_bars(times, prices),
             *_outliers(times, prices["close"]),
@@ -46,8 +51,10 @@ def diagnose(market: MarketData, path: Path) -> list[Finding]:
             *_zero_volume(market.volume[own, a]),
         ):
             findings.append(Finding(symbol, problem, remedy))
-    if path.is_file():
-        findings += [Finding(path.name, *said) for said in _swapped_volumes(read_table(path))]
+    findings += [Finding(market.source, *said) for said in _survivors(market)]
+    for file in files:
+        table = read_table(file)
+        findings += [Finding(file.name, *said) for look in _OF_TABLES for said in look(table)]
     return findings
 
 
@@ -78,18 +85,15 @@ def _impossible_bars(times: NDArray[np.datetime64], prices: dict[str, FloatArray
     slack = 1e-9 * prices["close"]
     top = np.maximum(prices["open"], prices["close"])
     bottom = np.minimum(prices["open"], prices["close"])
-    reversed_bars = np.flatnonzero(prices["high"] < prices["low"] - slack)
-    if reversed_bars.size:
-        where = as_text(times[reversed_bars[0]])
-        yield (
-            f"high is below low in {len(reversed_bars):,} of {len(times):,} bars, first at {where}",
-            "the columns are probably swapped: rename them",
-        )
     outside = np.flatnonzero((prices["high"] < top - slack) | (prices["low"] > bottom + slack))
-    if outside.size and not reversed_bars.size:
+    if outside.size:
+        often = len(outside) > len(times) / 2
         yield (
-            f"open or close lies outside low..high in {len(outside):,} bars, first at {as_text(times[outside[0]])}",
-            "check how the bars were made; features of highs and lows will be off there",
+            f"open or close lies outside low..high in {_count(len(outside), 'bar')}, first at "
+            f"{as_text(times[outside[0]])}",
+            "the columns are probably swapped: rename them"
+            if often
+            else "check how the bars were made; features of highs and lows will be off there",
         )
 
 
@@ -134,10 +138,48 @@ def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
         yield "there is no volume at all", "leave features of volume out"
 
 
+def _one_side(market: MarketData, symbol: str) -> Iterator[tuple[str, str]]:
+    side = re.search(r"(?<![A-Za-z])(ask|bid)(?![A-Za-z])", symbol, re.IGNORECASE)
+    if side and market.half_spread is None:
+        yield (
+            f"by its name it holds the {side[1].lower()} side alone",
+            "bring bid and ask, or add half the spread to --slippage-bps",
+        )
+
+
+def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:
+    if len(market.symbols) >= _MANY and market.tradable[[0, -1]].all():
+        yield (
+            f"all {len(market.symbols)} symbols trade from the first bar to the last",
+            "if they were chosen by who was left, results are too good: bring what was there on the first day",
+        )
+
+
+def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
+    layout = find_layout(table.frame.columns)
+    read = {*layout.time, layout.symbol, *(title for fields in layout.fields.values() for title in fields.values())}
+    unread = [name for name in table.frame.columns if name not in read and not is_usual(name)]
+    if unread:
+        shown = ", ".join(unread[:6]) + (", ..." if len(unread) > 6 else "")
+        yield (
+            f"{_count(len(unread), 'column')} not used: {shown}",
+            f"name those that are features {COLUMN}NAME, and train with --features {COLUMN}*",
+        )
+
+
+def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
+    fields = find_layout(table.frame.columns).fields.get("", {})
+    if {"adjusted", "close"} <= fields.keys():
+        close, adjusted = (_numbers(table, fields[name]) for name in ("close", "adjusted"))
+        share = float(np.mean(close != adjusted))
+        yield (
+            f"{fields['close']} differs from {fields['adjusted']} in {share:.0%} of the rows",
+            "nothing to do: every price was multiplied by their ratio",
+        )
+
+
 def _swapped_volumes(table: Table) -> Iterator[tuple[str, str]]:
     """Two columns of volume, one in units and one in money: their ratio is the price; where swapped, its inverse."""
-    import polars as pl
-
     layout = find_layout(table.frame.columns)
     volumes = [name for name in table.frame.columns if name.lower().startswith("volume")]
     volumes.sort(key=lambda name: any(word in name.lower() for word in _MONEY))  # the one in money last
@@ -145,10 +187,7 @@ def _swapped_volumes(table: Table) -> Iterator[tuple[str, str]]:
     several = layout.symbol is not None and table.frame[layout.symbol].n_unique() > 1
     if len(volumes) != 2 or "close" not in fields or several:
         return
-    units, money, close = (
-        table.frame[name].cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
-        for name in (*volumes, fields["close"])
-    )
+    units, money, close = (_numbers(table, name) for name in (*volumes, fields["close"]))
     with np.errstate(divide="ignore", invalid="ignore"):
         straight, swapped = (np.abs(np.log(ratio / close)) < np.log(2) for ratio in (money / units, units / money))
     if straight.any() and (rows := int(swapped.sum())):
@@ -158,6 +197,15 @@ def _swapped_volumes(table: Table) -> Iterator[tuple[str, str]]:
             f"{as_text(times.min())} to {as_text(times.max())}",
             "swap them back in those rows, or leave features of volume out",
         )
+
+
+_OF_TABLES = (_swapped_volumes, _adjusted, _unread_columns)
+
+
+def _numbers(table: Table, column: str) -> FloatArray:
+    import polars as pl
+
+    return table.frame[column].cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
 
 def _count(n: int, what: str) -> str:

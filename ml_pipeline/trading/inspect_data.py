@@ -6,37 +6,49 @@ python -m ml_pipeline.trading.inspect_data folder_of_files --picture market.png
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, get_args
 
 from ml_pipeline.config.errors import UserError, user_errors_exit
-from ml_pipeline.trading.diagnosis import diagnose
-from ml_pipeline.trading.market_data import MarketData, as_text
-from ml_pipeline.trading.market_files import load_market
+from ml_pipeline.trading.asset_bars import Faults
+from ml_pipeline.trading.diagnosis import Finding, diagnose
+from ml_pipeline.trading.market_data import BarTime, MarketData, as_text
+from ml_pipeline.trading.market_files import files_of, load_market
+from ml_pipeline.trading.pictures import AGENT, money_axis, plain
+
+# So many symbols are named one by one, or drawn each in a color.
+_MOST_NAMED = 3
+_MOST_COLORS = 10
 
 
 def main(argv: list[str]) -> int:
-    """Print the description; return 0, or exit with code 2 after one sentence where the data cannot be read."""
+    """Print the description; return 0, or 1 where rows are in it that training would refuse.
+
+    Exits with code 2 after one sentence where the data cannot be read at all.
+    """
     parser = argparse.ArgumentParser(prog="inspect_data", description="Say what market data hold, and what is odd.")
     parser.add_argument("path", type=Path, help="a CSV or Parquet file, or a folder with a file a symbol")
+    parser.add_argument("--bar-time", choices=get_args(BarTime), help="whether times are when bars open or close")
     parser.add_argument("--picture", type=Path, help="draw prices and volumes into this file")
     arguments = parser.parse_args(argv)
     with user_errors_exit("inspect_data"):
-        market = load_market(arguments.path)
-        print(describe(market, arguments.path))
+        faults = Faults(lenient=True)
+        market = load_market(arguments.path, bar_time=arguments.bar_time, faults=faults)
+        print(describe(market, files_of(arguments.path), faults.sentences))
         if arguments.picture is not None:
             draw_market(market, arguments.picture)
             print(f"\nDrawn to {arguments.picture}")
-    return 0
+    return 1 if faults.sentences else 0
 
 
-def describe(market: MarketData, path: Path) -> str:
-    """What `market`, loaded from `path`, holds and what is odd about it, line by line."""
+def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[str] = ()) -> str:
+    """What `market`, loaded from `files`, holds and what is odd about it, line by line; `refused`: rows left out."""
     count = len(market.symbols)
     lines = [
         f"{market.source}: {count} symbol{'s' * (count > 1)}, {market.n_bars:,} bars from "
         f"{as_text(market.times[0])} to {as_text(market.times[-1])}",
         f"{market.calendar.reason} ({market.calendar.name}).",
-        "Times were taken as when bars open; say --bar-time close where they are when bars close.",
         "",
     ]
     for a, symbol in enumerate(market.symbols):
@@ -48,34 +60,59 @@ def describe(market: MarketData, path: Path) -> str:
         )
     if market.columns:
         lines.append(f"  own features: {', '.join(market.columns)}")
+    if refused:
+        lines += ["", "Refused in training, left out here:", *(f"  {sentence}" for sentence in refused)]
     if market.notices:
         lines += ["", "Mended while reading:", *(f"  {notice}" for notice in market.notices)]
-    findings = diagnose(market, path)
+    findings = _by_symbols(diagnose(market, files))
     lines += ["", "Found:" if findings else "Nothing odd was found."]
-    lines += [f"  {finding.symbol}: {finding.problem}\n    -> {finding.remedy}" for finding in findings]
+    lines += [f"  {whose}: {problem}\n    -> {remedy}" for (problem, remedy), whose in findings.items()]
     return "\n".join(lines)
 
 
+def _by_symbols(findings: Sequence[Finding]) -> dict[tuple[str, str], str]:
+    """Whose each finding is, by problem and remedy: what many symbols share is said once."""
+    symbols: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        symbols.setdefault((finding.problem, finding.remedy), []).append(finding.symbol)
+    return {
+        said: ", ".join(whose) if len(whose) <= _MOST_NAMED else f"{', '.join(whose[:2])} and {len(whose) - 2} others"
+        for said, whose in symbols.items()
+    }
+
+
 def draw_market(market: MarketData, path: Path) -> None:
-    """Closes, each as a multiple of its first, and the volumes beneath."""
+    """Closes, each as a multiple of its first, and the volumes beneath where there are any."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(10, 6), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    panels = 2 if market.volume.any() else 1
+    axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=[3, 1][:panels])[:, 0]
+    few = len(market.symbols) <= _MOST_COLORS
+    multiples = []
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
-        close = market.close[own, a]
-        above.plot(market.times[own], close / close[0], linewidth=0.8, label=symbol)
-        below.plot(market.times[own], market.volume[own, a], linewidth=0.5)
-    above.set_yscale("log")
-    above.set_ylabel("close, multiple of the first (log scale)")
-    below.set_ylabel("volume")
-    below.set_xlabel("date")
-    above.set_title(f"{market.source}: {market.n_bars:,} bars", loc="left", fontsize=10.5)
-    if len(market.symbols) <= 12:
-        above.legend(frameon=False, ncols=min(len(market.symbols), 6))
+        multiples.append(market.close[own, a] / market.close[own, a][0])
+        look: dict[str, Any] = {"label": symbol} if few else {"color": AGENT, "alpha": 0.35}
+        axes[0].plot(market.times[own], multiples[-1], linewidth=0.9, **look)
+        if panels == 2:
+            axes[1].plot(market.times[own], market.volume[own, a], linewidth=0.5, alpha=0.7)
+            axes[1].yaxis.set_major_formatter(EngFormatter(sep=" "))
+            axes[1].set_ylabel("volume")
+    money_axis(axes[0], multiples, "close, multiple of the first")
+    if not few:
+        axes[0].plot([], [], color=AGENT, alpha=0.35, label=f"each of {len(market.symbols)} symbols")
+    axes[0].legend(frameon=False, ncols=6, loc="lower left", bbox_to_anchor=(0, 1))
+    figure.suptitle(f"{market.source}: {market.n_bars:,} bars", x=0.012, ha="left", fontsize=10.5)
+    locator = AutoDateLocator()
+    axes[-1].xaxis.set_major_locator(locator)
+    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    for panel in axes:
+        plain(panel)
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

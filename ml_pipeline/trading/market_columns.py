@@ -4,11 +4,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ml_pipeline.trading.market_data import BarTime
+
 # What a column means: the names it goes by, letters and digits only, the likeliest first.
 _NAMES = {
     "time": (
         *("datetime", "timestamp", "gmttime", "utctime", "time", "date", "localtime", "opentime", "candlebegintime"),
-        *("unix", "unixtime", "epoch", "ts", "t", "dt", "day"),
+        *("unix", "unixtime", "epoch", "ts", "t", "dt", "day", "closetime"),
     ),
     "symbol": ("symbol", "ticker", "tic", "asset", "pair", "instrument", "coin", "sym"),
     "open": ("open", "o", "openprice", "priceopen"),
@@ -20,6 +22,8 @@ _NAMES = {
     "ask": ("ask", "closeask", "askclose", "askprice", "offer"),
     "volume": ("volume", "vol", "v", "tickvol", "tickvolume", "volumebase", "realvolume"),
 }
+# Names of times that say which end of the bar they are.
+_BAR_TIMES: dict[str, BarTime] = {"opentime": "open", "candlebegintime": "open", "closetime": "close"}
 # Exports of pandas leave the name of the index empty; it is the time only where no other column is.
 _INDEX = ("", "unnamed0", "index")
 _PRICES = r"open|high|low|close|bid|ask|volume|adj[ _]?close|feature_\w+"
@@ -39,6 +43,11 @@ class Layout:
     time: tuple[str, ...]
     symbol: str | None = None
     fields: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def bar_time(self) -> BarTime | None:
+        """Whether the times are when bars open or when they close, where the name of their column says so."""
+        return _BAR_TIMES.get(_plain(self.time[0])) if len(self.time) == 1 else None
 
 
 def find_layout(columns: Sequence[str]) -> Layout:
@@ -67,6 +76,12 @@ def find_layout(columns: Sequence[str]) -> Layout:
         found |= {name: name for name in columns if name.startswith("feature_")}
         return Layout(times, symbol, {"": found})
     return Layout(times, None, _wide_fields(columns))
+
+
+def is_usual(name: str) -> bool:
+    """Whether a column's name means something here, be it that another of that meaning is read."""
+    plain = _plain(name)
+    return plain in _INDEX or plain.startswith("volume") or any(plain in names for names in _NAMES.values())
 
 
 def _wide_fields(columns: Sequence[str]) -> dict[str, dict[str, str]]:

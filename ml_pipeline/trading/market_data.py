@@ -3,8 +3,9 @@
 T bars, A assets. It reads no file (`market_files` does) and makes no feature (`features` does).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,6 +16,9 @@ from ml_pipeline.trading.market_calendar import Calendar, infer_calendar
 
 FloatArray = NDArray[np.float64]
 BarTime = Literal["open", "close"]
+
+_BAD_PRICE = "but a price must be positive and finite; drop the bar or mend it"
+_BAD_VOLUME = "but a volume must be finite and not negative; mend it, or write 0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +94,8 @@ def market_from_arrays(
 
     half_spread: half of ask less bid, as a part of the middle; the last one known is kept where it is NaN. columns:
     features of the data's own. Without open, orders at a bar's open would have no price: the close stands in for it
-    (high and low likewise), with a notice. Raises UserError for times out of order, and for prices that are not
-    positive and finite.
+    (high and low likewise), with a notice. Raises UserError for times out of order, for prices that are not positive
+    and finite, and for a high below its low.
     """
     stamps = np.asarray(times, dtype="datetime64[ns]")
     shape = (len(stamps), len(symbols))
@@ -108,10 +112,13 @@ def market_from_arrays(
     volumes = np.zeros_like(closes) if volume is None else _columns(volume, shape, "volume")
 
     _check_times(stamps)
+    refuse = partial(_refuse, symbols=symbols, times=stamps)
     for name, values in prices.items():
-        _check_prices(name, values, tradable, symbols, stamps)
-    if not np.all(np.isfinite(volumes[tradable])) or np.any(volumes[tradable] < 0):
-        raise UserError("volume must be finite and not negative wherever there is a close.")
+        bad = tradable & ~(np.isfinite(values) & (values > 0))
+        refuse(bad, name, values, _BAD_PRICE)
+    refuse(tradable & ~(np.isfinite(volumes) & (volumes >= 0)), "volume", volumes, _BAD_VOLUME)
+    crossed = tradable & (prices["high"] < prices["low"])
+    refuse(crossed, "high", prices["high"], "but the low is above it; mend or drop the bar")
     said += _absences(symbols, stamps, tradable)
     last_close = _carried_forward(closes, tradable)
     filled = {name: np.where(tradable, values, last_close) for name, values in prices.items()}
@@ -123,18 +130,17 @@ def market_from_arrays(
         calendar=infer_calendar(stamps),
         notices=tuple(said),
         source=source,
-        half_spread=None if half_spread is None else _half_spreads(half_spread, shape, tradable),
+        half_spread=None if half_spread is None else _half_spreads(half_spread, tradable, refuse),
         columns={name: _columns(values, shape, name) for name, values in (columns or {}).items()},
         **filled,
     )
 
 
-def _half_spreads(values: ArrayLike, shape: tuple[int, int], tradable: NDArray[np.bool_]) -> FloatArray:
-    spreads = _columns(values, shape, "half_spread")
+def _half_spreads(values: ArrayLike, tradable: NDArray[np.bool_], refuse: Callable[..., None]) -> FloatArray:
+    spreads = _columns(values, tradable.shape, "half_spread")
     known = tradable & ~np.isnan(spreads)
     bad = known & ~((spreads >= 0) & (spreads < 1))
-    if bad.any():
-        raise UserError(f"half_spread must lie from 0 to below 1, a part of the price, but got {spreads[bad][0]:g}.")
+    refuse(bad, "half_spread", spreads, "but it is a part of the price, from 0 to below 1; mend it")
     return np.nan_to_num(_carried_forward(spreads, known), nan=0.0)
 
 
@@ -157,20 +163,20 @@ def _check_times(times: NDArray[np.datetime64]) -> None:
         )
 
 
-def _check_prices(
+def _refuse(
+    bad: NDArray[np.bool_],
     name: str,
     values: FloatArray,
-    tradable: NDArray[np.bool_],
+    problem: str,
+    *,
     symbols: Sequence[str],
     times: NDArray[np.datetime64],
 ) -> None:
-    bad = np.argwhere(tradable & ~(np.isfinite(values) & (values > 0)))
-    if bad.size:
-        row, column = bad[0]
-        raise UserError(
-            f"{name} of {symbols[column]} at {as_text(times[row])} is {values[row, column]:g}, "
-            "but a price must be positive and finite; drop the bar or mend it."
-        )
+    """Raise UserError about the first bar that is bad, if there is one; bars are counted from 0, as in the arrays."""
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        at = f"{name} of {symbols[column]} in bar {row} at {as_text(times[row])}"
+        raise UserError(f"{at} is {values[row, column]:g}, {problem}.")
 
 
 def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: NDArray[np.bool_]) -> list[str]:

@@ -1,16 +1,20 @@
 """Pictures of a run: matplotlib figures from ledgers, imported only where something is drawn."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.ledger import Ledger, symbols_of
+from ml_pipeline.trading.market_data import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 AGENT = "#0b5fff"
+# Curves that span more than this factor are drawn on a logarithmic scale.
+_SPANS_MUCH = 5.0
 
 
 def run_picture(ledger: Ledger) -> NDArray[np.uint8]:
@@ -37,6 +41,21 @@ def run_picture(ledger: Ledger) -> NDArray[np.uint8]:
     figure.autofmt_xdate()
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+
+
+def money_axis(axes: "Axes", curves: Sequence[FloatArray], label: str) -> None:
+    """The vertical axis of the curves, which it shows in plain numbers: by factors where they span much."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    lowest, highest = min(float(c.min()) for c in curves), max(float(c.max()) for c in curves)
+    logarithmic = lowest > 0 and highest / lowest > _SPANS_MUCH
+    if logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    form = ",.0f" if highest >= 1000 else ".4g"
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:{form}}"))
+    axes.set_ylabel(f"{label}, log scale" if logarithmic else label)
 
 
 def plain(axes: "Axes") -> None:

@@ -23,8 +23,8 @@ class TradingConfig:
     features: tuple[str, ...] = DEFAULT_FEATURES
     """What is seen of each asset; any span will do (log_return_60); there are tradable, time_of_day and time_of_week as
     well, the data's own columns (feature_NAME, or feature_* for all), and your own functions (module:function)."""
-    bar_time: BarTime = "open"
-    """Whether the data's times are when bars open or when they close."""
+    bar_time: BarTime | None = None
+    """Whether the data's times are when bars open or when they close; asked for where bars differ in length."""
     window: int = 1
     """How many bars of features an observation holds, the latest included."""
     action_mode: Literal["auto", "target_weights", "discrete", "buy_hold_sell", "trade"] = "auto"
@@ -87,7 +87,8 @@ class TradingConfig:
         _require("features", self.features, len(self.features) > 0, "at least one feature")
         for feature in self.features:
             make_features(feature)
-        check_choice("bar_time", self.bar_time, get_args(BarTime))
+        if self.bar_time is not None:
+            check_choice("bar_time", self.bar_time, get_args(BarTime))
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
         self.rules(1)
         make_reward(self.reward, self.reward_scale)

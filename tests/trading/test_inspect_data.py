@@ -4,54 +4,115 @@ import sys
 import numpy as np
 import pytest
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.diagnosis import diagnose
 from ml_pipeline.trading.inspect_data import main
 from ml_pipeline.trading.market_data import market_from_arrays
+from ml_pipeline.trading.market_files import load_market
 
 
-def _problems(tmp_path, close, *, times=None, **arrays):
+def _problems(close, *, times=None, **arrays):
     close = np.asarray(close, dtype=float)
     arrays = {"open": close, "high": close, "low": close, "volume": np.ones_like(close), **arrays}
     times = np.datetime64("2024-01-01") + np.arange(len(close)) if times is None else times
     market = market_from_arrays(["A"], times, close, **arrays)
-    return [finding.problem for finding in diagnose(market, tmp_path)]
+    return [finding.problem for finding in diagnose(market)]
 
 
 WALK = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, 100).cumsum())
 
 
-def test_clean_data_are_left_in_peace(tmp_path):
-    assert _problems(tmp_path, WALK) == []
+def test_clean_data_are_left_in_peace():
+    assert _problems(WALK) == []
 
 
-def test_gaps(tmp_path):
+def test_gaps():
     times = np.datetime64("2024-01-01") + np.concatenate([np.arange(50), np.arange(60, 110)])
-    assert _problems(tmp_path, WALK, times=times) == ["1 gap, the longest of 11 days from 2024-02-19 to 2024-03-01"]
+    assert _problems(WALK, times=times) == ["1 gap, the longest of 11 days from 2024-02-19 to 2024-03-01"]
     weekdays = np.busday_offset("2024-01-01", np.arange(100))
-    assert _problems(tmp_path, WALK, times=weekdays) == ["19 gaps of up to 3 days, as weekends and holidays leave them"]
+    assert _problems(WALK, times=weekdays) == ["19 gaps of up to 3 days, as weekends and holidays leave them"]
 
 
-def test_impossible_bars(tmp_path):
-    assert _problems(tmp_path, WALK, high=WALK * 0.9, low=WALK * 1.1)[0].startswith(
-        "high is below low in 100 of 100 bars, first at 2024-01-01"
-    )
+def test_impossible_bars():
     opens = WALK.copy()
     opens[5] *= 1.2
-    assert _problems(tmp_path, WALK, open=opens) == [
-        "open or close lies outside low..high in 1 bars, first at 2024-01-06"
+    assert _problems(WALK, open=opens) == ["open or close lies outside low..high in 1 bar, first at 2024-01-06"]
+
+
+def test_who_lasted_and_one_side_of_the_quotes_are_named():
+    days = np.datetime64("2024-01-01") + np.arange(len(WALK))
+    closes = np.repeat(WALK[:, None], 5, axis=1)
+    symbols = ["EURUSD_ASK", "BID", "MASK", "Basket", "E"]
+    bars = {"open": closes, "high": closes, "low": closes, "volume": np.ones_like(closes)}
+    said = [finding[:2] for finding in diagnose(market_from_arrays(symbols, days, closes, **bars))]
+    assert said == [
+        ("EURUSD_ASK", "by its name it holds the ask side alone"),
+        ("BID", "by its name it holds the bid side alone"),
+        ("the market", "all 5 symbols trade from the first bar to the last"),
     ]
+    bars["half_spread"] = np.zeros_like(closes)
+    closes[0, 2] = np.nan  # listed a day late
+    assert diagnose(market_from_arrays(symbols, days, closes, **bars)) == []
 
 
-def test_a_wrong_tick_stale_closes_and_missing_volume(tmp_path):
+MESSY = """date,tic,open,high,low,close,volume,mood
+2024-01-01,A,10,12,9,11,100,1
+2024-01-02,A,11,13,10,,200,1
+2024-01-03,A,12,14,11,13,300,1
+2024-01-03,A,12,14,11,13,300,1
+2024-01-05,A,12,10,11,13,300,1
+2024-01-06,A,12,14,11,13,-1,1
+someday,A,12,14,11,13,300,1
+2024-01-08,A,12,14,11,nan$,300,1
+2024-01-10,,12,14,11,13,300,1
+2024-01-11,A,12,14,11,inf,300,1
+2024-01-09,A,12,14,11,13,300,1
+2024-01-07,A,12,14,11,13,300,1
+"""
+
+
+def test_everything_that_training_would_refuse_is_said_at_once(tmp_path, capsys):
+    path = tmp_path / "prices.csv"
+    path.write_text(MESSY)
+    assert main([str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "A: 4 bars since 2024-01-01" in out
+    refused = out.partition("left out here:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.strip().removeprefix("prices.csv row ").partition(";")[0] for line in refused] == [
+        '7 (line 8): "someday" is not a time',
+        "9 (line 10): tic is empty",
+        '8 (line 9): close of A is "nan$", which is not a number like 1234.56',
+        "2 (line 3): close of A is empty",
+        "5 (line 6): the high of A is 10, below its low of 11",
+        "6 (line 7): volume of A is -1, but a volume is finite and not negative",
+        "4 (line 5): a second bar of A at 2024-01-03",
+        "12 (line 13): A at 2024-01-07 comes after 2024-01-09, which is out of order",
+    ]
+    assert refused[3].endswith("The same in 2 rows in all.")
+    assert "prices.csv: 1 column not used: mood" in out
+
+
+def test_swapped_columns_are_told_from_single_rows(tmp_path, capsys):
+    path = tmp_path / "prices.csv"
+    path.write_text("date,open,low,high,close,volume\n" + "2024-01-0{},10,12,9,11,1\n" * 3)
+    path.write_text(path.read_text().format(1, 2, 3))
+    with pytest.raises(SystemExit, match="2"):  # no row is left
+        main([str(path)])
+    assert "no row of prices can be used" in capsys.readouterr().err
+    with pytest.raises(UserError, match="as in most rows; the columns are probably swapped, rename them"):
+        load_market(path)
+
+
+def test_a_wrong_tick_stale_closes_and_missing_volume():
     wrong = WALK.copy()
     wrong[40] *= 10
-    (problem,) = _problems(tmp_path, wrong)
+    (problem,) = _problems(wrong)
     assert problem.startswith("2 returns are far out, 1 of them undone by the next bar; the largest")
     stale = WALK.copy()
     stale[30:60] = stale[30]
-    assert "the close stands still for up to 30 bars, from 2024-01-31" in _problems(tmp_path, stale)
-    assert _problems(tmp_path, WALK, volume=np.zeros(100)) == ["there is no volume at all"]
-    assert _problems(tmp_path, WALK, volume=np.r_[0, np.ones(99)]) == ["1 of 100 bars have no volume"]
+    assert "the close stands still for up to 30 bars, from 2024-01-31" in _problems(stale)
+    assert _problems(WALK, volume=np.zeros(100)) == ["there is no volume at all"]
+    assert _problems(WALK, volume=np.r_[0, np.ones(99)]) == ["1 of 100 bars have no volume"]
 
 
 def test_swapped_volumes_of_the_real_file(market_file, capsys):
@@ -65,15 +126,22 @@ def test_swapped_volumes_of_the_real_file(market_file, capsys):
 def test_the_gap_and_the_listings_of_the_real_file(market_file, capsys):
     main([str(market_file("bitstamp_BTC_ETH_LTC_USD_d.csv"))])
     out = capsys.readouterr().out
-    assert "BTC: 1 gap, the longest of 13 days from 2019-03-19 to 2019-04-01" in out
+    assert "BTC, ETH, LTC: 1 gap, the longest of 13 days from 2019-03-19 to 2019-04-01" in out
     assert "ETH is listed from 2017-11-09" in out
 
 
 def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
     main([str(market_file("FOREX_EURUSD_1H_ASK.csv"))])
-    assert "52 gaps of up to 50 hours, as weekends" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "52 gaps of up to 50 hours, as weekends" in out
+    assert "holds the ask side alone" in out
     main([str(market_file("dj30_test_2021.csv"))])
-    assert "prices were adjusted to column adjcp" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "prices were adjusted to column adjcp" in out
+    assert "close differs from adjcp in 90% of the rows" in out
+    assert "all 29 symbols trade from the first bar to the last" in out
+    assert "AAPL, AMGN and 27 others: there is no volume at all" in out
+    assert "11 columns not used: zopen, zhigh" in out
 
 
 def test_it_draws_and_runs_as_a_command(tmp_path):

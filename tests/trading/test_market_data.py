@@ -58,7 +58,7 @@ def test_slices_and_selections():
         (DAYS[:0], np.empty((0, 1)), "at least one bar"),
         (DAYS[[0, 2, 1]], [1, 2, 3], "bar 2 at 2024-01-02 follows 2024-01-03"),
         (DAYS[[0, 0]], [1, 2], "times must increase"),
-        (DAYS[:2], [1, 0], "close of A at 2024-01-02 is 0, but a price must be positive"),
+        (DAYS[:2], [1, 0], "close of A in bar 1 at 2024-01-02 is 0, but a price must be positive"),
         (DAYS[:2], [1, np.inf], "is inf, but a price"),
         (DAYS[:2], [NAN, NAN], "A has no bar at all"),
         (DAYS[:2], [1, 2, 3], r"close must have shape \(bars, symbols\) = \(2, 1\), but got \(3, 1\)"),
@@ -69,8 +69,21 @@ def test_arrays_that_cannot_be_used(times, close, sentence):
         market_from_arrays(["A"], times, close)
 
 
-def test_prices_of_a_bar_must_all_be_there():
-    with pytest.raises(UserError, match="open of A at 2024-01-02 is nan"):
-        market_from_arrays(["A"], DAYS[:2], [1, 2], open=[1, NAN])
-    with pytest.raises(UserError, match="volume must be finite"):
-        market_from_arrays(["A"], DAYS[:2], [1, 2], volume=[1, -1])
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"open": [1, NAN]}, "open of A in bar 1 at 2024-01-02 is nan, but a price must be positive and finite; drop"),
+        ({"volume": [1, -1]}, "volume of A in bar 1 at 2024-01-02 is -1, but a volume must be finite .*; mend it"),
+        ({"volume": [np.inf, 1]}, "volume of A in bar 0 at 2024-01-01 is inf"),
+        ({"high": [1, 2], "low": [1, 2.5]}, "high of A in bar 1 at 2024-01-02 is 2, but the low is above it; mend"),
+        ({"half_spread": [0, 1]}, "half_spread of A in bar 1 at 2024-01-02 is 1, but it is a part of the price"),
+    ],
+)
+def test_a_bar_that_cannot_be_is_named_with_its_row_and_a_remedy(arrays, sentence):
+    with pytest.raises(UserError, match=sentence):
+        market_from_arrays(["A"], DAYS[:2], [1, 2], **arrays)
+
+
+def test_a_bar_that_does_not_exist_may_hold_anything():
+    market = market_from_arrays(["A"], DAYS[:3], [1, NAN, 2], high=[1, 0, 2], low=[1, 5, 2], volume=[1, -1, 1])
+    np.testing.assert_array_equal(market.high[:, 0], [1, 1, 2])

@@ -197,8 +197,11 @@ def test_one_symbol_in_two_files_is_refused(write, tmp_path):
         (GOOD.replace("12,200", "0,200"), r"row 2 \(line 3\): close of prices is 0, but a price is positive"),
         (GOOD.replace("12,200", "-12,200"), "close of prices is -12"),
         (GOOD.replace("12,200", "inf,200"), "close of prices is inf"),
-        (GOOD.replace("12,200", "12$,200"), r'row 2 \(line 3\): close is "12\$", which is not a number like 1234.56'),
-        (GOOD.replace("200", "-200"), r"row 2 \(line 3\): volume is -200"),
+        (
+            GOOD.replace("12,200", "12$,200"),
+            r'row 2 \(line 3\): close of prices is "12\$", which is not a number like 1234.56',
+        ),
+        (GOOD.replace("200", "-200"), r"row 2 \(line 3\): volume of prices is -200"),
         (GOOD.replace("2024-01-02", "yesterday"), r'row 2 \(line 3\): "yesterday" is not a time; expected'),
         (GOOD.replace("2024-01-02", ""), r"row 2 \(line 3\): the time is empty"),
         (GOOD.replace("2024-01-02", "2024-01-01"), r"row 2 \(line 3\): a second bar of prices at 2024-01-01; drop one"),
@@ -320,80 +323,3 @@ def test_frames_of_pandas_and_polars_read_the_same(write):
         np.testing.assert_array_equal(market.times, expected.times)
         np.testing.assert_array_equal(market.close, expected.close)
         np.testing.assert_array_equal(market.volume, expected.volume)
-
-
-def test_longer_bars_take_their_place_when_they_close(write):
-    hours = np.datetime64("2024-01-01") + np.arange(24 * 30) * np.timedelta64(1, "h")
-    write("time,close\n" + "\n".join(f"{hour}:00,{i + 1}" for i, hour in enumerate(hours)), "both/H.csv")
-    path = write("time,close\n" + "\n".join(f"{day}:00,{i + 1}" for i, day in enumerate(hours[::24])), "both/D.csv")
-    market = load_market(path.parent)
-    day = market.symbols.index("D")
-    first = int(np.argmax(market.tradable[:, day]))
-    assert str(market.times[first])[:16] == "2024-01-01T23:00"  # the hour that ends with the day
-    assert any("D: its bars are longer" in notice for notice in market.notices)
-    as_closes = load_market(path.parent, bar_time="close")
-    assert as_closes.tradable[0].all()
-
-
-def _text(times, closes):
-    return "time,close\n" + "".join(f"{time},{close}\n" for time, close in zip(times, closes, strict=True))
-
-
-def _hours(n):
-    return np.datetime64("2024-01-01T00:00") + np.arange(n) * np.timedelta64(1, "h")
-
-
-def test_a_file_newest_first_stays_in_step_with_its_like(write):
-    hours, closes = _hours(50), range(1, 51)
-    write(_text(hours, closes), "both/A.csv")
-    market = load_market(write(_text(hours[::-1], closes[::-1]), "both/B.csv").parent)
-    np.testing.assert_array_equal(market.times, hours)
-    for table in (market.close, market.open, market.tradable):
-        np.testing.assert_array_equal(table[:, 0], table[:, 1])
-
-
-def test_two_files_newest_first_with_different_gaps_keep_their_times(write):
-    hours = _hours(60)
-    first, second = np.delete(hours, [7, 8])[::-1], np.delete(hours, range(30, 40))[::-1]
-    write(_text(first, range(1, 59)), "both/A.csv")
-    market = load_market(write(_text(second, range(1, 51)), "both/B.csv").parent)
-    np.testing.assert_array_equal(market.times, hours)
-    np.testing.assert_array_equal(market.times[market.tradable[:, 1]], second[::-1])
-
-
-@pytest.mark.parametrize("n_months", [12, 36])
-@pytest.mark.parametrize("missing", [[], [5]])
-def test_no_month_is_known_before_it_has_ended(write, n_months, missing):
-    months = np.delete(np.datetime64("2023-01") + np.arange(n_months), missing)
-    days = np.arange("2023-01-01", months[-1] + 2, dtype="datetime64[D]")
-    write(_text(days, range(1, len(days) + 1)), "both/D.csv")
-    market = load_market(write(_text(months.astype("datetime64[D]"), range(1, len(months) + 1)), "both/M.csv").parent)
-    shown = market.times[market.tradable[:, market.symbols.index("M")]]
-    last_days = (months + 1).astype("datetime64[D]") - np.timedelta64(1, "D")
-    assert (shown >= last_days).all()
-    np.testing.assert_array_equal(shown[:4], last_days[:4])
-    assert market.n_bars == len(days)
-
-
-def test_months_of_different_years_are_of_one_length(write):
-    months = (np.datetime64("2023-01") + np.arange(10)).astype("datetime64[D]")
-    write(_text(months[:5], range(1, 6)), "both/A.csv")
-    market = load_market(write(_text(months[5:], range(1, 6)), "both/B.csv").parent)
-    np.testing.assert_array_equal(market.times, months)
-
-
-def test_a_stray_bar_does_not_split_the_timeline(write):
-    hours = _hours(1500)
-    stray = np.sort(np.append(hours, hours[700] + np.timedelta64(30, "m")))
-    write(_text(hours, range(1, 1501)), "both/A.csv")
-    market = load_market(write(_text(stray, range(1, 1502)), "both/B.csv").parent)
-    np.testing.assert_array_equal(market.times, stray)
-
-
-def test_days_before_a_weekend_end_with_their_own_day(write):
-    hours = _hours(24 * 28)
-    hours = hours[np.is_busday(hours.astype("datetime64[D]"))]
-    write(_text(hours, range(1, len(hours) + 1)), "both/H.csv")
-    market = load_market(write(_text(hours[::24], range(1, 21)), "both/D.csv").parent)
-    np.testing.assert_array_equal(market.times, hours)
-    np.testing.assert_array_equal(market.times[market.tradable[:, market.symbols.index("D")]], hours[23::24])
