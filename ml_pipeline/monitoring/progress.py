@@ -49,6 +49,7 @@ class Progress:
         self._out = out or sys.stdout
         self._clock = clock
         self._started_s = self._line_s = clock()
+        self._spent_s = dict.fromkeys(("acting", "stepping", "waiting", "learning"), 0.0)
         self._bar = _Bar(
             total=total_steps,
             initial=first_step,
@@ -61,9 +62,12 @@ class Progress:
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         """Show one iteration."""
         iteration, step = int(metrics["time/iteration"]), int(metrics["time/global_step"])
+        for part in self._spent_s:
+            self._spent_s[part] += metrics.get(f"time/{part}_s", 0.0)
         if self._bar.disable:
             self._line_now_and_then(iteration, step)
         else:
+            self._bar.set_postfix_str(time_shares(self._spent_s), refresh=False)
             self._bar.update(step - self._bar.n)
         if iteration % self._block_interval == 0 or iteration == self._total_iterations:
             self.say(episode_block(metrics, total_iterations=self._total_iterations, n_envs=self._n_envs))
@@ -86,8 +90,18 @@ class Progress:
         left = timedelta(seconds=round((self._total_steps - step) / steps_per_second))
         self.say(
             f"Episode {iteration}/{self._total_iterations}  |  {step:,}/{self._total_steps:,} steps  |  "
-            f"{steps_per_second:,.0f} steps/s  |  {left} left"
+            f"{steps_per_second:,.0f} steps/s  |  {left} left  |  {time_shares(self._spent_s)}"
         )
+
+
+def time_shares(spent_s: Mapping[str, float]) -> str:
+    """Where the time goes; what takes none is left out.
+
+    >>> time_shares({"acting": 1.0, "stepping": 2.0, "waiting": 0.0, "learning": 5.0})
+    'acting 12%, stepping 25%, learning 62%'
+    """
+    total_s = sum(spent_s.values())
+    return ", ".join(f"{part} {seconds / total_s:.0%}" for part, seconds in spent_s.items() if seconds > 0.0)
 
 
 def episode_block(metrics: Mapping[str, float], *, total_iterations: int, n_envs: int) -> str:

@@ -27,6 +27,10 @@ def figures(iteration: int, **others: float) -> dict[str, float]:
     return {
         "time/iteration": iteration,
         "time/global_step": 1000 * iteration,
+        "time/acting_s": 0.5 * iteration,
+        "time/stepping_s": 0.25,
+        "time/waiting_s": 0.0,
+        "time/learning_s": 0.25,
         "rollout/episode_return": 123.45,
         "rollout/episode_length": 234.0,
         "rollout/mean_return_100": 120.12,
@@ -74,9 +78,12 @@ def test_where_there_is_no_terminal_a_line_comes_at_intervals():
     progress.close()
     # After 10 s: 5,000 - 2,000 steps are 300 a second, so the 95,000 left take 317 s = 5:17.
     # After 25 s, the first 10 s or more later: 5,000 are 200 a second, so 93,000 take 465 s = 7:45.
+    # Acting took 0.5 * (3 + 4 + 5) = 6 of 7.5 s, and 0.5 * (3 + 4 + 5 + 6 + 7) = 12.5 of 15 s.
     assert out.getvalue().splitlines() == [
-        "Episode 5/100  |  5,000/100,000 steps  |  300 steps/s  |  0:05:17 left",
-        "Episode 7/100  |  7,000/100,000 steps  |  200 steps/s  |  0:07:45 left",
+        "Episode 5/100  |  5,000/100,000 steps  |  300 steps/s  |  0:05:17 left  |  "
+        "acting 80%, stepping 10%, learning 10%",
+        "Episode 7/100  |  7,000/100,000 steps  |  200 steps/s  |  0:07:45 left  |  "
+        "acting 83%, stepping 8%, learning 8%",
     ]
 
 
@@ -103,6 +110,7 @@ def test_a_terminal_shows_steps_a_second_and_the_bar_outlives_a_block():
     assert "0/4000" in before
     assert "3000/4000" in after
     assert "steps/s" in after
+    assert "acting 67%, stepping 17%, learning 17%" in after  # 3 of 4.5 s
 
 
 def test_a_resumed_run_goes_on_in_the_bar():

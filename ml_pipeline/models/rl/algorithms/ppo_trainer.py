@@ -31,6 +31,18 @@ from ml_pipeline.monitoring.sink import MetricsSink
 Result = TypeVar("Result")
 
 
+class TimeSpent(NamedTuple):
+    """Where the seconds of one iteration went; they add up to it."""
+
+    acting_s: float
+    """Choosing actions, and all that a rollout does with what the environments give."""
+    stepping_s: float
+    """In the environments' step(), as far as this process had something to do there."""
+    waiting_s: float
+    """For workers."""
+    learning_s: float
+
+
 @dataclass(frozen=True)
 class IterationStatistics:
     """One rollout and one update. Episode figures are means over the episodes that ended in it, NaN where none did."""
@@ -45,17 +57,18 @@ class IterationStatistics:
     mean_return_100: float
     explained_variance: float
     update: UpdateStatistics
-    rollout_s: float
-    update_s: float
+    time_spent: TimeSpent
+    n_worker_restarts: int
+    """Since the environments were made."""
 
     def metrics(self) -> dict[str, float]:
         """The same under the names that a metrics file uses."""
         return {
             "time/iteration": self.iteration,
             "time/global_step": self.global_step,
-            "time/steps_per_second": self.n_envs * self.n_steps / (self.rollout_s + self.update_s),
-            "time/rollout_s": self.rollout_s,
-            "time/update_s": self.update_s,
+            "time/steps_per_second": self.n_envs * self.n_steps / sum(self.time_spent),
+            **{f"time/{name}": seconds for name, seconds in self.time_spent._asdict().items()},
+            "rollout/n_worker_restarts": self.n_worker_restarts,
             "rollout/n_completed_episodes": self.n_completed_episodes,
             "rollout/episode_return": self.episode_return,
             "rollout/episode_length": self.episode_length,
@@ -204,18 +217,24 @@ class PPOTrainer:
         self._collector.load_state_dict(state["collector"], environments_restored=environments is not None)
 
     def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
-        started = time.perf_counter()
+        started, stepped_s, waited_s = time.perf_counter(), self._collector.stepping_s, self._waited_s()
         last_good = {"policy": self.policy.state_dict(), "update": self._update.state_dict()}
         try:
             if not self._collector.collect(should_stop=should_stop):
                 return None
             collected = time.perf_counter()
+            stepped_s, waited_s = self._collector.stepping_s - stepped_s, self._waited_s() - waited_s
             estimates, update = self._learn()
         except TrainingFailed as error:
             self.policy.load_state_dict(last_good["policy"])
             self._update.load_state_dict(last_good["update"])
             raise TrainingFailed(f"{error} The policy is again as it was after iteration {self.iteration}.") from error
-        updated = time.perf_counter()
+        time_spent = TimeSpent(
+            acting_s=collected - started - stepped_s,
+            stepping_s=stepped_s - waited_s,
+            waiting_s=waited_s,
+            learning_s=time.perf_counter() - collected,
+        )
         self.iteration += 1
         episodes = self._collector.episodes.finished
         return IterationStatistics(
@@ -229,9 +248,12 @@ class PPOTrainer:
             mean_return_100=self._collector.episodes.recent_mean_return(),
             explained_variance=estimates.explained_variance,
             update=update,
-            rollout_s=collected - started,
-            update_s=updated - collected,
+            time_spent=time_spent,
+            n_worker_restarts=getattr(self._envs, "num_restarts", 0),
         )
+
+    def _waited_s(self) -> float:
+        return getattr(self._envs, "waited_s", 0.0)
 
     def _learn(self) -> tuple[Estimates, UpdateStatistics]:
         config, buffer = self.config, self._collector.buffer

@@ -28,6 +28,7 @@ class RolloutCollector:
         self.buffer = RolloutBuffer(config.n_steps, envs.num_envs, policy.observation_size)
         self.episodes = EpisodeTracker(envs.num_envs)
         self.global_step = 0
+        self.stepping_s = 0.0  # in the environments' step(), all in all
         self._policy = policy
         self._reward_scaler = RewardScaler(envs.num_envs, gamma=config.gamma) if config.normalize_rewards else None
         self._memory = policy.new_memory(envs.num_envs)
@@ -91,7 +92,10 @@ class RolloutCollector:
         assert buffer.noise is not None
         t = buffer.position
         actions = policy.choose(buffer.observations[t], buffer.noise[t], self._memory)
-        observations, rewards, terminated, truncated, infos = self.envs.step(policy.fit_actions(actions))
+        fitting = policy.fit_actions(actions)
+        began = time.perf_counter()
+        observations, rewards, terminated, truncated, infos = self.envs.step(fitting)
+        self.stepping_s += time.perf_counter() - began
         done = terminated | truncated
         if self._memory is not None:
             self._memory.forget(done)

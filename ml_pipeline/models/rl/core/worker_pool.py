@@ -51,6 +51,7 @@ class WorkerPool:
         self.batch = self._starter.batch
         self.closed = False
         self.num_restarts = 0
+        self.waited_s = 0.0  # for answers, all in all
         self._lost_episodes = LostEpisodes(self.batch, layout) if on_failure == "restart" else None
         self._seeds: list[int | None] = [None] * layout.num_envs
         self._layout = layout
@@ -106,12 +107,14 @@ class WorkerPool:
 
         Raises multiprocessing.TimeoutError where `timeout_s` passes first, EnvFailedError where an environment failed.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = None if timeout_s is None else began + timeout_s
         for number in range(len(self._workers)):
             if not self._finish(number, deadline):
                 raise multiprocessing.TimeoutError(
                     f"No answer within {timeout_s:g} second(s); worker {number} is still busy."
                 )
+        self.waited_s += time.monotonic() - began
         if self._lost_episodes is not None:
             self._account_for_lost(self._lost_episodes)
         answer = _join(self._workers)

@@ -1,5 +1,10 @@
 """The trainer: the same bits however it is run, exact resumption, and learning."""
 
+import os
+import signal
+import time
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -193,6 +198,47 @@ def test_every_iteration_is_reported_with_its_episodes_and_evaluation():
     assert sink.metrics[-1]["time/global_step"] == 5 * 16 * NUM_ENVS
     for name in ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"):
         assert np.isfinite(sink.metrics[-1][f"train/{name}"])
+
+
+class Sleepy(Drift):
+    def step(self, action):
+        time.sleep(0.005)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_it_says_where_the_time_goes(num_workers):
+    env_class, action_space = Sleepy, ACTION_SPACES["box"]
+    with ParallelEnv([lambda: env_class(action_space)], num_workers=num_workers) as envs:
+        trainer = trainer_for(envs, config=replace(CONFIG, minibatch_size=16))
+        trainer.train_episode()
+        began = time.perf_counter()
+        statistics = trainer.train_episode()
+        took_s = time.perf_counter() - began
+    spent, slept_s = statistics.time_spent, 16 * 0.005
+    assert min(spent) >= 0.0
+    assert 0.9 * took_s < sum(spent) < took_s
+    if num_workers == 0:
+        assert (spent.waiting_s, spent.stepping_s > slept_s) == (0.0, True)
+    else:
+        assert spent.waiting_s > 0.9 * slept_s
+    assert statistics.metrics()["time/waiting_s"] == spent.waiting_s
+
+
+class Mortal(Drift):
+    """Its worker dies in the fifth step of its first episode, whoever began with seed 4."""
+
+    def step(self, action):
+        if self.np_random_seed == 4 and self.t == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+def test_restarts_of_workers_are_counted():
+    env_class, action_space = Mortal, ACTION_SPACES["box"]
+    with ParallelEnv([lambda: env_class(action_space)] * 2, num_workers=2, on_worker_failure="restart") as envs:
+        statistics = trainer_for(envs, seed=3).train_episode_vectorized()
+    assert statistics.metrics()["rollout/n_worker_restarts"] == 1
 
 
 def test_the_first_update_runs_before_the_first_decay():
