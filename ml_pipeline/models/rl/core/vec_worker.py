@@ -8,6 +8,7 @@ import faulthandler
 import os
 import pickle
 import select
+import shutil
 import signal
 import threading
 from dataclasses import dataclass
@@ -43,13 +44,18 @@ class WorkerSetup:
 
 @dataclass(slots=True)
 class WorkerOrigin:
-    """What a worker process is born with. stacks: where it writes its Python stack on SIGUSR1."""
+    """What a worker process is born with.
+
+    stacks: where it writes its Python stack on SIGUSR1. trainer_files: a folder that goes with the trainer; None if it
+    has none.
+    """
 
     inbox: Connection
     outbox: Connection
     stacks: Connection
     memory: Any
     trainer_pid: int
+    trainer_files: str | None
 
 
 def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
@@ -62,7 +68,8 @@ def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=origin.stacks, all_threads=False)
-    threading.Thread(target=_die_with, args=(origin.trainer_pid,), name="die-with-trainer", daemon=True).start()
+    watch = (origin.trainer_pid, origin.trainer_files)
+    threading.Thread(target=_die_with, args=watch, name="die-with-trainer", daemon=True).start()
     link = WorkerLink(origin.inbox, origin.outbox, in_trainer=False)
     try:
         setup: WorkerSetup = pickle.loads(link.receive())
@@ -135,8 +142,18 @@ def dumps(value: Any) -> bytes:
         return cloudpickle.dumps(value)
 
 
-def _die_with(trainer_pid: int) -> None:
-    """Ends this process when the trainer has ended, however that happened, and whatever else it is doing."""
+def _die_with(trainer_pid: int, trainer_files: str | None) -> None:
+    """Ends this process when the trainer has ended, however that happened, and whatever else it is doing.
+
+    A killed trainer cannot remove its files: the socket of its fork server would be left in the temporary folder.
+    """
+    _wait_for_end(trainer_pid)
+    if trainer_files is not None:
+        shutil.rmtree(trainer_files, ignore_errors=True)
+    os._exit(1)
+
+
+def _wait_for_end(trainer_pid: int) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread is whose stack is asked for
     if hasattr(os, "pidfd_open"):
@@ -144,12 +161,11 @@ def _die_with(trainer_pid: int) -> None:
             trainer = select.poll()
             trainer.register(os.pidfd_open(trainer_pid), select.POLLIN)
             trainer.poll()
-            os._exit(1)
+            return
         except ProcessLookupError:
-            os._exit(1)
+            return
         except OSError:
             pass  # a kernel or sandbox without pidfd
     parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None
+    parent.join()

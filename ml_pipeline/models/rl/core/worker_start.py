@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
+from multiprocessing.util import get_temp_dir
 
 import cloudpickle
 from gymnasium.vector.utils import clear_mpi_env_vars
@@ -75,7 +76,8 @@ class WorkerStarter:
         trainer_inbox, worker_outbox = self._context.Pipe(duplex=False)
         stacks, worker_stacks = self._context.Pipe(duplex=False)
         link = WorkerLink(trainer_inbox, trainer_outbox, in_trainer=True)
-        origin = vec_worker.WorkerOrigin(worker_inbox, worker_outbox, worker_stacks, self._memory, os.getpid())
+        files = get_temp_dir() if self._context.get_start_method() == "forkserver" else None
+        origin = vec_worker.WorkerOrigin(worker_inbox, worker_outbox, worker_stacks, self._memory, os.getpid(), files)
         process = self._context.Process(  # type: ignore[attr-defined]
             target=vec_worker.run_worker, args=(origin, number, block.start), name=f"env-worker-{number}", daemon=True
         )

@@ -80,12 +80,13 @@ def worker_pids(envs: ParallelEnv) -> list[int]:
     return sorted({pid for pid, *_ in envs.call("surroundings")})
 
 
-def run_script(tmp_path: Path, text: str, *, popen: bool = False) -> Any:
+def run_script(tmp_path: Path, text: str, *, popen: bool = False, environ: dict[str, str] | None = None) -> Any:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text))
     command = [sys.executable, "-W", "error", str(script)]
     if popen:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        env = {**os.environ, **(environ or {})}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -391,6 +392,8 @@ def test_a_script_needs_no_guard_and_is_not_imported_again(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method: str) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     trainer = run_script(
         tmp_path,
         f"""
@@ -408,6 +411,7 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
         time.sleep(60)
         """,
         popen=True,
+        environ={"TMPDIR": str(temporary)},
     )
     try:
         workers = [psutil.Process(int(pid)) for pid in trainer.stdout.readline().split()]
@@ -415,6 +419,7 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
         before = set(os.listdir("/dev/shm"))
         trainer.kill()
         wait_until(lambda: all(is_gone(worker) for worker in workers), timeout_s=2.0)
+        assert list(temporary.iterdir()) == []
         assert set(os.listdir("/dev/shm")) <= before
     finally:
         trainer.kill()
