@@ -1,15 +1,15 @@
 """The settings of an evaluation, and how the command line fills them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
 from ml_pipeline.config.checks import check_choice, check_count
 from ml_pipeline.config.flags import read_flags
-from ml_pipeline.config.settings import build
+from ml_pipeline.trading.settings import MarketConditions
 
 Split = Literal["train", "validation", "test", "all"]
 
@@ -24,29 +24,11 @@ class EvaluationConfig:
     checkpoint: tyro.conf.Positional[Path]
     """Checkpoint to evaluate, such as checkpoints/RUN/best.pt."""
 
-    data: Path | None = None
-    """Other market data than those trained on: a CSV or Parquet file, or a folder with a file a symbol."""
-
     split: Split | None = None
     """Part of the market; none is test and, with --data, all of it."""
 
     eval_episodes: int | None = None
     """Episodes in an environment that is no market; none is as many as the run had."""
-
-    initial_cash: float | None = None
-    """Money at the start; none is that of training, as for the costs below."""
-
-    fee_bps: float | None = None
-    """Fee on traded value, in basis points, on buying and selling alike."""
-
-    fixed_fee: float | None = None
-    """Money that each order costs besides."""
-
-    slippage_bps: float | None = None
-    """Slippage, and half the spread where the data have no quotes, in basis points of traded value."""
-
-    borrow_bps_per_year: float | None = None
-    """What a short position pays a year for what it borrows, in basis points of its value."""
 
     certify: bool = False
     """Have vectorbt replay the orders, and fail where its equity differs by more than 1e-9; needs the extra certify."""
@@ -62,12 +44,35 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CommandLine:
-    evaluation: EvaluationConfig = field()
+class EvaluationStart:
+    """What one call of the command line asks for. changes: settings of `MarketConditions` other than as trained."""
+
+    config: EvaluationConfig
+    changes: Mapping[str, Any]
 
 
-def parse_evaluation(argv: Sequence[str], *, prog: str) -> EvaluationConfig:
+def _as_trained(each: Field[Any], hint: Any) -> tuple[str, Any, Any]:
+    """A flag of training with its description, which is left as it was trained with where it is not given."""
+    default = field(default=each.default)
+    return each.name, Annotated[hint, tyro.conf.arg(help_behavior_hint="(default: as trained)")], default
+
+
+_HINTS = get_type_hints(MarketConditions)
+_ChangesOfMarket = make_dataclass(
+    "_ChangesOfMarket",
+    [_as_trained(each, _HINTS[each.name]) for each in fields(MarketConditions)],
+    bases=(MarketConditions,),
+    frozen=True,
+    namespace={"__doc__": MarketConditions.__doc__},
+)
+_CommandLine = make_dataclass(
+    "_CommandLine", [("evaluation", EvaluationConfig), ("market", _ChangesOfMarket)], frozen=True, kw_only=True
+)
+
+
+def parse_evaluation(argv: Sequence[str], *, prog: str) -> EvaluationStart:
     """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
     description = "Evaluate a trained agent on a single environment."
     flags = read_flags(argv, _CommandLine, prog=prog, description=description)
-    return build(_CommandLine, flags).evaluation
+    changes = {each.name: flags.pop(each.name) for each in fields(MarketConditions) if each.name in flags}
+    return EvaluationStart(config=EvaluationConfig(**flags), changes=changes)

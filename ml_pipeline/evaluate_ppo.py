@@ -24,13 +24,13 @@ def main(argv: list[str]) -> int:
     """
     print_anything()
     with user_errors_exit(PROG):
-        config = parse_evaluation(argv, prog=PROG)
+        start = parse_evaluation(argv, prog=PROG)
 
         from ml_pipeline.evaluating import run_evaluation
         from ml_pipeline.trading.certify import CertificationFailed
 
         try:
-            run_evaluation(config)
+            run_evaluation(start)
         except CertificationFailed as error:
             print(f"{PROG}: {error}", file=sys.stderr)
             return 1

@@ -8,7 +8,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import convert_settings
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.settings import build
-from ml_pipeline.evaluate_config import EvaluationConfig
+from ml_pipeline.evaluate_config import EvaluationStart
 from ml_pipeline.gym_task import GymTask
 from ml_pipeline.models.rl.core.checkpoint import load_checkpoint
 from ml_pipeline.models.rl.networks.policy import Policy
@@ -16,50 +16,46 @@ from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.train_config import TrainConfig
 from ml_pipeline.training import BEST_CHECKPOINT, make_policy, report_folder
 
-# Settings of the market that an evaluation may change.
-_OF_MARKET = ("initial_cash", "fee_bps", "fixed_fee", "slippage_bps", "borrow_bps_per_year")
 
-
-def run_evaluation(evaluation: EvaluationConfig) -> None:
+def run_evaluation(start: EvaluationStart) -> None:
     """Print the verdict on a checkpoint and write its report.
 
     Raises UserError where the checkpoint, the data or the folder cannot be used.
     """
-    saved = load_checkpoint(evaluation.checkpoint)
-    config = build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=evaluation.checkpoint))
-    folder = evaluation.output_dir or _default_folder(evaluation)
-    if config.run.env_id is None:
-        verdict = _judge_trading(evaluation, config, saved, folder)
-    else:
-        verdict = _judge_episodes(evaluation, config, saved, folder)
-    print(f"{verdict}\n\nWritten to {folder}")
+    checkpoint = start.config.checkpoint
+    saved = load_checkpoint(checkpoint)
+    config = build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=checkpoint))
+    folder = start.config.output_dir or _default_folder(start)
+    judge = _judge_trading if config.run.env_id is None else _judge_episodes
+    print(f"{judge(start, config, saved, folder)}\n\nWritten to {folder}")
 
 
-def _judge_trading(evaluation: EvaluationConfig, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
-    if evaluation.eval_episodes is not None:
+def _judge_trading(start: EvaluationStart, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
+    if start.config.eval_episodes is not None:
         raise UserError("--eval-episodes is for environments that are no market; a market is passed through once.")
-    trading = config.trading if evaluation.data is None else replace(config.trading, data=evaluation.data, symbols=())
-    changes = {name: value for name in _OF_MARKET if (value := getattr(evaluation, name)) is not None}
-    if "fee_bps" in changes:
-        changes["sell_fee_bps"] = None
-    task = TradingTask.from_state(saved["task"], replace(trading, **changes), config.run.seed)
+    of_data: dict[str, Any] = {"symbols": (), "bar_time": None} if "data" in start.changes else {}
+    of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in start.changes else {}
+    trading = replace(config.trading, **{**of_data, **of_fees, **start.changes})
+    task = TradingTask.from_state(saved["task"], trading, config.run.seed)
     for notice in task.notices:
         print(notice)
-    split = evaluation.split or ("test" if evaluation.data is None else "all")
+    split = start.config.split or ("all" if "data" in start.changes else "test")
     env = task.evaluation_env(split)
+    task.refuse_leaks()
     policy = restore_policy(config, env, saved)
     with report_folder(folder):
-        return str(task.evaluate(policy.act, split, folder, page=True, certify=evaluation.certify)["table"])
+        return str(task.evaluate(policy.act, split, folder, page=True, certify=start.config.certify)["table"])
 
 
-def _judge_episodes(evaluation: EvaluationConfig, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
-    run = config.run
+def _judge_episodes(start: EvaluationStart, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
+    run, asked = config.run, start.config
     assert run.env_id is not None
-    of_market = [name for name in ("data", "split", *_OF_MARKET) if getattr(evaluation, name) is not None]
-    if of_market or evaluation.certify:
-        flag = flag_of(of_market[0]) if of_market else "--certify"
-        raise UserError(f"This checkpoint is of {run.env_id}, which is no market: {flag} says nothing here.")
-    task = GymTask(run.env_id, eval_episodes=evaluation.eval_episodes or run.eval_episodes, seed=run.seed)
+    of_market = [*start.changes, *(name for name in ("split", "certify") if getattr(asked, name))]
+    if of_market:
+        raise UserError(
+            f"This checkpoint is of {run.env_id}, which is no market: {flag_of(of_market[0])} says nothing here."
+        )
+    task = GymTask(run.env_id, eval_episodes=asked.eval_episodes or run.eval_episodes, seed=run.seed)
     env = task.evaluation_env()
     policy = restore_policy(config, env, saved)
     env.close()
@@ -74,15 +70,22 @@ def restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Poli
     return policy
 
 
-def _default_folder(evaluation: EvaluationConfig) -> Path:
+def _default_folder(start: EvaluationStart) -> Path:
     """The run's own for what a run itself reports; any other evaluation has one of its own in it and spoils nothing."""
-    run, checkpoint = evaluation.checkpoint.parent, evaluation.checkpoint
+    run, checkpoint = start.config.checkpoint.parent, start.config.checkpoint
+    changes = dict(start.changes)
     special = [] if checkpoint.name == BEST_CHECKPOINT else [checkpoint.stem]
-    if evaluation.data is not None:
-        special.append(evaluation.data.name)
-    if evaluation.split is not None:
-        special.append(evaluation.split)
-    for name in _OF_MARKET:
-        if getattr(evaluation, name) is not None:
-            special.append(f"{name}-{getattr(evaluation, name):g}")
+    if "data" in changes:
+        data = changes.pop("data")
+        special.append("built-in" if data is None else data.name)
+    if start.config.split is not None:
+        special.append(start.config.split)
+    special += [f"{name}-{_as_name(value)}" for name, value in changes.items()]
     return run / "-".join(["evaluation", *special]) if special else run
+
+
+def _as_name(value: Any) -> str:
+    """A setting as a part of a folder's name."""
+    if isinstance(value, tuple):
+        return "+".join(value).replace("/", "-")
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -22,7 +22,7 @@ LATEST_CHECKPOINT = "latest.pt"
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
 _KEPT = frozenset({
     "env_id", "n_envs", "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs", "normalize_rewards",
-    "squash_actions", "share_layers", "memory", "memory_size",
+    "normalize_values", "squash_actions", "share_layers", "memory", "memory_size",
 })  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> Tra
             f"keeps it, but got {_shown(given[name])}; leave it out, or start a new run without --resume."
         )
     config = build(TrainConfig, _layered(earlier, given))
-    _refuse_market_elsewhere(config, given)
+    _refuse_unheeded(config, given)
     return TrainStart(config=config, checkpoint=checkpoint)
 
 
@@ -128,16 +128,21 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 
 
-def _refuse_market_elsewhere(config: TrainConfig, given: Mapping[str, Any]) -> None:
-    """A market's setting with another environment would be ignored, and its user deceived."""
+def _refuse_unheeded(config: TrainConfig, given: Mapping[str, Any]) -> None:
+    """A market's setting with another environment would be ignored, and its user deceived; and so the other way."""
+    env_id, eval_episodes = config.run.env_id, given.get("eval_episodes", RunConfig.eval_episodes)
+    if env_id is None and eval_episodes != RunConfig.eval_episodes:
+        raise UserError(
+            "--eval-episodes is about an environment of --env-id; a market is passed through once in an evaluation, so "
+            "leave it out."
+        )
     usual = TradingConfig()
     of_market = [
         each.name for each in fields(usual) if each.name in given and given[each.name] != getattr(usual, each.name)
     ]
-    if config.run.env_id is not None and of_market:
+    if env_id is not None and of_market:
         raise UserError(
-            f"{flag_of(of_market[0])} is about trading, but the environment is {config.run.env_id}; leave one of the "
-            "two out."
+            f"{flag_of(of_market[0])} is about trading, but the environment is {env_id}; leave one of the two out."
         )
 
 

@@ -154,6 +154,12 @@ def test_a_flag_of_the_market_with_another_environment_is_told(in_tmp):
     assert str(told.value) == expected
 
 
+def test_episodes_of_evaluation_are_no_setting_of_a_market(in_tmp):
+    with pytest.raises(UserError, match="--eval-episodes is about an environment of --env-id; .* so leave it out"):
+        parse_train_start(["--eval-episodes", "3"])
+    assert parse_train_start(["--eval-episodes", "3", "--env-id", "CartPole-v1"]).config.run.eval_episodes == 3
+
+
 def test_a_start_method_that_this_platform_lacks_is_told(monkeypatch):
     monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(UserError, match='parallel_start_method must be one of spawn, but got "fork"'):

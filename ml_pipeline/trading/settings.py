@@ -1,4 +1,4 @@
-"""Everything a user sets for trading: one frozen dataclass, checked when it is made."""
+"""Everything a user sets for trading: frozen dataclasses, checked when they are made."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,25 +13,15 @@ from ml_pipeline.trading.rules import ACTION_MODES, ActionMode, FillAt, OnLimit,
 
 
 @dataclass(frozen=True)
-class TradingConfig:
-    """Settings of the market, of what is seen of it, and of what trading it costs."""
+class MarketConditions:
+    """The market, and the costs and limits of trading in it: what a trained policy may be judged under others of."""
 
     data: Path | None = None
     """Market data: a CSV or Parquet file, or a folder with a file a symbol; without it, the built-in market."""
     symbols: tuple[str, ...] = ()
     """Symbols to trade, in this order; none means all there are."""
-    features: tuple[str, ...] = DEFAULT_FEATURES
-    """What is seen of each asset; any span will do (log_return_60); there are tradable, time_of_day and time_of_week as
-    well, the data's own columns (feature_NAME, or feature_* for all), and your own functions (module:function)."""
     bar_time: BarTime | None = None
     """Whether the data's times are when bars open or when they close; asked for where bars differ in length."""
-    window: int = 1
-    """How many bars of features an observation holds, the latest included."""
-    action_mode: Literal["auto", "target_weights", "discrete", "buy_hold_sell", "trade"] = "auto"
-    """Weights of equity (target_weights), short/flat/long (discrete), a step along those (buy_hold_sell), or amounts to
-    buy and sell (trade); auto: discrete for one asset, else target_weights."""
-    allow_short: bool = True
-    """Whether positions may be short."""
     fill_at: FillAt = "next_open"
     """Where an order is filled: at the next bar's open, or (optimistic) at the close it was decided on."""
     fee_bps: float = 5.0
@@ -62,6 +52,22 @@ class TradingConfig:
     """Whether a target beyond max_position or max_gross is clipped or refused."""
     initial_cash: float = 10_000.0
     """Money at the start of an episode."""
+
+
+@dataclass(frozen=True)
+class TradingConfig(MarketConditions):
+    """Settings of the market, of what trading it costs, and of what is seen of it."""
+
+    features: tuple[str, ...] = DEFAULT_FEATURES
+    """What is seen of each asset; any span will do (log_return_60); there are tradable, time_of_day and time_of_week as
+    well, the data's own columns (feature_NAME, or feature_* for all), and your own functions (module:function)."""
+    window: int = 1
+    """How many bars of features an observation holds, the latest included."""
+    action_mode: Literal["auto", "target_weights", "discrete", "buy_hold_sell", "trade"] = "auto"
+    """Weights of equity (target_weights), short/flat/long (discrete), a step along those (buy_hold_sell), or amounts to
+    buy and sell (trade); auto: discrete for one asset, else target_weights."""
+    allow_short: bool = True
+    """Whether positions may be short."""
     reward: str = "log_return"
     """log_return, fast_profit, simple_momentum, differential_sharpe, sharpe_ratio, sortino_ratio, calmar_ratio, or your
     own module:Class."""

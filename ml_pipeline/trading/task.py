@@ -97,8 +97,12 @@ class TradingTask:
             device=device,
         )
 
-    def _require_trainable(self) -> None:
+    def refuse_leaks(self) -> None:
+        """Raise UserError where a feature sees ahead, see `leaks`."""
         refuse_leaks(self.market, self.config.features, self.features)
+
+    def _require_trainable(self) -> None:
+        self.refuse_leaks()
         if self.rules.may_refuse(len(self.market.symbols)):
             raise UserError(
                 'on_limit "refuse" would end training at the first action beyond max_position '
