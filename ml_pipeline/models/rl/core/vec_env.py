@@ -38,7 +38,8 @@ class ParallelEnv(BlockVectorEnv):
     start_method: default "forkserver" on Linux, "spawn" elsewhere.
     autoreset_mode: one of Gymnasium's three.
     copy: whether step() and reset() return observations of their own, or views that are valid until the next call.
-    step_timeout_s: a step that takes longer raises StepTimeoutError. Needs workers.
+    step_timeout_s: a step (with the resets in it) or a reset() that takes longer raises StepTimeoutError; so does the
+    start of a worker that takes a minute longer than that. Needs workers.
     on_worker_failure: where a worker is killed, crashes or is stuck, "raise" raises WorkerFailedError, and closes.
     "restart" starts another in its place: a step then reports the episodes of its environments as truncated where they
     were last seen, with reward 0 and the info "worker_restarted", and new episodes begin with new seeds. Attributes

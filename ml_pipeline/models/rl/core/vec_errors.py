@@ -93,19 +93,19 @@ class WorkerDiedError(WorkerFailedError):
 
 
 class StepTimeoutError(WorkerFailedError, multiprocessing.TimeoutError):
-    """A step took longer than step_timeout_s.
+    """A step or a reset took longer than step_timeout_s, or the start of a worker much longer.
 
-    index: the environment that was being stepped, None if none was. stack: where it is stuck, as text, innermost call
-    first; empty where the system cannot tell.
+    index: the environment that was at work, None if none was. overdue: what did not end, and when it should have.
+    stack: where it is stuck, as text, innermost call first; empty where the system cannot tell.
     """
 
-    def __init__(self, worker: int, environments: range, index: int | None, timeout_s: float, stack: str) -> None:
+    def __init__(self, worker: int, environments: range, index: int | None, overdue: str, stack: str) -> None:
         self.index = index
         self.stack = stack
         who = f"environment {index}" if index is not None else span(environments)
         super().__init__(
-            f"Worker {worker} did not finish its step within step_timeout_s={timeout_s:g}: {who} has not returned. "
-            "Raise step_timeout_s if steps may take this long." + (f"\n\n{stack}" if stack else ""),
+            f"Worker {worker} did not finish its {overdue}: {who} has not returned. Raise step_timeout_s if it "
+            "may take this long." + (f"\n\n{stack}" if stack else ""),
             worker,
             environments,
         )

@@ -16,12 +16,13 @@ from ml_pipeline.models.rl.core import vec_worker
 from ml_pipeline.models.rl.core.batch import BatchLayout
 from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvFactory, ResetOrder
 from ml_pipeline.models.rl.core.lost_episodes import LostEpisodes
-from ml_pipeline.models.rl.core.vec_errors import WorkerFailedError
+from ml_pipeline.models.rl.core.vec_errors import StepTimeoutError, WorkerFailedError
 from ml_pipeline.models.rl.core.worker_process import NOTHING, WorkerProcess, end_all
 from ml_pipeline.models.rl.core.worker_start import WorkerStarter
 
 _WATCH_INTERVAL_S = 0.25  # how often a wait looks whether another worker has died
 _CLOSE_TIMEOUT_S = 5.0
+_START_S = 60.0  # what a worker may take beyond step_timeout_s for its process, imports and constructors
 _FAILURES_IN_A_ROW = 3  # of one worker, without a step between them, until a restart is no remedy
 
 
@@ -63,11 +64,14 @@ class WorkerPool:
         self._per_env: Sequence[Any] | None = None
         self._code = 0
         self._messages: list[bytes] | None = None
-        self._limit: float | None = None  # when the command under way is declared stuck
+        self._limit = self._limit_of(None)  # when the command under way is declared stuck
+        self.batch.doing[:] = -1
         self._workers: list[WorkerProcess] = []
         try:
             self._workers = self._starter.start(dict(enumerate(blocks)))
             self.misfits = self.collect().values
+            for worker in self._workers:
+                worker.is_starting = False
         except BaseException:
             self.close(terminate=True)
             raise
@@ -90,9 +94,7 @@ class WorkerPool:
             self._seeds = [
                 now.seed if now.seed is not None else old for now, old in zip(per_env, self._seeds, strict=True)
             ]
-        self._limit = None
-        if self._step_timeout_s is not None and command == Command.STEP:
-            self._limit = time.monotonic() + self._step_timeout_s
+        self._limit = self._limit_of(command)
         for worker in self._workers:
             if not (worker.is_lost and command == Command.STEP):
                 self._send(worker)
@@ -100,7 +102,7 @@ class WorkerPool:
     def settle(self) -> None:
         """Waits for answers that were given up, and drops them; then the batch may be written."""
         for number in range(len(self._workers)):
-            self._finish(number, None)
+            self._finish(number, None, wanted=False)
 
     def collect(self, timeout_s: float | None = None) -> Answer:
         """Waits for the answers to the last command and joins them in the order of the environments.
@@ -111,6 +113,7 @@ class WorkerPool:
         deadline = None if timeout_s is None else began + timeout_s
         for number in range(len(self._workers)):
             if not self._finish(number, deadline):
+                _raise_failures([worker for worker in self._workers if worker.owes is None])
                 raise multiprocessing.TimeoutError(
                     f"No answer within {timeout_s:g} second(s); worker {number} is still busy."
                 )
@@ -142,11 +145,20 @@ class WorkerPool:
         with contextlib.suppress(BrokenPipeError):  # whoever waits for its answer reads that it died
             worker.send(self._number, self._code, message)
 
-    def _finish(self, number: int, deadline: float | None) -> bool:
-        """Waits for what a worker owes, or what its successor owes where it fails. False at the deadline."""
+    def _limit_of(self, command: Command | None) -> float | None:
+        """When a command that begins now, None being the start, is declared stuck."""
+        if self._step_timeout_s is None or command not in (None, Command.STEP, Command.RESET):
+            return None
+        return time.monotonic() + self._step_timeout_s + (_START_S if command is None else 0.0)
+
+    def _finish(self, number: int, deadline: float | None, *, wanted: bool = True) -> bool:
+        """Waits for what a worker owes, or what its successor owes where it fails. False at the deadline.
+
+        wanted: False also once an environment of another worker has failed.
+        """
         while (worker := self._workers[number]).owes is not None:
             try:
-                if not self._await(worker, deadline, self._limit):
+                if not self._await(worker, deadline, self._limit, wanted=wanted):
                     return False
                 worker.read()
             except WorkerFailedError as error:
@@ -159,7 +171,9 @@ class WorkerPool:
                 raise
         return True
 
-    def _await(self, worker: WorkerProcess, deadline: float | None, limit: float | None) -> bool:
+    def _await(
+        self, worker: WorkerProcess, deadline: float | None, limit: float | None, *, wanted: bool = False
+    ) -> bool:
         """Waits until the worker answered or died; False at the deadline. Raises StepTimeoutError at the limit.
 
         Where a failure ends it all, it also looks after those who are waited for later.
@@ -171,19 +185,39 @@ class WorkerPool:
                     interval = max(0.0, min(interval, end - time.monotonic()))
             if worker.link.wait(interval, spin_s=self._spin_s):
                 return True
-            now = time.monotonic()
             for other in self._workers if self._lost_episodes is None else ():
                 if other.owes is not None and not other.process.is_alive():
                     raise self._death_of(other)
+            if wanted and self._has_failure_beside(worker):
+                return False
+            now = time.monotonic()
             if limit is not None and now >= limit:
-                assert self._step_timeout_s is not None
-                raise worker.stuck(self._step_timeout_s, int(self.batch.doing[worker.number]))
+                raise self._stuckness_of(worker)
             if deadline is not None and now >= deadline:
                 return False
+
+    def _has_failure_beside(self, worker: WorkerProcess) -> bool:
+        """Reads what others answer meanwhile; whether an environment of theirs has failed."""
+        for other in self._workers:
+            if other is not worker and other.owes is not None and other.link.wait(0.0):
+                try:
+                    other.read()
+                except EOFError:  # it died, which whoever waits for it will read again
+                    continue
+                if other.answer.failure is not None:
+                    return True
+        return False
 
     def _death_of(self, worker: WorkerProcess) -> WorkerFailedError:
         command = None if self._command is None else self._command.name.lower()
         return worker.died(command, int(self.batch.doing[worker.number]))
+
+    def _stuckness_of(self, worker: WorkerProcess) -> WorkerFailedError:
+        assert self._step_timeout_s is not None
+        overdue = f"start within {_START_S + self._step_timeout_s:g} s"
+        if self._command is not None and not worker.is_starting:
+            overdue = f"{self._command.name.lower()} within step_timeout_s={self._step_timeout_s:g}"
+        return worker.stuck(overdue, int(self.batch.doing[worker.number]))
 
     def _replace(self, worker: WorkerProcess, error: WorkerFailedError) -> None:
         """Starts a successor, which begins new episodes and then owes what the worker owed. Raises where it may not."""
@@ -193,6 +227,7 @@ class WorkerPool:
             raise error
         end_all([worker])
         number = worker.number
+        self.batch.doing[number] = -1
         (successor,) = self._starter.start({number: worker.environments})
         self._workers[number] = successor
         successor.failures_in_a_row = worker.failures_in_a_row
@@ -202,11 +237,15 @@ class WorkerPool:
         except EOFError:
             self._replace(successor, self._death_of(successor))
             return
+        except StepTimeoutError as stuck:
+            self._replace(successor, stuck)
+            return
         except BaseException:
             self.close(terminate=True)
             raise
         successor.is_lost = True
         if self._command != Command.STEP:
+            self._limit = self._limit_of(self._command)
             self._send(successor)
 
     def _begin_new_episodes(self, worker: WorkerProcess) -> None:
@@ -214,15 +253,17 @@ class WorkerPool:
         seeds = [_successor_seed(self._seeds[index], self.num_restarts) for index in worker.environments]
         expired = self._layout.autoreset_mode != AutoresetMode.SAME_STEP
         orders = [ResetOrder(seed, wanted=True, expired=expired) for seed in seeds]
-        self._await(worker, None, None)
+        limit = self._limit_of(None)
+        self._await(worker, None, limit)
         worker.read()
         if worker.answer.failure is None:
             worker.send(self._number, Command.RESET | vec_worker.WITH_MESSAGE, cloudpickle.dumps((None, orders)))
-            self._await(worker, None, None)
+            self._await(worker, None, limit)
             worker.read()
         if worker.answer.failure is not None:
             raise worker.answer.failure.error(worker.number)
         worker.first_answer = worker.answer
+        worker.is_starting = False
 
     def _account_for_lost(self, lost_episodes: LostEpisodes) -> None:
         """Reports episodes that a lost worker took with it, once: in a step, or not at all where all begin anew."""
@@ -246,11 +287,17 @@ def _successor_seed(seed: int | None, n_restarts: int) -> int | None:
 
 
 def _join(workers: Sequence[WorkerProcess]) -> Answer:
-    """One answer of all, in the order of the environments. Raises the first failure, the others being its notes."""
+    """One answer of all, in the order of the environments. Raises where an environment failed."""
     joined = NOTHING
     for worker in workers:
         if worker.answer is not NOTHING:
             joined = worker.answer if joined is NOTHING else joined.followed_by(worker.answer)
+    _raise_failures(workers)
+    return joined
+
+
+def _raise_failures(workers: Sequence[WorkerProcess]) -> None:
+    """Raises the first failure that they answered, if any, the others being its notes."""
     failures = [(worker.number, worker.answer.failure) for worker in workers if worker.answer.failure is not None]
     if failures:
         number, report = failures[0]
@@ -258,4 +305,3 @@ def _join(workers: Sequence[WorkerProcess]) -> Answer:
         for number, report in failures[1:]:
             error.add_note(f"Worker {number} failed as well: environment {report.index} raised {report.type_name}.")
         raise error
-    return joined

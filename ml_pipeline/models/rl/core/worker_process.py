@@ -36,6 +36,7 @@ class WorkerProcess:
         self.owes: int | None = None
         self.answer = NOTHING
         self.is_reading = False  # an interruption now would leave half an answer in the pipe
+        self.is_starting = True  # until its environments are made, and reset where it replaces a failed one
         self.is_lost = False  # it replaces a failed one, and the next step must say so
         self.first_answer = NOTHING  # to the reset that its environments then began with
         self.failures_in_a_row = 0
@@ -79,10 +80,10 @@ class WorkerProcess:
             activity = f"in {command} of environment {at}"
         return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity)
 
-    def stuck(self, timeout_s: float, at: int) -> StepTimeoutError:
-        """The error that says where it hangs, with its Python stack where the system can tell."""
+    def stuck(self, overdue: str, at: int) -> StepTimeoutError:
+        """The error that says where it hangs, with its Python stack where the system can tell. at: its `doing`."""
         index = at if at in self.environments else None
-        return StepTimeoutError(self.number, self.environments, index, timeout_s, self._stack())
+        return StepTimeoutError(self.number, self.environments, index, overdue, self._stack())
 
     def _stack(self) -> str:
         """The Python stack of its main thread down to our own code, innermost call first; "" where it cannot be had."""

@@ -22,6 +22,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core import worker_pool
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.vec_errors import (
@@ -266,6 +267,58 @@ def test_a_step_that_never_returns_is_named() -> None:
     assert caught.value.stack in str(caught.value)
     assert envs.closed
     assert not multiprocessing.active_children()
+
+
+class StuckEnv(CountingEnv):
+    """Never returns from one of its methods, in a worker."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(length=1)
+        self.method = method
+        self._get_stuck_in("constructor")
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._get_stuck_in("first reset" if self.episode == 0 else "later reset")
+        return super().reset(**kwargs)
+
+    def _get_stuck_in(self, method: str) -> None:
+        if method == self.method and multiprocessing.parent_process() is not None:
+            threading.Event().wait()
+
+
+def test_a_reset_that_never_returns_is_named() -> None:
+    with ParallelEnv([CountingEnv, lambda: StuckEnv("first reset")], num_workers=2, step_timeout_s=0.2) as envs:
+        with pytest.raises(StepTimeoutError, match=r"its reset within step_timeout_s=0.2: environment 1 has") as caught:
+            envs.reset()
+        assert "in _get_stuck_in" in caught.value.stack
+        assert envs.closed
+
+
+def test_a_reset_after_an_episode_that_never_returns_is_named() -> None:
+    with ParallelEnv([CountingEnv, lambda: StuckEnv("later reset")], num_workers=2, step_timeout_s=0.2) as envs:
+        envs.reset()
+        with pytest.raises(StepTimeoutError, match=r"its step within step_timeout_s=0.2: environment 1 has"):
+            envs.step([0, 0])
+
+
+def test_a_construction_that_never_returns_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_START_S", 1.0)
+    with pytest.raises(StepTimeoutError, match=r"Worker 1 did not finish its start within 1.2 s: environment 1 has"):
+        ParallelEnv([CountingEnv, lambda: StuckEnv("constructor")], num_workers=2, step_timeout_s=0.2)
+    assert not multiprocessing.active_children()
+
+
+def test_a_failure_is_told_while_others_are_still_busy() -> None:
+    env_fns = [lambda: FaultyEnv("hang", armed=False), lambda: FaultyEnv("raise", at=2)]
+    with ParallelEnv(env_fns, num_workers=2) as envs:
+        envs.reset()
+        envs.step([0, 0])
+        envs.set_attr("armed", True)
+        began = time.monotonic()
+        with pytest.raises(EnvRaisedError, match=r"Worker 1 \(environment 1 of 2\) raised ValueError in step 2"):
+            envs.step([0, 0])
+        assert time.monotonic() - began < 1.0
+        envs.close(terminate=True)
 
 
 def test_what_cannot_be_unpickled_is_still_told() -> None:

@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -13,6 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core import worker_pool
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.vec_errors import WorkerDiedError
@@ -134,6 +137,49 @@ def test_a_stuck_worker_is_replaced() -> None:
         envs.reset(seed=0)
         assert envs.step([0, HANG, 0, 0])[3].tolist() == [True, True, False, False]
         assert envs.step([0] * 4)[1].tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("stuck_in", ["constructor", "reset"])
+def test_a_successor_that_gets_stuck_is_replaced_as_well(
+    stuck_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "_START_S", 1.0)
+
+    class OnceStuck(FragileEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self._get_stuck_in("constructor")
+
+        def reset(self, **kwargs: Any) -> Any:
+            self._get_stuck_in("reset")
+            return super().reset(**kwargs)
+
+        def _get_stuck_in(self, method: str) -> None:
+            if method == stuck_in and (tmp_path / "armed").exists():
+                (tmp_path / "armed").unlink()
+                threading.Event().wait()
+
+    with restarting(env=OnceStuck, step_timeout_s=0.3) as envs:
+        envs.reset(seed=0)
+        (tmp_path / "armed").touch()
+        assert envs.step([KILL, 0, 0, 0])[3].tolist() == [True, True, False, False]
+        assert envs.num_restarts == 2
+        assert envs.step([0] * 4)[1].tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_a_stuck_reset_is_begun_anew(tmp_path: Path) -> None:
+    class SlowOnce(FragileEnv):
+        def reset(self, **kwargs: Any) -> Any:
+            if (tmp_path / "armed").exists():
+                (tmp_path / "armed").unlink()
+                threading.Event().wait()
+            return super().reset(**kwargs)
+
+    with restarting(env=SlowOnce, step_timeout_s=0.3) as envs:
+        first, _ = envs.reset(seed=0)
+        (tmp_path / "armed").touch()
+        np.testing.assert_array_equal(envs.reset(seed=0)[0], first)
+        assert envs.num_restarts == 1
 
 
 def test_a_worker_lost_while_idle_is_reported_by_the_next_step() -> None:
