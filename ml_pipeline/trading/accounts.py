@@ -1,6 +1,7 @@
 """One account in a market, stepped by the kernel as plain Python or compiled, with the same results.
 
-A assets. Both kinds hold cash, costs (of the last step), equity, and, a number an asset, holdings, orders and filled.
+A assets. Both kinds hold cash, costs (of the last step), equity, whether they are called (see `execution`), and, a
+number an asset, holdings, orders and filled.
 """
 
 import math
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.trading.compiled import compiled_step
-from ml_pipeline.trading.execution import PLAIN, Terms
+from ml_pipeline.trading.execution import PLAIN
 from ml_pipeline.trading.market_data import FloatArray
+from ml_pipeline.trading.orders import Terms
 
 # Machine code, the market's tables, and views.
 _NOT_OF_AN_ACCOUNT = {"_step", "_tables", "_targets", "_trades", "_seen"}
@@ -48,6 +50,7 @@ class PlainAccount:
         n_assets = len(self._no_spreads)
         self.cash = self.equity = cash
         self.costs = 0.0
+        self.called = False
         self.holdings, self.orders, self.filled = ([0.0] * n_assets for _ in range(3))
         self.closes = self._market_closes[bar].tolist()
 
@@ -55,7 +58,7 @@ class PlainAccount:
         """Trade on what was decided at `bar`, and value the account at the close of the next."""
         spreads = self._half_spreads
         self.closes = self._market_closes[bar + 1].tolist()
-        self.cash, self.costs, self.equity = PLAIN.step(
+        self.cash, self.costs, self.equity, self.called = PLAIN.step(
             weights,
             may_trade,
             self.cash,
@@ -124,7 +127,7 @@ class CompiledAccount:
     def begin(self, bar: int, cash: float) -> None:
         self._account = np.zeros((6, self._n_assets))
         self._targets, self._trades, self._seen = self._account[3:]
-        self._money = np.array([cash, 0.0])
+        self._money = np.array([cash, 0.0, 0.0])
         self.equity = cash
         self._bar = bar
 
@@ -148,6 +151,10 @@ class CompiledAccount:
     @property
     def costs(self) -> float:
         return float(self._money[1])
+
+    @property
+    def called(self) -> bool:
+        return bool(self._money[2])
 
     @property
     def closes(self) -> list[float]:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.compiled import compiled_batch
-from ml_pipeline.trading.execution import Kernel, Ops, Terms, make_kernel
+from ml_pipeline.trading.compiled import compiled_advance, compiled_observe
+from ml_pipeline.trading.execution import Kernel, make_kernel
+from ml_pipeline.trading.orders import Ops, Terms
 
 NUMPY_OPS = Ops(where=np.where, least=np.minimum, greatest=np.maximum, floor=np.floor, log=np.log, sqrt=np.sqrt)
 
@@ -37,8 +38,9 @@ class Batch(NamedTuple):
 
 def advance(  # noqa: PLR0917
     xp: Any, tables: Tables, rows: Any, weights: Any, may_trade: Any, batch: Batch, terms: Terms
-) -> tuple[Any, Any, Any]:
-    """(cash, costs, equity) of every account after the bar at `rows`; holdings, orders and filled change in place."""
+) -> tuple[Any, Any, Any, Any]:
+    """(cash, costs, equity, called) of every account after the bar at `rows`; holdings, orders and filled change in
+    place."""
     no_quotes = tables.half_spreads.shape[1] == 1
     return xp.kernel.step(
         weights,
@@ -75,12 +77,22 @@ class NumpyArrays:
         """Draw from here on with `generator`."""
         self._generator = generator
 
+    def generator_state(self) -> Any:
+        return self._generator.bit_generator.state
+
+    def restore_generator(self, state: Any) -> None:
+        self._generator.bit_generator.state = state
+
     def random(self, n: int) -> NDArray[np.float64]:
         """n numbers from 0 to below 1."""
         return self._generator.random(n)
 
     def array(self, values: Any, dtype: Any = None) -> Any:
         return np.ascontiguousarray(values, dtype=dtype)
+
+    def to_host(self, values: Any) -> Any:
+        """As a NumPy array."""
+        return values
 
     def full(self, shape: tuple[int, ...], value: float | bool, dtype: Any = None) -> Any:
         return np.full(shape, value, dtype=dtype)
@@ -89,7 +101,7 @@ class NumpyArrays:
         """table: (A, T); the columns `rows`: (A, N)."""
         return table.take(rows, axis=1)
 
-    def advance(self, *arguments: Any) -> tuple[Any, Any, Any]:
+    def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         """As the function of this name."""
         return advance(self, *arguments)
 
@@ -103,51 +115,45 @@ class NumpyArrays:
         seen[:, window * n_features :] = weights.T
         return seen
 
-    def any(self, flags: Any) -> bool:
-        return bool(flags.any())
+    def chosen(self, flags: Any) -> Any:
+        """The flagged accounts, as `renew` takes them; where it is empty, nothing is to be renewed."""
+        return np.flatnonzero(flags)
+
+    def renew(self, values: Any, chosen: Any, new: Any) -> Any:
+        """values: (..., N), copied, with `new` in place of those of the chosen accounts."""
+        values = values.copy()
+        values[..., chosen] = new
+        return values
+
+    def observe_again(self, seen: Any, chosen: Any, arguments: tuple[Any, ...]) -> Any:
+        """`observations` of these arguments, where only those of the chosen accounts differ from what was `seen`."""
+        tables, rows, window, batch, clip = arguments
+        part = Batch(*(values[..., chosen] for values in batch))
+        renewed = seen.copy()
+        renewed[chosen] = self.observations(tables, rows[chosen], window, part, clip)
+        return renewed
 
     def finite(self, values: Any) -> bool:
         return bool(np.isfinite(values).all())
 
     def to_indices(self, values: Any) -> Any:
-        return values.astype(np.int64)
+        return values.astype(np.int64, copy=False)
 
     def floats(self, values: Any) -> Any:
         return values.astype(np.float32)
 
 
 class CompiledArrays(NumpyArrays):
-    """The same by machine code on every core, account by account.
+    """The same by machine code.
 
-    Measured with 4,096 accounts and every limit on, on two cores in use by others as well, best step of 300: one asset
-    375 us against NumPy's 517, ten assets 887 against 3,521; but the median of ten assets was 15,861 against 4,785:
-    all wait for the core that others take. On one core: 821 against 525, and 1,621 against 3,534.
+    Measured with 4,096 accounts and every limit on, on one core, a step of the environment: one asset and 16 features
+    182 us against NumPy's 781, ten assets and 100 features 1,372 against 3,943 (`benchmarks/trading_envs.py`).
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._advance, self._observe = compiled_batch()
-
-    def advance(self, *arguments: Any) -> tuple[Any, Any, Any]:
-        tables, rows, weights, may_trade, batch, terms = arguments
-        cash, costs, equity = np.empty((3, len(rows)))
-        self._advance(
-            *tables[:3],
-            rows,
-            weights,
-            may_trade,
-            *batch[:1],
-            *batch[2:],
-            *terms[:2],
-            tuple(terms[2:]),
-            cash,
-            costs,
-            equity,
-        )
-        return cash, costs, equity
+    def advance(self, tables: Tables, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        return compiled_advance(single_asset=len(tables.closes) == 1)(tables, *arguments)
 
     def observations(self, tables: Tables, rows: Any, window: int, batch: Batch, clip: float) -> Any:
-        n_features = tables.features.shape[1]
-        seen = np.empty((len(rows), window * n_features + len(batch.holdings)), dtype=np.float32)
-        self._observe(tables.closes, tables.features, rows, window, batch.holdings, batch.equity, clip, seen)
+        seen = np.empty((len(rows), window * tables.features.shape[1] + len(batch.holdings)), dtype=np.float32)
+        compiled_observe()(tables, rows, window, batch, clip, seen)
         return seen

@@ -3,9 +3,10 @@
 N environments, A assets, T bars, W bars of window, D features of a bar.
 """
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -14,14 +15,27 @@ from gymnasium.vector.utils import batch_space
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.actions import action_space
 from ml_pipeline.trading.array_ops import Batch, CompiledArrays, NumpyArrays, Tables
-from ml_pipeline.trading.compiled import can_compile
 from ml_pipeline.trading.execution import RUIN_FRACTION
-from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.fast_env import Engine, FastTradingEnv, compiles
 from ml_pipeline.trading.prepared_market import PreparedMarket
 from ml_pipeline.trading.rewards import LogReturn, Reward
 from ml_pipeline.trading.rules import TradingRules
 
 Range = tuple[float, float]
+
+
+class _Episodes(NamedTuple):
+    """The running episode of each account: its bar and its last one, as rows of the tables, its costs, what it owns and
+    what it chose last. holdings and choices are (A, N), the others (N,)."""
+
+    rows: Any
+    last_rows: Any
+    buy_rates: Any
+    sell_rates: Any
+    cash: Any
+    equity: Any
+    holdings: Any
+    choices: Any
 
 
 class BatchedTradingEnv(VectorEnv):
@@ -33,8 +47,8 @@ class BatchedTradingEnv(VectorEnv):
     device: None gives NumPy arrays; "cpu", "cuda" or "mps" takes and gives torch tensors that live there, with nothing
     copied to the host. There an action that is not finite is not looked for; it holds.
 
-    engine: without a device, "plain" is NumPy; "compiled" shares the accounts among the cores, which needs numba, and
-    pays for many assets on cores that are free.
+    engine: without a device, "plain" is NumPy and "compiled" machine code, which needs numba; "auto" compiles where it
+    is installed.
 
     Autoreset is SAME_STEP; infos["final_obs"], (N, ...), holds what ended an episode where infos["_final_obs"] is True.
     Rewards are float64 as arrays, float32 as tensors; observations are new at each step.
@@ -52,7 +66,7 @@ class BatchedTradingEnv(VectorEnv):
         fee_bps: Range | None = None,
         slippage_bps: Range | None = None,
         device: str | None = None,
-        engine: Literal["plain", "compiled"] = "plain",
+        engine: Engine = "auto",
     ) -> None:
         markets = [market] if isinstance(market, PreparedMarket) else list(market)
         _check_alike(markets)
@@ -104,8 +118,6 @@ class BatchedTradingEnv(VectorEnv):
         latest = np.full(len(markets), first) if length is None else np.maximum(first, last - length)
         self._n_starts = xp.array(latest - first + 1)
         self._n_steps = xp.array(last - first if length is None else np.minimum(last - first, length))
-        weights = [position / len(markets[0].symbols) for position in self.rules.positions]
-        self._position_weights = xp.array(np.array(weights))
         self._always = xp.full((len(markets[0].symbols), self.num_envs), True)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -114,75 +126,79 @@ class BatchedTradingEnv(VectorEnv):
         if seed is not None or not self._begun:
             self._xp.seed(self.np_random)
         self._begun = True
-        (
-            self._rows,
-            self._last_rows,
-            self._fees,
-            self._slippage,
-            self._cash,
-            self._equity,
-            self._holdings,
-            self._choices,
-            self._reward_state,
-        ) = self._fresh()
+        self._now, self._reward_state = self._fresh(self.num_envs)
         self._orders, self._filled = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(2))
-        return self._observe(), {}
+        return self._xp.observations(*self._seen()), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if not self._begun:
             raise UserError("The environments have not begun; call reset() before the first step().")
-        xp, rows, ops = self._xp, self._rows, self._xp.ops
-        fillable = self._always if self._fillable is None else xp.take(self._fillable, rows)
-        weights, may_trade = self._read(actions, fillable)
-        rates = self._fees + self._slippage
-        terms = self._terms._replace(buy_rate=rates, sell_rate=rates + self._sell_extra)
-        before = self._equity
-        self._cash, self.costs, self._equity = xp.advance(self._tables, rows, weights, may_trade, self._batch(), terms)
-        rewards, self._reward_state = self.reward.step(ops, self._reward_state, before, self._equity)
-        self._rows = rows = rows + 1
-        terminated = self._equity <= RUIN_FRACTION * self.rules.initial_cash
-        truncated = (rows >= self._last_rows) & ~terminated
-        observations = self._observe()
+        xp, now = self._xp, self._now
+        weights, may_trade, choices = self._read(actions, now)
+        terms = self._terms._replace(buy_rate=now.buy_rates, sell_rate=now.sell_rates)
+        batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
+        cash, self.costs, equity, called = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+        rewards, self._reward_state = self.reward.step(xp.ops, self._reward_state, now.equity, equity)
+        self._now = now = now._replace(rows=now.rows + 1, cash=cash, equity=equity, choices=choices)
+        terminated = called | (equity <= RUIN_FRACTION * self.rules.initial_cash)
+        truncated = (now.rows >= now.last_rows) & ~terminated
+        observations = xp.observations(*self._seen())
         done = terminated | truncated
+        ended = xp.chosen(done)
         infos: dict[str, Any] = {}
-        if xp.any(done):
+        if len(ended):
             infos = {"final_obs": observations, "_final_obs": done}
-            self._begin_again(done)
-            observations = self._observe()
+            self._begin_again(ended)
+            observations = xp.observe_again(observations, ended, self._seen())
         return observations, rewards if self._device is None else xp.floats(rewards), terminated, truncated, infos
+
+    def get_states(self) -> list[bytes]:
+        """What the next steps depend on, for `set_states`; pickled, so load only what you wrote yourself."""
+        xp = self._xp
+        arrays = [[xp.to_host(values) for values in part] for part in (self._now, self._reward_state)]
+        return [pickle.dumps((*arrays, xp.generator_state()))]
+
+    def set_states(self, states: Sequence[bytes]) -> None:
+        """Go on where `get_states` was called, in an environment made alike."""
+        xp = self._xp
+        self.reset(seed=0)
+        now, reward_state, generator_state = pickle.loads(states[0])
+        self._now = _Episodes(*map(xp.array, now))
+        self._reward_state = tuple(map(xp.array, reward_state))
+        xp.restore_generator(generator_state)
 
     @property
     def equity(self) -> Any:
         """(N,), after the latest step and autoreset."""
-        return self._equity
+        return self._now.equity
 
-    def _fresh(self) -> tuple[Any, ...]:
-        """What a new episode begins with, drawn for every environment."""
-        xp, n = self._xp, self.num_envs
+    def _fresh(self, n: int) -> tuple[_Episodes, tuple[Any, ...]]:
+        """What n new episodes begin with, and the state of their reward."""
+        xp = self._xp
         drawn = xp.to_indices(xp.random(n) * len(self._markets))
         start = xp.to_indices(xp.random(n) * self._n_starts[drawn])
         rows = self._first_rows[drawn] + self.window - 1 + start
-        fees, slippage = (low + xp.random(n) * (high - low) for low, high in self._ranges)
+        rates = sum(low + xp.random(n) * (high - low) for low, high in self._ranges)
         cash = xp.full((n,), float(self.rules.initial_cash), xp.money)
-        holdings = xp.full(self._always.shape, 0.0, xp.money)
+        holdings = xp.full((len(self._always), n), 0.0, xp.money)
         choices = xp.to_indices(holdings) + self.rules.positions.index(0)
-        reward_state = self.reward.begin(xp.ops, cash)
-        return rows, rows + self._n_steps[drawn], fees, slippage, cash, cash, holdings, choices, reward_state
+        last_rows = rows + self._n_steps[drawn]
+        fresh = _Episodes(rows, last_rows, rates, rates + self._sell_extra, cash, cash, holdings, choices)
+        return fresh, self.reward.begin(xp.ops, cash)
 
-    def _begin_again(self, done: Any) -> None:
-        where = self._xp.ops.where
-        fresh = self._fresh()
-        names = ("_rows", "_last_rows", "_fees", "_slippage", "_cash", "_equity", "_holdings", "_choices")
-        for name, value in zip(names, fresh, strict=False):
-            setattr(self, name, where(done, value, getattr(self, name)))
-        states = zip(fresh[-1], self._reward_state, strict=True)
-        self._reward_state = tuple(where(done, new, old) for new, old in states)
+    def _begin_again(self, ended: Any) -> None:
+        renew = self._xp.renew
+        fresh, reward_state = self._fresh(len(ended))
+        self._now = _Episodes(*(renew(old, ended, new) for old, new in zip(self._now, fresh, strict=True)))
+        states = zip(self._reward_state, reward_state, strict=True)
+        self._reward_state = tuple(renew(old, ended, new) for old, new in states)
 
-    def _read(self, actions: Any, fillable: Any) -> tuple[Any, Any]:
-        """(weights, whether to trade), each (A, N): what `ActionReader` reads, of arrays."""
+    def _read(self, actions: Any, now: _Episodes) -> tuple[Any, Any, Any]:
+        """(weights, whether to trade, choices), each (A, N): what `ActionReader` reads, of arrays."""
         xp, ops = self._xp, self._xp.ops
+        fillable = self._always if self._fillable is None else xp.take(self._fillable, now.rows)
         given = xp.array(actions).reshape(self.num_envs, -1).T
-        if len(given) != len(self._holdings):
+        if len(given) != len(self._always):
             raise UserError(f"Actions need the shape {self.action_space.shape}, but got {np.shape(actions)}.")
         if self._discrete:
             wanted = xp.to_indices(given)
@@ -191,24 +207,23 @@ class BatchedTradingEnv(VectorEnv):
             if self._device is None and (wanted.min() < 0 or wanted.max() > (2 if stepwise else highest)):
                 raise UserError(f"Actions {actions} are not in {self.action_space}.")
             if stepwise:
-                wanted = ops.least(ops.greatest(self._choices + wanted - 1, 0), highest)
-            may_trade = fillable & (wanted != self._choices)
-            self._choices = ops.where(may_trade, wanted, self._choices)
-            return self._position_weights[wanted], may_trade
+                wanted = ops.least(ops.greatest(now.choices + wanted - 1, 0), highest)
+            may_trade = fillable & (wanted != now.choices)
+            weights = xp.array(wanted - self.rules.positions.index(0), xp.money) / len(wanted)
+            return weights, may_trade, ops.where(may_trade, wanted, now.choices)
         if not xp.finite(given):
             raise UserError(f"Actions {actions} are not finite.")
         lowest = -1.0 if self.rules.allow_short or self.rules.action_mode == "trade" else 0.0
         weights = ops.least(ops.greatest(xp.array(given, xp.money), lowest), 1.0)
         if self.rules.action_threshold:
             fillable = fillable & (abs(weights) >= self.rules.action_threshold)
-        return weights, fillable
+        return weights, fillable, now.choices
 
-    def _batch(self) -> Batch:
-        return Batch(self._cash, self._equity, self._holdings, self._orders, self._filled)
-
-    def _observe(self) -> Any:
-        clip = self._markets[0].clip
-        return self._xp.observations(self._tables, self._rows, self.window, self._batch(), clip)
+    def _seen(self) -> tuple[Any, ...]:
+        """What `observations` makes them of."""
+        now = self._now
+        batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
+        return self._tables, now.rows, self.window, batch, self._markets[0].clip
 
 
 def one_each(market: PreparedMarket) -> list[PreparedMarket]:
@@ -236,11 +251,9 @@ def _check_alike(markets: list[PreparedMarket]) -> None:
         raise UserError(f"Markets of one batch need as many symbols and features each, but have {sorted(shapes)}.")
 
 
-def _arrays_on(device: str | None, engine: str) -> Any:
+def _arrays_on(device: str | None, engine: Engine) -> Any:
     if device is not None:
         from ml_pipeline.trading.tensor_ops import TorchArrays
 
         return TorchArrays(device)
-    if engine == "compiled" and not can_compile():
-        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain".')
-    return CompiledArrays() if engine == "compiled" else NumpyArrays()
+    return CompiledArrays() if compiles(engine) else NumpyArrays()

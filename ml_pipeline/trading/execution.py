@@ -1,10 +1,10 @@
 """The accounting kernel: target weights -> orders -> fills -> equity. Pure arithmetic, no clock, no I/O.
 
 A assets, N accounts. One description serves every environment: it loops over assets, and each quantity of an asset is a
-float (one account), or an array or tensor (N,) of that quantity in N accounts. What differs between those, choosing and
-bounding, is handed in as `Ops`; `PLAIN` is the kernel of floats, `array_ops` those of arrays, `compiled` a compiler's.
+float (one account), or an array or tensor (N,) of that quantity in N accounts. `PLAIN` is the kernel of floats,
+`array_ops` has those of arrays, `compiled` a compiler's.
 
-What happens to an order, in this order:
+What happens to an order, in this order; `orders` has the arithmetic of each step:
 1. A target weight is bounded to what a position may be; where the absolute weights sum to more than `max_gross`, all
    are scaled down to it. The order is what brings the holding to its weight, at the price it is filled at.
 2. An order larger than `max_trade` is cut to it, then rounded down to whole lots; below `smallest_order` it is none.
@@ -12,74 +12,42 @@ What happens to an order, in this order:
 4. Then all buys are scaled by min(1, cash / needed), `reserve` being kept, and rounded and dropped as in 2.
 5. Short holdings pay for being borrowed, at the bar's close.
 
-So buying never takes cash below zero: no money is borrowed, and a short is covered by its own proceeds and the equity
-behind it (prices may carry gross exposure beyond its limit; nothing is sold off until ruin). A borrowing fee that finds
-no cash is owed: cash is below zero by it, and nothing is bought before a sale has paid it.
+So cash never goes below zero: no money is borrowed, and a short is covered by its own proceeds and the equity behind it
+(prices may carry gross exposure beyond its limit; nothing is sold off). A borrowing fee that finds too little cash
+takes what there is, and the account is `called`: it cannot go on, and its environment ends as at ruin.
 """
 
 import math
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
-# A smaller part of equity than this is rounding, not an order.
-SMALLEST_ORDER = 1e-9
+from ml_pipeline.trading.orders import SMALLEST_ORDER, Compiled, Number, Ops, Terms, order_steps
+
 # An account that has lost all but this part of its starting equity is ruined: shorts can lose more than there is.
 RUIN_FRACTION = 0.01
-# A whole number of lots may fall short of it by rounding: 0.3 is three lots of 0.1.
-_LOT_ROUNDING = 1e-9
-_TINY = 1e-300
-
-Number = Any  # a float, or an array or tensor (N,)
-
-
-class Ops(NamedTuple):
-    """What floats, arrays and tensors write differently; the first operand is never the plain number among others."""
-
-    where: Callable[[Any, Any, Any], Any]
-    least: Callable[[Any, Any], Any]
-    greatest: Callable[[Any, Any], Any]
-    floor: Callable[[Any], Any]
-    log: Callable[[Any], Any]
-    sqrt: Callable[[Any], Any]
-
-
-class Terms(NamedTuple):
-    """Costs and limits of an account; the rates may be arrays (N,), one for each account, the rest are floats.
-
-    buy_rate, sell_rate: costs as a part of traded value (5 bps are 0.0005), beside the half-spread of the bar.
-    fixed_fee: money for each filled order. borrow_rate: part of a short holding's value, for each bar.
-    lowest, highest: target weights of one asset. max_gross: their absolute sum. max_trade: largest order, as a part of
-    equity, or inf. reserve: part of equity that buying leaves in cash. smallest_order: money. lot: quantity, or 0.
-    relative: 1 where weights are changes of weight in units of max_trade, else 0.
-    """
-
-    buy_rate: Number
-    sell_rate: Number
-    fixed_fee: float = 0.0
-    borrow_rate: float = 0.0
-    lowest: float = -1.0
-    highest: float = 1.0
-    max_gross: float = 1.0
-    max_trade: float = math.inf
-    reserve: float = 0.0
-    smallest_order: float = 0.0
-    lot: float = 0.0
-    relative: float = 0.0
 
 
 class Kernel(NamedTuple):
-    """The arithmetic for one kind of number: `step` is a whole bar, the other two are its parts."""
+    """The arithmetic for one kind of number: `step` is a whole bar, `step_one` the same of a single asset."""
 
     size_orders: Callable[..., Number]
     fill_orders: Callable[..., tuple[Number, Number]]
-    step: Callable[..., tuple[Number, Number, Number]]
+    step: Callable[..., tuple[Number, Number, Number, Any]]
+    step_one: Callable[..., tuple[Number, ...]]
 
 
-def make_kernel(  # noqa: PLR0915  # three functions, which a compiler must see together
-    ops: Ops, compiled: Callable[[Any], Any] = lambda function: function
-) -> Kernel:
+def make_kernel(ops: Ops, compiled: Compiled = lambda function: function) -> Kernel:
     """The kernel for the kind of number that `ops` is of, each function passed through `compiled`."""
-    where, least, greatest, floor = ops.where, ops.least, ops.greatest, ops.floor
+    size_orders = _sizing(ops, compiled)
+    fill_orders = _filling(ops, compiled)
+    step = _stepping(ops, compiled, size_orders, fill_orders)
+    return Kernel(size_orders, fill_orders, step, _stepping_one(ops, compiled))
+
+
+def _sizing(ops: Ops, compiled: Compiled) -> Any:
+    greatest = ops.greatest
+    steps = order_steps(ops, compiled)
+    target, size = steps.target, steps.size
 
     @compiled
     def size_orders(  # noqa: PLR0917  # positional, in the hot path
@@ -96,31 +64,27 @@ def make_kernel(  # noqa: PLR0915  # three functions, which a compiler must see 
         may_trade: where False, the order is zero. prices: 0 before an asset is listed.
         """
         n_assets = len(holdings)
-        lowest, highest, lot = terms.lowest, terms.highest, terms.lot
         equity = cash
         for i in range(n_assets):
             equity = equity + holdings[i] * prices[i]
         equity = greatest(equity, 0.0)  # an account that owes money only closes what it has
         gross = equity * 0.0
         for i in range(n_assets):
-            weight = weights[i]
-            if terms.relative:
-                weight = holdings[i] * prices[i] / greatest(equity, _TINY) + weight * terms.max_trade
-            orders[i] = greatest(least(weight, highest), lowest)
+            orders[i] = target(weights[i], holdings[i], prices[i], equity, terms)
             gross = gross + abs(orders[i])
         to_invest = equity * (terms.max_gross / greatest(gross, terms.max_gross))
         smallest = greatest(equity * SMALLEST_ORDER, terms.smallest_order)
         for i in range(n_assets):
-            price = where(prices[i] > 0.0, prices[i], 1.0)
-            order = orders[i] * to_invest / price - holdings[i]
-            if terms.max_trade < math.inf:
-                largest = terms.max_trade * equity / price
-                order = greatest(least(order, largest), -largest)
-            if lot > 0.0:
-                lots = floor(abs(order) / lot + _LOT_ROUNDING) * lot
-                order = where(order < 0.0, -lots, lots)
-            orders[i] = where(may_trade[i] & (abs(order) * price > smallest), order, 0.0)
+            orders[i] = size(orders[i] * to_invest, may_trade[i], holdings[i], prices[i], equity, smallest, terms)
         return equity
+
+    return size_orders
+
+
+def _filling(ops: Ops, compiled: Compiled) -> Any:
+    least, greatest = ops.least, ops.greatest
+    steps = order_steps(ops, compiled)
+    sell, need, share, buy = steps.sell, steps.need, steps.share, steps.buy
 
     @compiled
     def fill_orders(  # noqa: PLR0917  # positional, in the hot path
@@ -143,35 +107,30 @@ def make_kernel(  # noqa: PLR0915  # three functions, which a compiler must see 
         >>> filled
         [-1.0, 2.0]
         """
-        buy_rate, sell_rate, fixed_fee, lot = terms.buy_rate, terms.sell_rate, terms.fixed_fee, terms.lot
+        n_assets = len(orders)
         zero = cash * 0.0
-        costs, needed, fixed_fees = zero, zero, zero
-        for i in range(len(orders)):
-            value = orders[i] * prices[i]
-            cost = fixed_fee - value * (sell_rate + half_spreads[i])
-            sold = (value < 0.0) & (-value > cost)
-            cash = cash + where(sold, -value - cost, 0.0)
-            costs = costs + where(sold, cost, 0.0)
-            filled[i] = where(sold, orders[i], 0.0)
-            needed = needed + greatest(value, 0.0) * (1.0 + buy_rate + half_spreads[i])
-            if fixed_fee > 0.0:
-                fixed_fees = fixed_fees + where(value > 0.0, zero + fixed_fee, 0.0)
-        available = greatest(cash - terms.reserve * equity - fixed_fees, 0.0)
-        part = available / greatest(greatest(needed, available), _TINY)
-        smallest = greatest(equity * SMALLEST_ORDER, terms.smallest_order)
-        spent = zero
-        for i in range(len(orders)):
-            bought = greatest(orders[i], 0.0) * part
-            if lot > 0.0:
-                bought = floor(bought / lot + _LOT_ROUNDING) * lot
-            value = bought * prices[i]
-            is_order = value > smallest
-            value = where(is_order, value, 0.0)
-            cost = where(is_order, value * (buy_rate + half_spreads[i]) + fixed_fee, 0.0)
+        costs, needed, fees, spent = zero, zero, zero, zero
+        for i in range(n_assets):
+            filled[i], proceeds, cost = sell(orders[i], prices[i], half_spreads[i], terms)
+            cash = cash + proceeds
             costs = costs + cost
-            spent = spent + value + cost
-            filled[i] = filled[i] + where(is_order, bought, 0.0)
+            takes, fee = need(orders[i], prices[i], half_spreads[i], terms)
+            needed = needed + takes
+            fees = fees + fee
+        part = share(cash, needed, fees, equity, terms)
+        smallest = greatest(equity * SMALLEST_ORDER, terms.smallest_order)
+        for i in range(n_assets):
+            bought, paid, cost = buy(orders[i], part, prices[i], half_spreads[i], smallest, terms)
+            filled[i] = filled[i] + bought
+            spent = spent + paid
+            costs = costs + cost
         return cash - least(spent, greatest(cash, 0.0)), costs  # the last digit of `spent` buys nothing on credit
+
+    return fill_orders
+
+
+def _stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -> Any:
+    least, greatest = ops.least, ops.greatest
 
     @compiled
     def step(  # noqa: PLR0917  # positional, in the hot path
@@ -185,25 +144,64 @@ def make_kernel(  # noqa: PLR0915  # three functions, which a compiler must see 
         terms: Terms,
         orders: MutableSequence[Number],
         filled: MutableSequence[Number],
-    ) -> tuple[Number, Number, Number]:
+    ) -> tuple[Number, Number, Number, Any]:
         """Size and fill the orders of one bar, add them to `holdings` in place, charge for what is borrowed.
 
-        Returns (cash, costs paid in this bar, equity at `closes`).
+        Returns (cash, costs paid in this bar, equity at `closes`, whether the account is called).
         """
         equity = size_orders(weights, may_trade, cash, holdings, prices, terms, orders)
         cash, costs = fill_orders(orders, cash, equity, prices, half_spreads, terms, filled)
-        equity = cash * 0.0
+        worth = cash * 0.0
+        fee = worth
         for i in range(len(holdings)):
             holdings[i] = holdings[i] + filled[i]
             value = holdings[i] * closes[i]
-            equity = equity + value
-            if terms.borrow_rate > 0.0:
-                cost = greatest(value * -terms.borrow_rate, 0.0)
-                cash = cash - cost
-                costs = costs + cost
-        return cash, costs, cash + equity
+            worth = worth + value
+            fee = fee + greatest(value * -terms.borrow_rate, 0.0)
+        paid = least(fee, cash)
+        return cash - paid, costs + paid, cash - paid + worth, fee > cash
 
-    return Kernel(size_orders, fill_orders, step)
+    return step
+
+
+def _stepping_one(ops: Ops, compiled: Compiled) -> Any:
+    least, greatest = ops.least, ops.greatest
+    target, size, sell, need, share, buy = order_steps(ops, compiled)
+
+    @compiled
+    def step_one(  # noqa: PLR0917  # positional, in the hot path
+        weight: Number,
+        may_trade: Any,
+        cash: Number,
+        holding: Number,
+        price: Number,
+        half_spread: Number,
+        close: Number,
+        terms: Terms,
+    ) -> tuple[Number, Number, Number, Any, Number, Number, Number]:
+        """`step` of a single asset, without its loops: numbers in place of sequences.
+
+        Returns (cash, costs, equity, whether called, holding, order, filled).
+        """
+        equity = greatest(cash + holding * price, 0.0)
+        wanted = target(weight, holding, price, equity, terms)
+        to_invest = equity * (terms.max_gross / greatest(abs(wanted), terms.max_gross))
+        smallest = greatest(equity * SMALLEST_ORDER, terms.smallest_order)
+        order = size(wanted * to_invest, may_trade, holding, price, equity, smallest, terms)
+        sold, proceeds, costs = sell(order, price, half_spread, terms)
+        cash = cash + proceeds
+        needed, fees = need(order, price, half_spread, terms)
+        part = share(cash, needed, fees, equity, terms)
+        bought, spent, cost = buy(order, part, price, half_spread, smallest, terms)
+        cash = cash - least(spent, greatest(cash, 0.0))
+        filled = sold + bought
+        holding = holding + filled
+        worth = holding * close
+        fee = greatest(worth * -terms.borrow_rate, 0.0)
+        paid = least(fee, cash)
+        return cash - paid, costs + cost + paid, cash - paid + worth, fee > cash, holding, order, filled
+
+    return step_one
 
 
 PLAIN_OPS = Ops(

@@ -113,7 +113,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         account.step(bar, weights, trades)
         reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1
-        self._ruined = ruined = account.equity <= self._ruin
+        self._ruined = ruined = account.called or account.equity <= self._ruin
         return self._observe(), reward, ruined, bar >= self._last_bar and not ruined, {}
 
     def _observe(self) -> NDArray[np.float32]:
@@ -125,6 +125,11 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         return observation
 
     def _account_class(self, engine: Engine) -> type[PlainAccount] | type[CompiledAccount]:
-        if engine == "compiled" and not can_compile():
-            raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain" or "auto".')
-        return CompiledAccount if engine != "plain" and can_compile() else PlainAccount
+        return CompiledAccount if compiles(engine) else PlainAccount
+
+
+def compiles(engine: Engine) -> bool:
+    """Whether this engine is machine code here. Raises UserError where it cannot be."""
+    if engine == "compiled" and not can_compile():
+        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain" or "auto".')
+    return engine != "plain" and can_compile()

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ml_pipeline.config.checks import check_choice
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.execution import Terms
+from ml_pipeline.trading.orders import Terms
 
 ActionMode = Literal["target_weights", "discrete", "buy_hold_sell", "trade"]
 FillAt = Literal["next_open", "close"]

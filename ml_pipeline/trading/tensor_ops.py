@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ml_pipeline.trading.array_ops import Batch, Tables, advance, weights_in_equity
-from ml_pipeline.trading.execution import Kernel, Ops, make_kernel
+from ml_pipeline.trading.execution import Kernel, make_kernel
+from ml_pipeline.trading.orders import Ops
 
 TORCH_OPS = Ops(
     where=torch.where,
@@ -36,6 +37,12 @@ class TorchArrays:
     def seed(self, generator: np.random.Generator) -> None:
         self._generator.manual_seed(int(generator.integers(2**63 - 1)))
 
+    def generator_state(self) -> Any:
+        return self._generator.get_state().numpy()
+
+    def restore_generator(self, state: Any) -> None:
+        self._generator.set_state(torch.from_numpy(state))
+
     def random(self, n: int) -> Tensor:
         return torch.rand(n, generator=self._generator, device=self.device, dtype=self.money)
 
@@ -45,13 +52,16 @@ class TorchArrays:
             dtype = dtype or (self.money if values.dtype == torch.float64 else None)
         return torch.as_tensor(values, device=self.device, dtype=dtype)
 
+    def to_host(self, values: Tensor) -> Any:
+        return values.cpu().numpy()
+
     def full(self, shape: tuple[int, ...], value: float | bool, dtype: Any = None) -> Tensor:
         return torch.full(shape, value, dtype=dtype, device=self.device)
 
     def take(self, table: Tensor, rows: Tensor) -> Tensor:
         return table.index_select(1, rows)
 
-    def advance(self, *arguments: Any) -> tuple[Any, Any, Any]:
+    def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return advance(self, *arguments)
 
     def observations(self, tables: Tables, rows: Tensor, window: int, batch: Batch, clip: float) -> Tensor:
@@ -59,8 +69,14 @@ class TorchArrays:
         weights = weights_in_equity(self, tables, rows, batch, clip)
         return torch.cat([*seen, weights.T.to(torch.float32)], dim=1)
 
-    def any(self, flags: Tensor) -> bool:
-        return True  # asking a device would wait for it
+    def chosen(self, flags: Tensor) -> Tensor:
+        return flags  # counting them would wait for the device
+
+    def renew(self, values: Tensor, chosen: Tensor, new: Tensor) -> Tensor:
+        return torch.where(chosen, new, values)
+
+    def observe_again(self, seen: Tensor, chosen: Tensor, arguments: tuple[Any, ...]) -> Tensor:
+        return self.observations(*arguments)
 
     def finite(self, values: Tensor) -> bool:
         return self.device.type != "cpu" or bool(torch.isfinite(values).all())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.fast_env import FastTradingEnv
+from ml_pipeline.trading.rules import TradingRules
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
@@ -87,10 +88,11 @@ def reference(market, rules, actions):  # noqa: PLR0912, PLR0915  # as plain as 
             if value > smallest:
                 cash -= value * (1 + rate[a]) + rules.fixed_fee
                 held[a] += quantity
-        short = np.minimum(held, 0) @ market.close[t + 1]
-        cash += short * rules.borrow_bps_per_year / 1e4 / market.periods_per_year
+        short = -np.minimum(held, 0) @ market.close[t + 1]
+        fee = short * rules.borrow_bps_per_year / 1e4 / market.periods_per_year
+        called, cash = fee > max(cash, 0.0), max(cash - fee, 0.0)
         equity.append(cash + held @ market.close[t + 1])
-        if equity[-1] <= 0.01 * equity[0]:
+        if called or equity[-1] <= 0.01 * equity[0]:
             break
     return np.array(equity)
 
@@ -153,6 +155,7 @@ def test_every_environment_equals_a_reference_written_from_the_rules(random_case
     np.testing.assert_array_equal(stateful, fast)
     np.testing.assert_array_equal(seen_stateful, seen)
     np.testing.assert_allclose(env.ledger()["equity"], expected, rtol=1e-9, atol=1e-9 * rules.initial_cash)
+    assert (env.ledger()["cash"] >= 0).all()
     batched, seen_batched, equity = run_batched(market, rules, actions, None)
     np.testing.assert_allclose(batched, fast, rtol=1e-9)
     np.testing.assert_allclose(equity[1:-1], expected[1:-1], rtol=1e-9, atol=1e-9 * rules.initial_cash)
@@ -189,3 +192,22 @@ def test_machine_code_equals_plain_python_to_the_last_digit(random_case, mode):
             batched, seen_batched, _ = run_batched(market, rules, actions, None, "compiled")
         np.testing.assert_allclose(batched, plain, rtol=1e-9)
         np.testing.assert_allclose(seen_batched, seen_plain, rtol=1e-6, atol=1e-6)
+
+
+def test_an_account_that_cannot_pay_for_what_it_borrowed_ends_in_every_environment(tiny_market):
+    """Short 50 of A and long 50 of B, at 100 each, leave 10,000 of cash, of which 50 and 125 go for the borrowing. At
+    250 the other 9,825 cover 39.3 of A; the 10.7 that stay short ask for 1 % of 2,675, and there is nothing."""
+    market = tiny_market(close=[[100, 100], [100, 100], [250, 200], [250, 200], [250, 200]])
+    rules = TradingRules("discrete", fee_bps=0, borrow_bps_per_year=252 * 100)
+    actions = np.array([[0, 2], [0, 2], [1, 2], [1, 2]])
+    expected = reference(market, rules, actions)
+    assert len(expected) == 4
+    for kind in (FastTradingEnv, StatefulTradingEnv):
+        env = kind(market, rules)
+        env.reset(seed=0)
+        ends = [env.step(action)[2:4] for action in actions[:3]]
+        assert ends == [(False, False), (False, False), (True, False)]
+    assert env.ledger()["cash"].min() == 0.0
+    for device in (None, "cpu"):
+        _, _, equity = run_batched(market, rules, actions, device)
+        assert len(equity) == len(expected)

@@ -162,3 +162,43 @@ def test_batches_that_cannot_be_made(tiny_market):
         BatchedTradingEnv(market, 2, fee_bps=(5, 1))
     with pytest.raises(UserError, match="needs 6 bars"):
         BatchedTradingEnv(market, 2, window=5)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_an_environment_with_the_state_of_another_goes_on_as_that_one(tiny_market, device):
+    market = tiny_market(100 * np.exp(np.random.default_rng(5).normal(0, 0.02, 80).cumsum()))
+
+    def make():
+        return BatchedTradingEnv(
+            market, 30, reward=make_reward("calmar_ratio"), episode_length=9, fee_bps=(0, 20), device=device
+        )
+
+    actions = np.random.default_rng(6).integers(0, 3, (40, 30))
+    actions = actions if device is None else _tensor(actions)
+    whole, resumed = make(), make()
+    whole.reset(seed=7)
+    for action in actions[:20]:
+        whole.step(action)
+    resumed.set_states(whole.get_states())
+    for action in actions[20:]:
+        for expected, got in zip(whole.step(action)[:4], resumed.step(action)[:4], strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_what_ends_in_turn_is_observed_as_if_all_were_observed_again(tiny_market, engine):
+    if engine == "compiled":
+        pytest.importorskip("numba")
+    market = tiny_market(100 * np.exp(np.random.default_rng(5).normal(0, 0.02, 80).cumsum()))
+    env = BatchedTradingEnv(market, 30, window=2, episode_length=7, engine=engine)
+    env.reset(seed=0)
+    generator = np.random.default_rng(1)
+    state = env._now._replace(last_rows=env._now.rows + generator.integers(1, 7, 30))  # episodes out of step
+    env._now = state
+    for _ in range(20):
+        observations, *_, infos = env.step(generator.integers(0, 3, 30))
+        np.testing.assert_array_equal(observations, env._xp.observations(*env._seen()))
+        if infos:
+            kept = ~infos["_final_obs"]
+            assert kept.any()
+            np.testing.assert_array_equal(observations[kept], infos["final_obs"][kept])

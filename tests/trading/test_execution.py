@@ -5,7 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ml_pipeline.trading.execution import PLAIN, Terms
+from ml_pipeline.trading.execution import PLAIN
+from ml_pipeline.trading.orders import Terms
 from ml_pipeline.trading.rules import TradingRules
 
 quantities = st.lists(st.floats(-1e3, 1e3).filter(lambda q: q == 0 or abs(q) > 1e-6), min_size=1, max_size=6)
@@ -37,10 +38,10 @@ def _step(weights, cash, holdings, prices, closes, **terms):
     holdings, filled = list(holdings), [math.nan] * len(weights)
     spreads, orders = [0.0] * len(weights), [math.nan] * len(weights)
     may_trade = [True] * len(weights)
-    cash, costs, equity = PLAIN.step(
+    cash, costs, equity, called = PLAIN.step(
         weights, may_trade, cash, holdings, prices, spreads, closes, FREE._replace(**terms), orders, filled
     )
-    return cash, costs, equity, holdings
+    return cash, costs, equity, called, holdings
 
 
 def test_a_buy_pays_its_costs_out_of_the_cash_there_is():
@@ -142,14 +143,15 @@ def test_buying_leaves_the_reserve():
 
 def test_what_is_borrowed_is_paid_for_at_the_close():
     # 2 short at 50, 1 % of 2 x 60; the long pays nothing.
-    cash, costs, equity, holdings = _step([0.5, -0.5], 200.0, [0, 0], [100, 50], [100, 60], borrow_rate=0.01)
-    assert holdings == [1, -2]
+    cash, costs, equity, called, holdings = _step([0.5, -0.5], 200.0, [0, 0], [100, 50], [100, 60], borrow_rate=0.01)
+    assert (called, holdings) == (False, [1, -2])
     assert (cash, costs, equity) == pytest.approx((200 - 1.2, 1.2, 200 - 1.2 + 100 - 120))
 
 
-def test_a_borrowing_fee_that_finds_no_cash_is_owed_and_nothing_is_bought_until_it_is_paid():
-    assert _fill([1.0, 0.0], -0.5, [1.0, 1.0]) == (-0.5, 0, [0, 0])
-    assert _fill([1.0, -1.0], -0.5, [1.0, 1.0]) == (0, 0, [0.5, -1])
+def test_a_borrowing_fee_that_finds_too_little_cash_takes_what_there_is_and_calls_the_account():
+    # 2 short at 50 stay as they are; 10 % of 100 is 10, and there is 4. The long is worth 300.
+    cash, costs, equity, called, _ = _step([0, 0], 4.0, [3, -2], [100, 50], [100, 50], borrow_rate=0.1, max_trade=0.0)
+    assert (cash, costs, equity, called) == (0, 4, 200, True)
 
 
 def test_terms_of_the_rules():
