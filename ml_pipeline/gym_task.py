@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.models.rl.core.action_mask import ActionMaskInObservation, tells_mask_in_info
 from ml_pipeline.models.rl.core.evaluation import EvaluationResult, evaluate
 
 Act = Callable[[Any], Any]
@@ -28,14 +31,14 @@ class GymTask:
         self._env_id = env_id
         self._eval_episodes = eval_episodes
         self._seed = seed
-        _make_checked(env_id).close()
+        with closing(_make_checked(env_id)) as env:
+            self._masks_in_info = _masks_in_info(env, seed)
 
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
-        env_id = self._env_id
-        return [lambda: gymnasium.make(env_id)] * n
+        return [partial(_make, self._env_id, self._masks_in_info)] * n
 
     def evaluation_env(self) -> gymnasium.Env:
-        return gymnasium.make(self._env_id)
+        return _make(self._env_id, self._masks_in_info)
 
     def score(self, act: Act) -> float:
         """Mean return of an evaluation: what the best policy is chosen by."""
@@ -61,6 +64,18 @@ class GymTask:
             return evaluate(env, act, n_episodes=self._eval_episodes, seed=self._seed + _EVALUATION_SEED_OFFSET)
         finally:
             env.close()
+
+
+def _make(env_id: str, masks_in_info: bool) -> gymnasium.Env:
+    env: gymnasium.Env = gymnasium.make(env_id)
+    return ActionMaskInObservation(env) if masks_in_info else env
+
+
+def _masks_in_info(env: gymnasium.Env, seed: int) -> bool:
+    try:
+        return tells_mask_in_info(env, seed=seed)
+    except Exception:  # an environment that cannot be reset says so in training, with its index and its traceback
+        return False
 
 
 def _make_checked(env_id: str) -> gymnasium.Env:

@@ -26,6 +26,7 @@ class ActionMaskInObservation(gymnasium.Wrapper):
         size = int(actions.nvec.sum()) if isinstance(actions, spaces.MultiDiscrete) else spaces.flatdim(actions)
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
         self._is_dict = isinstance(space, spaces.Dict)
+        self._size = size
         self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(size)})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -40,7 +41,19 @@ class ActionMaskInObservation(gymnasium.Wrapper):
         if ACTION_MASK not in info:
             raise UserError(f'The info of every step and reset must hold "{ACTION_MASK}", but holds {sorted(info)}.')
         parts = observation if self._is_dict else {"observation": observation}
-        return {**parts, ACTION_MASK: np.asarray(info[ACTION_MASK], dtype=np.int8).reshape(-1)}
+        mask = np.asarray(info[ACTION_MASK], dtype=np.int8).reshape(-1)
+        if len(mask) != self._size:
+            raise UserError(
+                f'"{ACTION_MASK}" of the info must have {self._size} entries, one a choice, not {len(mask)}.'
+            )
+        return {**parts, ACTION_MASK: mask}
+
+
+def tells_mask_in_info(env: gymnasium.Env, *, seed: int) -> bool:
+    """Whether the environment's infos hold "action_mask", and its observation does not."""
+    space = env.observation_space
+    in_observation = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+    return not in_observation and ACTION_MASK in env.reset(seed=seed)[1]
 
 
 def check_masks(masks: Array, action_space: spaces.Space) -> None:

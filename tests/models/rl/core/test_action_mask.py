@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.action_mask import ActionMaskInObservation, check_masks
+from ml_pipeline.models.rl.core.action_mask import ActionMaskInObservation, check_masks, tells_mask_in_info
 
 
 class Told(gymnasium.Env):
@@ -57,3 +57,18 @@ def test_a_mask_that_leaves_no_choice_for_a_part_is_told():
     check_masks(np.array([[1.0, 0, 0, 0, 1]]), space)
     with pytest.raises(UserError, match="environment 1 forbids every choice of part 1 of the action"):
         check_masks(np.array([[1.0, 0, 0, 0, 1], [1, 1, 0, 0, 0]]), space)
+
+
+def test_a_mask_of_another_size_is_told():
+    env = ActionMaskInObservation(Told(spaces.Discrete(2)))
+    env.unwrapped.action_space = spaces.Discrete(3)
+    env.reset()
+    env.unwrapped._info = lambda: {"action_mask": [1, 1]}
+    with pytest.raises(UserError, match='"action_mask" of the info must have 3 entries, one a choice, not 2'):
+        env.step(0)
+
+
+def test_whether_infos_hold_a_mask_is_found_out():
+    assert tells_mask_in_info(Told(spaces.Discrete(2)), seed=0)
+    assert not tells_mask_in_info(Told(spaces.Discrete(2), key="mask"), seed=0)
+    assert not tells_mask_in_info(ActionMaskInObservation(Told(spaces.Discrete(2))), seed=0)
