@@ -14,7 +14,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.interruption import stop_on_signals
-from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, PPOTrainer
+from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
+from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, IterationStatistics, PPOTrainer
 from ml_pipeline.models.rl.core.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.networks.policy import Policy, choose_device
@@ -113,6 +114,9 @@ class _Run:
         self._task = task
         self._folder = folder
         self._best_score = -math.inf if saved is None else saved["best_score"]
+        run = config.run
+        self._target = None if run.stop_at_return is None else StopAtReturn(run.stop_at_return)
+        self._plateau = None if run.stop_on_plateau is None else StopOnPlateau(run.stop_on_plateau)
         self._sinks = Sinks()
         self._trainer = PPOTrainer(
             envs,
@@ -124,6 +128,8 @@ class _Run:
         )
         if saved:
             self._trainer.load_state_dict(saved["trainer"])
+            if self._plateau is not None and saved["plateau"] is not None:
+                self._plateau.load_state_dict(saved["plateau"])
         # Nothing of an earlier run is touched before all that could be refused has been accepted.
         _make_folder(folder)
         write_yaml(folder / SETTINGS_FILE, flatten(config))
@@ -153,16 +159,27 @@ class _Run:
             finished = self._trainer.train(
                 evaluate=Every(run.eval_interval, self._evaluate),
                 save=Every(run.checkpoint_interval, self._save_latest),
+                after_iteration=self._stop_early,
             )
+        if not finished and not received:
+            self._progress.say(f"Training ends early, after episode {self._trainer.iteration}.")
+            self._evaluate(self._trainer)
         self._progress.close()
         if finished:
             return None
         self._save_latest(self._trainer)
+        if not received:
+            return None
         print(
             f"Saved {self._folder / LATEST_CHECKPOINT} at step {self._trainer.global_step:,}; go on with:\n"
             f"  python -m ml_pipeline.train_ppo --resume {self._folder}"
         )
         return received[0]
+
+    def _stop_early(self, trainer: PPOTrainer, statistics: IterationStatistics) -> None:
+        for hook in (self._target, self._plateau):
+            if hook is not None:
+                hook(trainer, statistics)
 
     def _evaluate(self, trainer: PPOTrainer) -> dict[str, float]:
         """Score the policy; a score that no earlier one reached goes into best.pt."""
@@ -182,6 +199,7 @@ class _Run:
             "config": flatten(self._config),
             "task": self._task.state(),
             "best_score": self._best_score,
+            "plateau": None if self._plateau is None else self._plateau.state_dict(),
         }
         save_checkpoint(self._folder / name, state)
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 import yaml
 
+from ml_pipeline import train_ppo
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = [sys.executable, "-m", "ml_pipeline.train_ppo"]
 EVALUATE = [sys.executable, "-m", "ml_pipeline.evaluate_ppo"]
@@ -137,6 +139,24 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
         ours, theirs = ((folder / name).read_text().splitlines() for folder in (tmp_path, uninterrupted))
         assert len(ours) == len(theirs)  # every iteration and episode once
         assert [line.split(",")[columns] for line in ours] == [line.split(",")[columns] for line in theirs]
+
+
+def test_training_that_ends_early_is_evaluated_and_ends_there_after_a_resumption_too(tmp_path, capsys):
+    still = [*EPISODES, *SMALL, "--n-workers", "0", "--eval-interval", "100", "--learning-rate", "1e-9"]
+    plateau = [*still, "--stop-on-plateau", "4", "--num-episodes", "50"]
+    assert train_ppo.main([*plateau, "--checkpoint-dir", str(tmp_path / "whole")]) == 0
+    n_iterations = len((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines())
+    assert n_iterations < 50
+    out = capsys.readouterr().out
+    assert f"Training ends early, after episode {n_iterations}." in out
+    assert "Evaluation on a single CartPole-v1: return " in out
+    interrupted = [*still, "--stop-on-plateau", "4", "--num-episodes", str(n_iterations - 2)]
+    assert train_ppo.main([*interrupted, "--checkpoint-dir", str(tmp_path / "parts")]) == 0
+    assert train_ppo.main(["--resume", str(tmp_path / "parts"), "--num-episodes", "50"]) == 0
+    assert len((tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()) == n_iterations
+    target = [*still, "--num-episodes", "50", "--stop-at-return", "5", "--checkpoint-dir", str(tmp_path / "target")]
+    assert train_ppo.main(target) == 0
+    assert len((tmp_path / "target" / "metrics.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

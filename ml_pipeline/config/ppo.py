@@ -83,6 +83,9 @@ class PPOConfig:
     normalize_rewards: bool = True
     """Divide rewards by the running deviation of the discounted return."""
 
+    normalize_values: bool = False
+    """Let the value network predict in units of the returns so far, brought to mean 0 and variance 1 (Pop-Art)."""
+
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each hidden layer, of the policy and of the value network alike."""
 
@@ -114,8 +117,6 @@ class PPOConfig:
         for name in ("gamma", "gae_lambda"):
             check_within(name, getattr(self, name), 0, 1)
         check_choice("learning_rate_schedule", self.learning_rate_schedule, get_args(LearningRateSchedule))
-        if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
-            raise UserError("learning_rate_schedule adaptive needs target_kl to adapt to, such as 0.01, but got none.")
         check_choice("normalize_advantages_over", self.normalize_advantages_over, get_args(NormalizedOver))
         for name in ("clip_range_schedule", "ent_coef_schedule"):
             check_choice(name, getattr(self, name), get_args(Schedule))
@@ -125,6 +126,25 @@ class PPOConfig:
             raise UserError("hidden_sizes must name at least one layer, such as 64 64, but got none.")
         for size in self.hidden_sizes:
             check_count("Each of hidden_sizes", size)
+
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
+            raise UserError("learning_rate_schedule adaptive needs target_kl to adapt to, such as 0.01, but got none.")
+        if self.normalize_advantages_over == "batch" and not self.normalize_advantages:
+            raise UserError(
+                "normalize_advantages_over is batch, but normalize_advantages is off; switch it on, or leave one out."
+            )
+        if self.ent_coef_schedule != "constant" and self.ent_coef == 0.0:
+            raise UserError(
+                f"ent_coef_schedule is {self.ent_coef_schedule}, but ent_coef is 0 from the start; set it, such as to "
+                "0.01."
+            )
+        if self.memory == "none" and self.memory_size != PPOConfig.memory_size:
+            raise UserError(
+                f"memory_size is {self.memory_size}, but memory is none; say which, gru or lstm, or leave it out."
+            )
 
     def check_batch(self, n_envs: int) -> None:
         """Raise UserError where a minibatch is larger than a rollout of `n_envs` environments.

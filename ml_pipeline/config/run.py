@@ -58,10 +58,16 @@ class RunConfig:
     eval_episodes: int = 10
     """Episodes in an evaluation, on a single environment."""
 
+    stop_at_return: float | None = None
+    """Mean return of the last 100 training episodes at which training ends early; none never ends it."""
+
+    stop_on_plateau: int | None = None
+    """Iterations without a rise of that mean after which training ends early; none never ends it."""
+
     def __post_init__(self) -> None:
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
             check_count(name, getattr(self, name))
-        for name in ("num_episodes", "total_timesteps"):
+        for name in ("num_episodes", "total_timesteps", "stop_on_plateau"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         if (self.num_episodes is None) == (self.total_timesteps is None):

@@ -32,6 +32,16 @@ from ml_pipeline.config.ppo import PPOConfig
             "adaptive",
             "learning_rate_schedule adaptive needs target_kl to adapt to, such as 0.01, but got none.",
         ),
+        (
+            "ent_coef_schedule",
+            "linear",
+            "ent_coef_schedule is linear, but ent_coef is 0 from the start; set it, such as to 0.01.",
+        ),
+        (
+            "memory_size",
+            32,
+            "memory_size is 32, but memory is none; say which, gru or lstm, or leave it out.",
+        ),
         ("memory", "rnn", 'memory must be one of none, gru, lstm, but got "rnn".'),
         ("hidden_sizes", (), "hidden_sizes must name at least one layer, such as 64 64, but got none."),
         ("hidden_sizes", (64, 0), "Each of hidden_sizes must be a whole number of at least 1, but got 0."),
@@ -41,6 +51,11 @@ def test_a_value_out_of_range_is_told_in_one_sentence(setting, value, expected):
     with pytest.raises(UserError) as told:
         PPOConfig(**{setting: value})
     assert str(told.value) == expected
+
+
+def test_normalizing_over_the_batch_and_not_at_all_contradict_each_other():
+    with pytest.raises(UserError, match="normalize_advantages_over is batch, but normalize_advantages is off"):
+        PPOConfig(normalize_advantages=False, normalize_advantages_over="batch")
 
 
 @pytest.mark.parametrize(("setting", "value"), [("gamma", 0.0), ("gamma", 1.0), ("ent_coef", 0.0), ("target_kl", None)])

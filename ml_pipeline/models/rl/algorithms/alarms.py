@@ -1,7 +1,10 @@
 """What no policy can learn from, found and named before it reaches the weights. T steps, N environments."""
 
+import math
+
 import numpy as np
 
+from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs
 from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
 from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
 
@@ -26,6 +29,18 @@ def check_rollout(buffer: RolloutBuffer) -> None:
     if not np.isfinite(buffer.rewards).all():
         t, env = np.argwhere(~np.isfinite(buffer.rewards))[0]
         raise _failed(f"reward of environment {env}", t + 1, buffer.rewards[t, env])
+
+
+def check_policy(inputs: LossInputs, num_envs: int) -> None:
+    """Raise TrainingFailed where the policy itself gave something that is not finite, in a rollout that was."""
+    for what, rows in {"log-probability": inputs.old_log_probs, "value": inputs.old_values}.items():
+        if not math.isfinite(rows.sum().item()):
+            first = int((~rows.isfinite()).nonzero()[0])
+            t, env = divmod(first, num_envs)
+            raise TrainingFailed(
+                f"The policy's {what} in step {t + 1} of the rollout, for environment {env}, is {rows[first]}; "
+                "its weights are damaged or huge: go back to an earlier checkpoint, with a smaller --learning-rate."
+            )
 
 
 def _failed(what: str, step: int, value: float, part: str = "") -> TrainingFailed:

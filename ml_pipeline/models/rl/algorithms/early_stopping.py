@@ -1,6 +1,7 @@
 """Hooks that end a training early: at a target, or where it no longer gets better."""
 
 import math
+from typing import Any
 
 from ml_pipeline.models.rl.algorithms.ppo_trainer import IterationStatistics, PPOTrainer
 
@@ -19,8 +20,8 @@ class StopAtReturn:
 class StopOnPlateau:
     """Stops once the mean return of the last 100 training episodes has not risen for `patience` iterations.
 
-    A rise is one by more than `min_rise` over the best so far. Its count is not part of a trainer's state: after a
-    resumption it begins anew.
+    A rise is one by more than `min_rise` over the best so far. To stop a resumed run where the uninterrupted one would
+    have been, save `state_dict` along with the trainer's.
     """
 
     def __init__(self, patience: int, *, min_rise: float = 0.0) -> None:
@@ -36,3 +37,9 @@ class StopOnPlateau:
             self._since += 1
         if self._since >= self._patience:
             trainer.request_stop()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best, "since": self._since}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._best, self._since = state["best"], state["since"]

@@ -45,13 +45,15 @@ def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda:
         sequences = Sequences(sequences.starts[:n_steps], sequences.state)
     log_probs, _ = network.distribution.log_probs_and_entropies(parameters[:n_samples], actions)
 
-    value_rows = all_values.view(n_steps + 1, num_envs).cpu().numpy()
+    value_rows = _in_units_of_rewards(all_values, policy).view(n_steps + 1, num_envs).cpu().numpy()
     values, next_values = value_rows[:-1], value_rows[1:].copy()
     if buffer.final_observations:
         steps, envs, finals = zip(*buffer.final_observations, strict=True)
         rows = torch.from_numpy(np.stack(finals)).to(device)
         remembered = None if states is None else states[list(steps), list(envs)]
-        next_values[list(steps), list(envs)] = _values_of(network, rows, remembered).cpu().numpy()
+        next_values[list(steps), list(envs)] = (
+            _in_units_of_rewards(_values_of(network, rows, remembered), policy).cpu().numpy()
+        )
     advantages, returns = compute_gae(
         buffer.rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
@@ -59,6 +61,22 @@ def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda:
     inputs = LossInputs(log_probs, *on_device)
     batch = Minibatch(observations[:n_samples], actions, inputs, sequences)
     return Estimates(batch, explained_variance(values, returns))
+
+
+def with_normalized_values(batch: Minibatch, policy: Policy) -> Minibatch:
+    """Let the policy's value normalizer learn the returns; they and the old values then come in its new units."""
+    normalizer = policy.value_normalizer
+    assert normalizer is not None
+    policy.learn_value_units(batch.inputs.returns.cpu().numpy())
+    returns, old_values = (
+        (row - normalizer.mean) / normalizer.deviation for row in (batch.inputs.returns, batch.inputs.old_values)
+    )
+    return batch._replace(inputs=batch.inputs._replace(returns=returns, old_values=old_values))
+
+
+def _in_units_of_rewards(predictions: Tensor, policy: Policy) -> Tensor:
+    normalizer = policy.value_normalizer
+    return predictions if normalizer is None else predictions * normalizer.deviation + normalizer.mean
 
 
 def _sequences(done: Array, memory: Array, device: torch.device) -> Sequences:

@@ -17,8 +17,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.alarms import check_rollout
-from ml_pipeline.models.rl.algorithms.estimates import Estimates, estimate
+from ml_pipeline.models.rl.algorithms.alarms import check_policy, check_rollout
+from ml_pipeline.models.rl.algorithms.estimates import Estimates, estimate, with_normalized_values
 from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
 from ml_pipeline.models.rl.algorithms.threads import learning_threads
@@ -203,12 +203,10 @@ class PPOTrainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken: bit for bit where it holds the environments, else with new episodes.
 
-        Raises UserError where the policy or the number of environments differs.
+        Raises UserError, and changes nothing, where the policy or what a rollout consists of differs.
         """
         environments = state["environments"]
-        n_saved = len(state["collector"]["episodes"]["returns"])
-        if n_saved != self._envs.num_envs:
-            raise UserError(f"The checkpoint was made with {n_saved} environments, but here are {self._envs.num_envs}.")
+        self._collector.check_state_dict(state["collector"])
         self.policy.load_state_dict(state["policy"])
         self._update.load_state_dict(state["update"])
         self.iteration = state["iteration"]
@@ -261,7 +259,11 @@ class PPOTrainer:
         check_rollout(buffer)
         with learning_threads(n_weights, config.minibatch_size):
             estimates = estimate(buffer, self.policy, gamma=config.gamma, gae_lambda=config.gae_lambda)
-            return estimates, self._update(estimates.batch, progress=self.iteration / self.total_iterations)
+            check_policy(estimates.batch.inputs, self._envs.num_envs)
+            batch = estimates.batch
+            if self.policy.value_normalizer is not None:
+                batch = with_normalized_values(batch, self.policy)
+            return estimates, self._update(batch, progress=self.iteration / self.total_iterations)
 
     def _report(self, statistics: IterationStatistics, further: Mapping[str, float]) -> None:
         episodes = self._collector.episodes.take_finished()

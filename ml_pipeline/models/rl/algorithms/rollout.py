@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.alarms import check_observations
 from ml_pipeline.models.rl.core.episodes import EpisodeTracker
@@ -63,11 +64,27 @@ class RolloutCollector:
             "reset_done": self._reset_done,
         }
 
+    def check_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise UserError where `state` is of a rollout of another kind."""
+        ours = self.state_dict()
+        n_saved, n_here = (len(each["episodes"]["returns"]) for each in (state, ours))
+        if n_saved != n_here:
+            raise UserError(f"The checkpoint was made with {n_saved} environments, but here are {n_here}.")
+        noise = state["buffer"]["noise"]
+        if noise is not None and len(noise) != self.buffer.n_steps:
+            raise UserError(
+                f"The checkpoint was made in a rollout of {len(noise)} steps, but here n_steps is "
+                f"{self.buffer.n_steps}."
+            )
+        saved, here = ("off" if each["reward_scaler"] is None else "on" for each in (state, ours))
+        if saved != here:
+            raise UserError(f"The checkpoint was made with normalize_rewards {saved}, but here it is {here}.")
+
     def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
         """Go on where `state` was taken; environments that could not be restored begin new episodes instead."""
         self.episodes.load_state_dict(state["episodes"], running=environments_restored)
         self.global_step = state["global_step"]
-        if self._reward_scaler is not None and state["reward_scaler"] is not None:
+        if self._reward_scaler is not None:
             self._reward_scaler.load_state_dict(state["reward_scaler"])
         restore_generator(self._noise_generator, state["noise_generator"])
         self._elapsed_before_s = state["elapsed_s"]

@@ -10,7 +10,8 @@ import torch
 from ml_pipeline.config.errors import UserError
 
 FORMAT = "ml-pipeline checkpoint"
-VERSION = 1
+VERSION = 2
+"""Raised whenever an older program's checkpoints no longer mean the same here."""
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -49,7 +50,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise UserError(f"{path} is not a checkpoint of this program.")
     if state["version"] != VERSION:
-        raise UserError(f"{path} has checkpoint version {state['version']}, but this program reads {VERSION}.")
+        raise UserError(
+            f"{path} has checkpoint version {state['version']}, but this program reads {VERSION}; use the release that "
+            "wrote it, or train anew."
+        )
     return state
 
 

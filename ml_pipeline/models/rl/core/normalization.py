@@ -1,9 +1,10 @@
-"""Running normalization of observations and rewards.
+"""Running normalization of observations, rewards and values.
 
 Statistics are float64 and move only in `update`: an update of the policy and an evaluation see them frozen because
 they never call it. Both save into a checkpoint with `state_dict`.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -120,3 +121,34 @@ class RewardScaler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._moments.load_state_dict(state["moments"])
         self._returns = np.asarray(state["returns"], dtype=np.float64)
+
+
+class ValueNormalizer:
+    """Mean and deviation of all returns so far; a critic that predicts in these units meets targets of size 1.
+
+    Source: van Hasselt et al. 2016, Learning values across many orders of magnitude, arXiv:1602.07714 (Pop-Art), with
+    plain moments in place of decaying ones.
+    """
+
+    def __init__(self) -> None:
+        self._moments = RunningMoments(1)
+
+    @property
+    def mean(self) -> float:
+        return float(self._moments.mean[0])
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self._moments.variance[0] + 1e-8)
+
+    def update(self, returns: Array) -> tuple[float, float]:
+        """Learn from float (B,). Returns a and b by which a prediction p in the old units is a * p + b in the new."""
+        mean, deviation = self.mean, self.deviation
+        self._moments.update(returns[:, None])
+        return deviation / self.deviation, (mean - self.mean) / self.deviation
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._moments.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._moments.load_state_dict(state)

@@ -31,6 +31,13 @@ class ActorCritic(nn.Module):
         self.actor = build_mlp((*inner, outputs), activation=activation, output_gain=0.01, generator=generator)
         self.critic = build_mlp((*inner, 1), activation=activation, output_gain=1.0, generator=generator)
 
+    @property
+    def critic_output(self) -> nn.Linear:
+        """The critic's last layer."""
+        layer = self.critic[-1]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
     def parameter_order(self) -> list[Tensor]:
         """All parameters, in the order that `PairedMlp` needs them in memory."""
         return [*paired_order(self.actor, self.critic), *self.distribution.parameters()]

@@ -64,6 +64,13 @@ class GeneralActorCritic(nn.Module):
         self.critic_head = build_mlp((width, 1), activation=body.activation, output_gain=1.0, generator=generator)
         self.state_size = sum(tower.state_size for tower in self._towers)
 
+    @property
+    def critic_output(self) -> nn.Linear:
+        """The critic's last layer."""
+        layer = self.critic_head[-1]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
     def parameter_order(self) -> list[Tensor]:
         """All parameters, in any order."""
         return list(self.parameters())

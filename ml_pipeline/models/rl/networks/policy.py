@@ -11,10 +11,10 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.action_mask import check_masks
-from ml_pipeline.models.rl.core.normalization import ObservationNormalizer
+from ml_pipeline.models.rl.core.normalization import ObservationNormalizer, ValueNormalizer
 from ml_pipeline.models.rl.core.observation_layout import observation_layout
 from ml_pipeline.models.rl.core.seeding import random_generator
-from ml_pipeline.models.rl.core.spaces import action_fitter, observation_encoder
+from ml_pipeline.models.rl.core.spaces import UnsupportedSpace, action_fitter, leaves_of, observation_encoder
 from ml_pipeline.models.rl.networks.acting import ActingMemory, TorchActor
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
@@ -38,6 +38,7 @@ class Policy:
         hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         normalize_obs: bool = True,
+        normalize_values: bool = False,
         squash_actions: bool = False,
         share_layers: bool = False,
         memory: MemoryKind | None = None,
@@ -46,6 +47,10 @@ class Policy:
         device: str = "cpu",
     ) -> None:
         """For the spaces of a single environment. Raises UnsupportedSpace where no network fits them."""
+        if squash_actions and not any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space)):
+            raise UnsupportedSpace(
+                f"squash_actions is about numbers, but the action space {action_space} has none; switch it off."
+            )
         self.observation_space = observation_space
         self.action_space = action_space
         self.encode, self.observation_size = observation_encoder(observation_space)
@@ -53,6 +58,7 @@ class Policy:
         self.layout = layout = observation_layout(observation_space)
         columns = None if layout.is_plain else layout.numbers
         self.normalizer = ObservationNormalizer(self.observation_size, columns=columns) if normalize_obs else None
+        self.value_normalizer = ValueNormalizer() if normalize_values else None
         self.device = torch.device(device)
         self._body = body = Body(hidden_sizes, activation, share_layers, memory, memory_size)
         self._squash_actions = squash_actions
@@ -93,6 +99,7 @@ class Policy:
             hidden_sizes=config.hidden_sizes,
             activation=config.activation,
             normalize_obs=config.normalize_obs,
+            normalize_values=config.normalize_values,
             squash_actions=config.squash_actions,
             share_layers=config.share_layers,
             memory=None if config.memory == "none" else config.memory,
@@ -128,6 +135,18 @@ class Policy:
         """Encoded observations, float32 (N, D), as the network wants them, float32 (N, D)."""
         return encoded if self.normalizer is None else self.normalizer(encoded)
 
+    def learn_value_units(self, returns: Array) -> None:
+        """Learn the mean and deviation of returns, float (B,); values in their units stay what they were.
+
+        For policies with a `value_normalizer`.
+        """
+        assert self.value_normalizer is not None
+        scale, shift = self.value_normalizer.update(returns)
+        output = self.network.critic_output
+        with torch.no_grad():
+            output.weight.mul_(scale)
+            output.bias.mul_(scale).add_(shift)
+
     def choose(self, normalized: Array, noise: Array, memory: ActingMemory | None = None) -> Array:
         """Sampled actions (N, ...) of the distribution, for float32 (N, D) and this noise.
 
@@ -151,6 +170,7 @@ class Policy:
             "fits": self._fits(),
             "network": {name: weight.clone() for name, weight in self.network.state_dict().items()},
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
+            "value_normalizer": None if self.value_normalizer is None else self.value_normalizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -162,6 +182,8 @@ class Policy:
         self.network.load_state_dict(state["network"])
         if self.normalizer is not None:
             self.normalizer.load_state_dict(state["normalizer"])
+        if self.value_normalizer is not None:
+            self.value_normalizer.load_state_dict(state["value_normalizer"])
         self.refresh()
 
     def _fits(self) -> dict[str, str]:
@@ -172,6 +194,7 @@ class Policy:
             "hidden sizes": str(list(body.hidden_sizes)),
             "activation": body.activation,
             "observation normalization": _on_or_off(self.normalizer is not None),
+            "value normalization": _on_or_off(self.value_normalizer is not None),
             "squashing of actions": _on_or_off(self._squash_actions),
             "sharing of layers": _on_or_off(body.share_layers),
             "memory": "none" if body.memory is None else f"{body.memory} of {body.memory_size}",

@@ -91,3 +91,15 @@ def test_an_update_that_blows_up_is_named_and_undone():
         trainer.train_episode_vectorized()
     after = trainer.policy.state_dict()["network"]
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("head", "what"), [("actor", "log-probability"), ("critic", "value")])
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_policy_that_gives_nan_is_named(head, what):
+    trainer = trainer_for(lambda: Breaking(after=99), lambda: Breaking(after=99))
+    with torch.no_grad():
+        getattr(trainer.policy.network, head)[-1].bias.fill_(torch.nan)
+    with pytest.raises(
+        TrainingFailed, match=f"The policy's {what} in step 1 of the rollout, for environment 0, is nan"
+    ):
+        trainer.train_episode_vectorized()

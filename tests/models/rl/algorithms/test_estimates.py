@@ -3,10 +3,11 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.algorithms.estimates import estimate, explained_variance
+from ml_pipeline.models.rl.algorithms.estimates import estimate, explained_variance, with_normalized_values
 from ml_pipeline.models.rl.core.gae import compute_gae
 from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
 from ml_pipeline.models.rl.networks.policy import Policy
@@ -14,9 +15,9 @@ from ml_pipeline.models.rl.networks.policy import Policy
 N_STEPS, NUM_ENVS = 5, 3
 
 
-def test_truncation_bootstraps_from_final_obs():
+def filled_buffer():
+    """A rollout with a termination and a truncation, and the observation that the latter ended on."""
     rng = np.random.default_rng(0)
-    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), hidden_sizes=(4,), normalize_obs=False)
     buffer = RolloutBuffer(N_STEPS, NUM_ENVS, 2)
     buffer.observations[N_STEPS] = rng.normal(size=(NUM_ENVS, 2))
     buffer.start(rng.random((N_STEPS, NUM_ENVS), dtype=np.float32))
@@ -28,6 +29,12 @@ def test_truncation_bootstraps_from_final_obs():
         buffer.store(rng.integers(2, size=NUM_ENVS), rng.normal(size=NUM_ENVS), terminated, truncated, next_obs)
         if t == 2:
             buffer.final_observations.append((2, 1, final))
+    return buffer, final
+
+
+def test_truncation_bootstraps_from_final_obs():
+    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), hidden_sizes=(4,), normalize_obs=False)
+    buffer, final = filled_buffer()
     batch, explained = estimate(buffer, policy, gamma=0.9, gae_lambda=0.8)
 
     def value(observation):
@@ -45,6 +52,36 @@ def test_truncation_bootstraps_from_final_obs():
     np.testing.assert_allclose(batch.inputs.returns.view(N_STEPS, NUM_ENVS), returns, atol=1e-6)
     np.testing.assert_allclose(batch.inputs.old_values.view(N_STEPS, NUM_ENVS), values[:-1], atol=1e-6)
     assert math.isclose(explained, explained_variance(values[:-1], returns), abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("share_layers", [False, True])
+def test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units(share_layers):
+    plain, normalized = (
+        Policy(
+            spaces.Box(-1, 1, (2,)),
+            spaces.Discrete(2),
+            hidden_sizes=(4,),
+            normalize_obs=False,
+            normalize_values=normalize_values,
+            share_layers=share_layers,
+        )
+        for normalize_values in (False, True)
+    )
+    normalized.learn_value_units(
+        np.array([20.0, 60.0], np.float32)
+    )  # its weights are now those of units of 20 around 40
+    (buffer, _), rates = filled_buffer(), {"gamma": 0.9, "gae_lambda": 0.8}
+    expected = estimate(buffer, plain, **rates)
+    found = estimate(buffer, normalized, **rates)
+    for theirs, ours in zip(expected.batch.inputs, found.batch.inputs, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    learnt = with_normalized_values(found.batch, normalized).inputs
+    assert torch.equal(learnt.advantages, found.batch.inputs.advantages)
+    mean, deviation = normalized.value_normalizer.mean, normalized.value_normalizer.deviation
+    np.testing.assert_allclose(learnt.returns * deviation + mean, expected.batch.inputs.returns, atol=1e-5)
+    with torch.no_grad():  # the old values are what the network predicts in its new units
+        _, values = normalized.network(found.batch.observations)
+    np.testing.assert_allclose(values, learnt.old_values, atol=1e-5)
 
 
 def test_explained_variance():

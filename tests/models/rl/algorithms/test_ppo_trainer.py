@@ -152,6 +152,25 @@ def test_a_state_of_another_number_of_environments_is_refused():
         trainer_for(SerialEnv(factories())).load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"n_steps": 17}, "made in a rollout of 16 steps, but here n_steps is 17"),
+        ({"normalize_rewards": False}, "made with normalize_rewards on, but here it is off"),
+    ],
+)
+def test_a_state_of_other_rollouts_is_refused_and_nothing_changed(changed, sentence):
+    envs = SerialEnv(factories())
+    stop = StopAfter(envs, 40)
+    saved = stop.trainer = trainer_for(envs, seed=5)
+    saved.train()
+    trainer = trainer_for(SerialEnv(factories()), config=replace(CONFIG, **changed))
+    before = weights_of(trainer)
+    with pytest.raises(UserError, match=sentence):
+        trainer.load_state_dict(saved.state_dict())
+    assert torch.equal(weights_of(trainer), before)
+
+
 def test_one_environment_trains_by_train_episode_and_as_a_plain_gymnasium_environment():
     config = PPOConfig(n_steps=16, minibatch_size=16, hidden_sizes=(8,))
     env = factories()[0]()

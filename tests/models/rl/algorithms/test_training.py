@@ -87,3 +87,25 @@ def test_a_rise_begins_the_patience_anew():
         hook(trainer, Statistics(value))
         log.append(trainer.stopped)
     assert log == [False, False, False, False, False, True]
+
+
+def test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does():
+    def run(n_before):
+        """A run that stops on a plateau, saved and resumed after so many iterations: how many it has in the end."""
+        trainer, hook = plateau_trainer(), StopOnPlateau(patience=4)
+        for _ in range(n_before):
+            hook(trainer, trainer.train_episode_vectorized())
+        state, count = trainer.state_dict(), hook.state_dict()
+        trainer, hook = plateau_trainer(), StopOnPlateau(patience=4)
+        trainer.load_state_dict(state)
+        hook.load_state_dict(count)
+        assert not trainer.train(after_iteration=hook)
+        return trainer.iteration
+
+    assert [run(n) for n in range(4)] == [5] * 4
+
+
+def plateau_trainer():
+    envs = SerialEnv([Constant] * 2)
+    policy = Policy.of_config(CONFIG, envs.single_observation_space, envs.single_action_space)
+    return PPOTrainer(envs, policy, CONFIG, total_iterations=20)

@@ -2,7 +2,12 @@
 
 import numpy as np
 
-from ml_pipeline.models.rl.core.normalization import ObservationNormalizer, RewardScaler, RunningMoments
+from ml_pipeline.models.rl.core.normalization import (
+    ObservationNormalizer,
+    RewardScaler,
+    RunningMoments,
+    ValueNormalizer,
+)
 
 
 def test_moments_of_batches_are_those_of_the_whole_stream():
@@ -52,3 +57,18 @@ def test_a_restored_scaler_goes_on_with_the_same_bits():
     restored.load_state_dict(scaler.state_dict())
     for t in range(10, 20):
         np.testing.assert_array_equal(scaler(rewards[t], done[t]), restored(rewards[t], done[t]))
+
+
+def test_values_change_their_units_and_stay_what_they_were():
+    normalizer = ValueNormalizer()
+    # Of 2 and 6: mean 4, deviation 2. What was p in units of 1 around 0 is (p - 4) / 2.
+    np.testing.assert_allclose(normalizer.update(np.array([2.0, 6.0], np.float32)), (0.5, -2.0), rtol=1e-7)
+    assert (normalizer.mean, round(normalizer.deviation, 7)) == (4.0, 2.0)
+    # Of 2, 6, 10 and 14: mean 8, variance (36 + 4 + 4 + 36) / 4 = 20.
+    scale, shift = normalizer.update(np.array([10.0, 14.0], np.float32))
+    np.testing.assert_allclose((scale, shift), (2 / np.sqrt(20), -4 / np.sqrt(20)), rtol=1e-7)
+    p = 1.5  # was the value 1.5 * 2 + 4 = 7
+    np.testing.assert_allclose((scale * p + shift) * normalizer.deviation + normalizer.mean, 7.0, rtol=1e-7)
+    restored = ValueNormalizer()
+    restored.load_state_dict(normalizer.state_dict())
+    assert (restored.mean, restored.deviation) == (normalizer.mean, normalizer.deviation)

@@ -13,7 +13,7 @@ ACTIONS = spaces.Discrete(3, start=4)
 
 
 def make(observation_space=OBSERVATIONS, action_space=ACTIONS, **kwargs):
-    return Policy(observation_space, action_space, hidden_sizes=(8,), **kwargs)
+    return Policy(observation_space, action_space, **{"hidden_sizes": (8,), **kwargs})
 
 
 def test_acting_gives_actions_of_the_space():
@@ -55,6 +55,11 @@ def test_a_saved_policy_acts_the_same():
         ({"observation_space": spaces.Box(-1, 1, (4,))}, r"observation space Box\(3,\), but here it is Box\(4,\)"),
         ({"action_space": spaces.Discrete(2)}, r"action space Discrete\(3, start=4\), but here it is Discrete\(2\)"),
         ({"normalize_obs": False}, "observation normalization on, but here it is off"),
+        ({"normalize_values": True}, "value normalization off, but here it is on"),
+        ({"hidden_sizes": (9,)}, r"hidden sizes \[8\], but here it is \[9\]"),
+        ({"activation": "relu"}, "activation tanh, but here it is relu"),
+        ({"share_layers": True}, "sharing of layers off, but here it is on"),
+        ({"memory": "gru"}, "memory none, but here it is gru of 64"),
     ],
 )
 def test_what_a_saved_policy_does_not_fit_is_named_and_nothing_changed(changed, sentence):
@@ -63,6 +68,20 @@ def test_what_a_saved_policy_does_not_fit_is_named_and_nothing_changed(changed, 
     with pytest.raises(UserError, match=sentence):
         policy.load_state_dict(make(seed=5).state_dict())
     assert all(torch.equal(a, b) for a, b in zip(before, policy.network.parameters(), strict=True))
+
+
+def test_actions_without_numbers_cannot_be_squashed():
+    with pytest.raises(
+        UserError, match=r"squash_actions is about numbers, but the action space Discrete\(3, start=4\)"
+    ):
+        make(squash_actions=True)
+
+
+def test_a_saved_policy_keeps_the_units_of_its_values():
+    policy, other = make(normalize_values=True), make(normalize_values=True, seed=2)
+    policy.learn_value_units(np.array([2.0, 6.0], np.float32))
+    other.load_state_dict(policy.state_dict())
+    assert (other.value_normalizer.mean, other.value_normalizer.deviation) == (4.0, policy.value_normalizer.deviation)
 
 
 def test_acting_changes_nothing_in_the_policy():
