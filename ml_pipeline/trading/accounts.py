@@ -22,7 +22,7 @@ FillTables = tuple[FloatArray, FloatArray, FloatArray]
 
 
 class PlainAccount:
-    """Floats and lists: fastest for an asset or two, and everywhere at hand."""
+    """Floats and lists, everywhere at hand; a single asset takes the kernel's way without loops."""
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self._terms = terms
@@ -43,8 +43,8 @@ class PlainAccount:
         """What each holding is of the equity, within -clip..clip; 0 where the account owes money."""
         clip = self._clip
         equity = self.equity if self.equity > 0.0 else math.inf
-        held = zip(self.holdings, self.closes, strict=True)
-        return [min(max(quantity * close / equity, -clip), clip) for quantity, close in held]
+        held = [quantity * close / equity for quantity, close in zip(self.holdings, self.closes, strict=True)]
+        return [-clip if weight < -clip else clip if weight > clip else weight for weight in held]
 
     def begin(self, bar: int, cash: float) -> None:
         n_assets = len(self._no_spreads)
@@ -57,18 +57,17 @@ class PlainAccount:
     def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
         """Trade on what was decided at `bar`, and value the account at the close of the next."""
         spreads = self._half_spreads
-        self.closes = self._market_closes[bar + 1].tolist()
+        self.closes = closes = self._market_closes[bar + 1].tolist()
+        prices = self._fill_prices[bar].tolist()
+        half_spreads = self._no_spreads if spreads is None else spreads[bar].tolist()
+        holdings, orders, filled = self.holdings, self.orders, self.filled
+        if len(closes) == 1:
+            self.cash, self.costs, self.equity, self.called, holdings[0], orders[0], filled[0] = PLAIN.step_one(
+                weights[0], may_trade[0], self.cash, holdings[0], prices[0], half_spreads[0], closes[0], self._terms
+            )
+            return
         self.cash, self.costs, self.equity, self.called = PLAIN.step(
-            weights,
-            may_trade,
-            self.cash,
-            self.holdings,
-            self._fill_prices[bar].tolist(),
-            self._no_spreads if spreads is None else spreads[bar].tolist(),
-            self.closes,
-            self._terms,
-            self.orders,
-            self.filled,
+            weights, may_trade, self.cash, holdings, prices, half_spreads, closes, self._terms, orders, filled
         )
 
 
@@ -117,8 +116,7 @@ class CompiledAccount:
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self.bind(tables)
-        self._terms = np.array(terms)
-        self._clip = clip
+        self._terms_and_clip = (*map(float, terms), clip)
         self._n_assets = tables[0].shape[1]
         self._step = compiled_step()
         self.begin(0, 1.0)
@@ -127,8 +125,9 @@ class CompiledAccount:
     def begin(self, bar: int, cash: float) -> None:
         self._account = np.zeros((6, self._n_assets))
         self._targets, self._trades, self._seen = self._account[3:]
-        self._money = np.array([cash, 0.0, 0.0])
+        self._money = np.array([cash, 0.0, *self._terms_and_clip])
         self.equity = cash
+        self.called = False
         self._bar = bar
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
@@ -137,7 +136,7 @@ class CompiledAccount:
         for i, weight in enumerate(weights):  # quicker than a slice, which makes an array of the list first
             targets[i] = weight
             trades[i] = may_trade[i]
-        self.equity = self._step(bar, self._account, self._money, *self._tables, self._terms, self._clip)
+        self.equity, self.called = self._step(bar, self._account, self._money, *self._tables)
         self._bar = bar + 1
 
     def weights(self) -> FloatArray:
@@ -151,10 +150,6 @@ class CompiledAccount:
     @property
     def costs(self) -> float:
         return float(self._money[1])
-
-    @property
-    def called(self) -> bool:
-        return bool(self._money[2])
 
     @property
     def closes(self) -> list[float]:

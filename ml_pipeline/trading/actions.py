@@ -86,12 +86,10 @@ class ActionReader:
         return [min(max(had + step - 1, 0), highest) for had, step in zip(self._choices, chosen, strict=True)]
 
     def _bounded(self, action: Any) -> list[float]:
-        weights = self._numbers(action)
-        for i, weight in enumerate(weights):
-            if not isfinite(weight):
-                raise UserError(f"Action {action} is not finite; expected numbers from {self._lowest:g} to 1.")
-            weights[i] = min(max(weight, self._lowest), 1.0)
-        return weights
+        weights, lowest = self._numbers(action), self._lowest
+        if not isfinite(sum(weights)) and not all(map(isfinite, weights)):
+            raise UserError(f"Action {action} is not finite; expected numbers from {lowest:g} to 1.")
+        return [lowest if weight < lowest else 1.0 if weight > 1.0 else weight for weight in weights]
 
     def _numbers(self, action: Any) -> list[Any]:
         numbers = action.tolist() if isinstance(action, np.ndarray) else list(action)

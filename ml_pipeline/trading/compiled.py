@@ -45,23 +45,20 @@ def _kernel() -> Kernel:
 
 
 @cache
-def compiled_step() -> Callable[..., float]:
+def compiled_step() -> Callable[..., tuple[float, bool]]:
     """The step below as machine code, made once a process.
 
-    step(bar, account, money, fill_prices, half_spreads, closes, terms, clip) -> equity, where account is float64
+    step(bar, account, money, fill_prices, half_spreads, closes) -> (equity, whether called), where account is float64
     (6, A), the rows being holdings, orders, filled, target weights, whether to trade (not 0), and what it writes last,
-    the weights in the equity within -clip..clip; money float64 (3,) cash, costs of the step, and 1 where the account is
-    called; fill_prices, half_spreads and closes float64 (T, A), row `bar` of the first two and row `bar + 1` of the
-    last; terms float64, in the order of `Terms`.
+    the weights in the equity within -clip..clip; money float64: cash, costs of the step, `Terms` in their order, clip;
+    fill_prices, half_spreads and closes float64 (T, A), row `bar` of the first two and row `bar + 1` of the last.
     Few arrays, because each takes 0.1 us to hand over.
     """
     kernel_step = _kernel().step
 
-    def step(  # type: ignore[no-untyped-def]  # noqa: PLR0917
-        bar, account, money, fill_prices, half_spreads, closes, terms, clip
-    ):
+    def step(bar, account, money, fill_prices, half_spreads, closes):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         holdings, row = account[0], closes[bar + 1]
-        money[0], money[1], equity, money[2] = kernel_step(
+        money[0], money[1], equity, called = kernel_step(
             account[3],
             account[4] != 0.0,
             money[0],
@@ -69,14 +66,15 @@ def compiled_step() -> Callable[..., float]:
             fill_prices[bar],
             half_spreads[bar],
             row,
-            Terms(*to_fixed_tuple(terms, _N_TERMS)),
+            Terms(*to_fixed_tuple(money[2:], _N_TERMS)),
             account[1],
             account[2],
         )
+        clip = money[2 + _N_TERMS]
         for a in range(len(row)):
             weight = holdings[a] * row[a] / equity if equity > 0.0 else 0.0
             account[5, a] = min(max(weight, -clip), clip)
-        return equity
+        return equity, called
 
     from numba.np.unsafe.ndarray import to_fixed_tuple
 
