@@ -4,8 +4,9 @@ N environments, A assets, T bars, W bars of window, D features of a bar.
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,14 +156,20 @@ class BatchedTradingEnv(VectorEnv):
     def get_states(self) -> list[bytes]:
         """What the next steps depend on, for `set_states`; pickled, so load only what you wrote yourself."""
         xp = self._xp
+        if not self._begun:
+            return [pickle.dumps(None)]
         arrays = [[xp.to_host(values) for values in part] for part in (self._now, self._reward_state)]
         return [pickle.dumps((*arrays, xp.generator_state()))]
 
     def set_states(self, states: Sequence[bytes]) -> None:
         """Go on where `get_states` was called, in an environment made alike."""
         xp = self._xp
+        state = pickle.loads(states[0])
+        self._begun = False
+        if state is None:
+            return
+        now, reward_state, generator_state = state
         self.reset(seed=0)
-        now, reward_state, generator_state = pickle.loads(states[0])
         self._now = _Episodes(*map(xp.array, now))
         self._reward_state = tuple(map(xp.array, reward_state))
         xp.restore_generator(generator_state)
@@ -205,19 +212,31 @@ class BatchedTradingEnv(VectorEnv):
             highest = len(self.rules.positions) - 1
             stepwise = self.rules.action_mode == "buy_hold_sell"
             if self._device is None and (wanted.min() < 0 or wanted.max() > (2 if stepwise else highest)):
-                raise UserError(f"Actions {actions} are not in {self.action_space}.")
+                n_choices = 3 if stepwise else highest + 1
+                raise self._refusal(wanted, lambda choice: 0 <= choice < n_choices, f"not in 0..{n_choices - 1}")
             if stepwise:
                 wanted = ops.least(ops.greatest(now.choices + wanted - 1, 0), highest)
             may_trade = fillable & (wanted != now.choices)
             weights = xp.array(wanted - self.rules.positions.index(0), xp.money) / len(wanted)
             return weights, may_trade, ops.where(may_trade, wanted, now.choices)
-        if not xp.finite(given):
-            raise UserError(f"Actions {actions} are not finite.")
         lowest = -1.0 if self.rules.allow_short or self.rules.action_mode == "trade" else 0.0
+        if not xp.finite(given):
+            raise self._refusal(given, isfinite, f"not finite; expected numbers from {lowest:g} to 1")
         weights = ops.least(ops.greatest(xp.array(given, xp.money), lowest), 1.0)
         if self.rules.action_threshold:
             fillable = fillable & (abs(weights) >= self.rules.action_threshold)
         return weights, fillable, now.choices
+
+    def _refusal(self, given: Any, allowed: Callable[[float], bool], problem: str) -> UserError:
+        """About the first of the numbers `given`, (A, N), that is not allowed."""
+        asset, env, number = next(
+            (asset, env, number)
+            for asset, numbers in enumerate(given.tolist())
+            for env, number in enumerate(numbers)
+            if not allowed(number)
+        )
+        whose = f" for {self._markets[0].symbols[asset]}" if len(self._markets) == 1 else ""
+        return UserError(f"The action of environment {env}{whose} is {number:g}, which is {problem}.")
 
     def _seen(self) -> tuple[Any, ...]:
         """What `observations` makes them of."""

@@ -20,6 +20,8 @@ from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
 
 # How the names of the data's own columns of features begin.
 COLUMN = "feature_"
+# Features of this size and beyond are no measurements, and their squares overflow when they are scaled.
+_LARGEST = 1e100
 _DAY_S = 86_400
 _MONDAY_S = 4 * _DAY_S  # 1970-01-05
 
@@ -184,16 +186,19 @@ def _column(feature: Feature, bars: Bars, symbol: str) -> FloatArray:
     n_bars = len(bars.close)
     if n_bars <= feature.warm_up:
         return np.full(n_bars, np.nan)
-    values = np.asarray(feature.compute(bars), dtype=np.float64)
+    with np.errstate(all="ignore"):  # what comes of it is looked at below
+        values = np.asarray(feature.compute(bars), dtype=np.float64)
     if values.shape != (n_bars,):
-        raise UserError(f"{feature.name} must give one value a bar, ({n_bars},), but gave {values.shape}.")
-    known = np.isfinite(values)
-    first = int(np.argmax(known)) if known.any() else n_bars
-    if not known[first:].all() or np.isinf(values[:first]).any():
-        row = first + int(np.argmin(known[first:])) if not known[first:].all() else int(np.argmax(np.isinf(values)))
         raise UserError(
-            f"{feature.name} of {symbol} is {values[row]:g} at {as_text(bars.times[row])}; after its warm-up, whose "
-            "values are NaN, a feature must be finite."
+            f"{feature.name} must give one value a bar, ({n_bars},), but gave {values.shape}; let it begin with NaN."
+        )
+    usable = np.abs(values) < _LARGEST
+    warming_up = np.isnan(values) & (np.cumsum(usable) == 0)
+    if (bad := np.flatnonzero(~usable & ~warming_up)).size:
+        row = int(bad[0])
+        raise UserError(
+            f"{feature.name} of {symbol} is {values[row]:g} at {as_text(bars.times[row])}, but once there is a value, "
+            f"a feature must be a number below {_LARGEST:g}; mend the bars it is made of, or leave it out."
         )
     return values
 

@@ -37,7 +37,8 @@ class FeatureScaler:
 
     def __call__(self, values: FloatArray) -> NDArray[np.float32]:
         """Scaled and clipped, float32 (T, D); 0, which is the mean, where a value is NaN."""
-        scaled = np.clip((values - self.mean) / self.deviation, -self.clip, self.clip)
+        with np.errstate(over="ignore"):  # too large is clipped as well
+            scaled = np.clip((values - self.mean) / self.deviation, -self.clip, self.clip)
         return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
 
     def state(self) -> dict[str, Any]:

@@ -135,11 +135,15 @@ def test_tensors_stay_tensors(tiny_market):
 @pytest.mark.parametrize(
     ("rules", "actions", "sentence"),
     [
-        (TradingRules(), [3, 0], "not in MultiDiscrete"),
-        (TradingRules(), [-1, 0], "not in MultiDiscrete"),
-        (TradingRules("buy_hold_sell"), [3, 0], "not in MultiDiscrete"),
+        (TradingRules(), [3, 0], "action of environment 0 for A is 3, which is not in 0..2"),
+        (TradingRules(), [0, -1], "action of environment 1 for A is -1, which is not in 0..2"),
+        (TradingRules("buy_hold_sell"), [3, 0], "not in 0..2"),
         (TradingRules("target_weights"), [[np.nan], [0.0]], "not finite"),
-        (TradingRules("trade"), [[np.inf], [0.0]], "not finite"),
+        (
+            TradingRules("trade"),
+            [[0.0], [np.inf]],
+            "environment 1 for A is inf, which is not finite; expected numbers from -1 to 1",
+        ),
         (TradingRules("trade"), [[1.0, 1.0], [0.0, 0.0]], "need the shape"),
     ],
 )
