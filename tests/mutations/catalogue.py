@@ -146,6 +146,44 @@ NORMALIZATION = (
         "pass",
         f"{TESTS}/networks/test_policy.py::test_a_saved_policy_acts_the_same",
     ),
+    Mutation(
+        "values change with their units",
+        f"{RL}/networks/policy.py",
+        "output.weight.mul_(scale)",
+        "pass",
+        f"{TESTS}/algorithms/test_estimates.py::"
+        "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
+    ),
+    Mutation(
+        "advantages from normalized values",
+        f"{RL}/algorithms/estimates.py",
+        "value_rows = _in_units_of_rewards(all_values, policy)",
+        "value_rows = all_values",
+        f"{TESTS}/algorithms/test_estimates.py::"
+        "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
+    ),
+    Mutation(
+        "final values are left normalized",
+        f"{RL}/algorithms/estimates.py",
+        "_in_units_of_rewards(_values_of(network, rows, remembered), policy).cpu()",
+        "_values_of(network, rows, remembered).cpu()",
+        f"{TESTS}/algorithms/test_estimates.py::"
+        "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
+    ),
+    Mutation(
+        "the units of values are not saved with the policy",
+        f"{RL}/networks/policy.py",
+        'self.value_normalizer.load_state_dict(state["value_normalizer"])',
+        "pass",
+        f"{TESTS}/networks/test_policy.py::test_a_saved_policy_keeps_the_units_of_its_values",
+    ),
+    Mutation(
+        "an exported policy forgets its normalization",
+        f"{RL}/networks/portable_policy.py",
+        "scaled = (encoded - self.shift) * self.scale",
+        "scaled = encoded",
+        "tests/test_export_policy.py::test_a_torch_file_is_proven_for_every_kind_of_policy[plain]",
+    ),
 )
 
 UPDATE = (
@@ -254,6 +292,56 @@ UPDATE = (
         "np.arange(n_samples)",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[box]",
     ),
+    Mutation(
+        "KL by mean(-log ratio)",
+        f"{RL}/algorithms/ppo_loss.py",
+        "return (log_ratios.exp() - 1.0 - log_ratios).mean()",
+        "return (-log_ratios).mean()",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_the_kl_is_that_of_the_third_estimator_and_never_negative",
+    ),
+    Mutation(
+        "the unclipped objective",
+        f"{RL}/algorithms/ppo_loss.py",
+        "objectives = torch.min(inputs.advantages * ratios, inputs.advantages * clipped)",
+        "objectives = inputs.advantages * ratios",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_the_loss_of_two_samples_worked_by_hand",
+    ),
+    Mutation(
+        "the gradient of the unclipped objective in closed form",
+        f"{RL}/algorithms/ppo_loss.py",
+        "(surrogates * (surrogates <= clipped))",
+        "(surrogates * 1.0)",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_closed_form_gradients_equal_autograd",
+    ),
+    Mutation(
+        "entropy is punished",
+        f"{RL}/algorithms/ppo_loss.py",
+        "- weights.ent_coef * entropies.mean()",
+        "+ weights.ent_coef * entropies.mean()",
+        f"{TESTS}/algorithms/test_ppo_loss.py::test_the_loss_of_two_samples_worked_by_hand",
+    ),
+    Mutation(
+        "a cosine that begins at zero",
+        f"{RL}/algorithms/schedules.py",
+        "(1.0 - math.cos(math.pi * left))",
+        "(1.0 + math.cos(math.pi * left))",
+        f"{TESTS}/algorithms/test_ppo_update.py::"
+        "test_a_quarter_into_training_schedules_are_where_their_formulas_say[cosine-clip_range]",
+    ),
+    Mutation(
+        "the optimizer's state is not saved",
+        f"{RL}/algorithms/ppo_update.py",
+        'self._optimizer.load_state_dict(state["optimizer"])',
+        "pass",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
+    ),
+    Mutation(
+        "the order of minibatches begins anew after a resumption",
+        f"{RL}/algorithms/ppo_update.py",
+        'restore_generator(self._generator, state["generator"])',
+        "pass",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
+    ),
 )
 
 NETWORKS = (
@@ -305,6 +393,13 @@ NETWORKS = (
         "self._shift = self.moments.mean.astype(np.float32)",
         "self._shift = self.moments.mean",
         f"{TESTS}/core/test_normalization.py::test_observations_come_out_standardized_clipped_and_in_float32",
+    ),
+    Mutation(
+        "numbers reach the environment unclipped",
+        f"{RL}/core/spaces.py",
+        "np.clip(actions.reshape(shape), low, high)",
+        "actions.reshape(shape)",
+        f"{TESTS}/algorithms/test_rollout.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
     ),
 )
 
@@ -399,6 +494,21 @@ ACTIONS = (
         "(cumulative <= noise",
         "(cumulative < noise",
         f"{TESTS}/networks/test_distributions.py::test_an_impossible_first_choice_is_not_taken",
+    ),
+    Mutation(
+        "masks of infos never become part of the observation",
+        "ml_pipeline/gym_task.py",
+        "return ActionMaskInObservation(env) if masks_in_info else env",
+        "return env",
+        "tests/test_gym_task.py::test_masks_of_infos_are_kept_to_in_training_and_evaluation",
+    ),
+    Mutation(
+        "a resumed run waits anew for its plateau",
+        f"{RL}/algorithms/early_stopping.py",
+        'self._best, self._since = state["best"], state["since"]',
+        "pass",
+        f"{TESTS}/algorithms/test_training.py::"
+        "test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does",
     ),
 )
 

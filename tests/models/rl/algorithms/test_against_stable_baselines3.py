@@ -9,6 +9,8 @@ Where the two differ on purpose:
 T steps, N environments, B = T * N. Their flat order is one environment after another, ours one step after another.
 """
 
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import gymnasium
@@ -18,7 +20,10 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms import ppo_update
+from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.algorithms.estimates import estimate
+from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossWeights, loss_terms, normalize_advantages
 from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate
@@ -29,6 +34,7 @@ from ml_pipeline.models.rl.networks.policy import Policy
 
 sb3 = pytest.importorskip("stable_baselines3", reason="pip install -e '.[sb3]'")
 from stable_baselines3.common.logger import configure  # noqa: E402
+from stable_baselines3.common.utils import LinearSchedule  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 
 N_STEPS, NUM_ENVS, SEED = 32, 3, 5
@@ -223,14 +229,24 @@ def test_losses_and_gradients_are_theirs(kind, clip_range_vf, dtype, tolerance):
     their_terms = torch.tensor([logged[f"train/{name}"] for name in their_names], dtype=dtype) * SIGNS
 
     network = p.policy.network
-    flatten_parameters(network.parameter_order())
     weights = LossWeights(p.config.clip_range, clip_range_vf, p.config.ent_coef, p.config.vf_coef)
+    flatten_parameters(network.parameter_order())
+    actual = compiled_gradient(p, minibatch, weights) if dtype == torch.float32 else expected
+    assert (actual - expected).norm() <= tolerance * expected.norm()
     for gradients in (ClosedFormGradients(network), AutogradGradients(network)):
         terms = torch.stack(loss_terms(gradients(minibatch, weights), weights.clip_range))
         torch.testing.assert_close(terms, their_terms, rtol=tolerance, atol=0)
         assert terms[-1] > 0.1  # some ratios are clipped
         actual = torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
         assert (actual - expected).norm() <= tolerance * expected.norm()
+
+
+def compiled_gradient(p, minibatch, weights):
+    network = p.policy.network
+    flat = flatten_parameters(network.parameter_order())
+    steps = CompiledSteps(network, FlatAdam(flat, flat.grad, epsilon=1e-5), p.config, np.random.default_rng(0))
+    flat.grad.copy_(steps.gradient(minibatch, weights))
+    return torch.cat([parameter.grad.flatten() for parameter in network.parameters()])
 
 
 SIGNS = torch.tensor([1, 1, -1, 1, 1])  # what they log as the entropy's loss is minus the entropy
@@ -249,9 +265,41 @@ def as_minibatch(p, dtype):
 @kinds
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("minibatch_size", [20, 24])
-def test_weights_after_an_update_are_theirs(kind, minibatch_size, monkeypatch):
+@pytest.mark.parametrize("steps", ["torch", "compiled"])
+def test_weights_after_an_update_are_theirs(kind, minibatch_size, steps, monkeypatch):
     # 3 epochs of minibatches of 20, 20, 20, 20 and 16, or of four of 24, at a learning rate ten times the usual one
     p = pair(kind, n_epochs=3, minibatch_size=minibatch_size)
+    statistics = both_updated(p, monkeypatch, progress=0.0)
+    if minibatch_size == 20:
+        return  # they log the mean over minibatches, we over samples: the same only where all are of one size
+    logged = p.theirs.logger.name_to_value
+    assert statistics.policy_loss == pytest.approx(logged["train/policy_gradient_loss"], abs=1e-5)
+    assert statistics.value_loss == pytest.approx(logged["train/value_loss"], rel=1e-4)
+    assert statistics.entropy == pytest.approx(-logged["train/entropy_loss"], rel=1e-5)
+
+
+THEIR_SCHEDULES = {
+    "linear": lambda start: LinearSchedule(start, end=0.0, end_fraction=1.0),
+    "cosine": lambda start: lambda left: start * (1 - math.cos(math.pi * left)) / 2,  # which they have not
+}
+
+
+@kinds
+@pytest.mark.parametrize("schedule", THEIR_SCHEDULES)
+def test_weights_after_an_update_late_in_training_are_theirs(kind, schedule, monkeypatch):
+    p = pair(kind, n_epochs=3, minibatch_size=24)
+    p = p._replace(config=replace(p.config, learning_rate_schedule=schedule, clip_range_schedule=schedule))
+    p.theirs.lr_schedule, p.theirs.clip_range = (THEIR_SCHEDULES[schedule](start) for start in (3e-3, 0.2))
+    p.theirs._current_progress_remaining = 0.4
+    statistics = both_updated(p, monkeypatch, progress=0.6)
+    left = 0.4 if schedule == "linear" else (1 - math.cos(0.4 * math.pi)) / 2
+    logged = p.theirs.logger.name_to_value
+    assert logged["train/learning_rate"] == pytest.approx(3e-3 * left) == pytest.approx(statistics.learning_rate)
+    assert logged["train/clip_range"] == pytest.approx(0.2 * left) == pytest.approx(statistics.clip_range)
+
+
+def both_updated(p, monkeypatch, *, progress):
+    """Let both learn from their rollout in the same order, and compare weights; what ours says of it."""
     before = flat_weights(p.theirs.policy)
     same_orders = np.random.default_rng(7)
 
@@ -261,17 +309,12 @@ def test_weights_after_an_update_are_theirs(kind, minibatch_size, monkeypatch):
 
     monkeypatch.setattr(np.random, "permutation", their_order)
     p.theirs.train()
-    statistics = PPOUpdate(p.policy, p.config, np.random.default_rng(7))(estimates_of(p).batch, progress=0.0)
+    statistics = PPOUpdate(p.policy, p.config, np.random.default_rng(7))(estimates_of(p).batch, progress=progress)
     after = flat_weights(p.theirs.policy)
     ours = torch.cat([weight.detach().flatten() for weight in p.policy.network.parameters()])
     assert (after - before).abs().max() > 1e-2
     torch.testing.assert_close(ours, after, rtol=0, atol=1e-5)
-    if minibatch_size == 20:
-        return  # they log the mean over minibatches, we over samples: the same only where all are of one size
-    logged = p.theirs.logger.name_to_value
-    assert statistics.policy_loss == pytest.approx(logged["train/policy_gradient_loss"], abs=1e-5)
-    assert statistics.value_loss == pytest.approx(logged["train/value_loss"], rel=1e-4)
-    assert statistics.entropy == pytest.approx(-logged["train/entropy_loss"], rel=1e-5)
+    return statistics
 
 
 def flat_weights(their_policy):

@@ -8,6 +8,7 @@ import torch
 from ml_pipeline.models.rl.algorithms.ppo_loss import (
     LossInputs,
     LossWeights,
+    approx_kl,
     loss_terms,
     normalize_advantages,
     ppo_loss,
@@ -34,6 +35,11 @@ def test_the_loss_of_two_samples_worked_by_hand():
     assert terms.entropy.item() == pytest.approx(0.6)
     assert terms.clip_fraction.item() == 1.0
     assert terms.approx_kl.item() == pytest.approx((0.5 - math.log(1.5) - 0.5 - math.log(0.5)) / 2)
+
+
+def test_the_kl_is_that_of_the_third_estimator_and_never_negative():
+    # ratios 1.5 and 1: (0.5 - ln 1.5 + 0) / 2 = 0.0473; the mean of -log ratio would be -0.2027
+    assert approx_kl(tensor(math.log(1.5), 0)).item() == pytest.approx((0.5 - math.log(1.5)) / 2)
 
 
 def test_with_value_clipping_the_worse_error_counts():

@@ -1,6 +1,7 @@
 """The update against a plain loop of autograd and torch's own Adam, and its schedules and stops."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -8,13 +9,23 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms import ppo_update
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossWeights, normalize_advantages, ppo_loss
 from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed
 from ml_pipeline.models.rl.networks.policy import Policy
 
+pytestmark = pytest.mark.usefixtures("kind")
 N_SAMPLES = 40
 CONFIG = PPOConfig(minibatch_size=16, n_epochs=2, ent_coef=0.01, learning_rate=1e-2)  # 16 + 16 + 8 an epoch
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def kind(request, monkeypatch):
+    """Both ways to take the steps."""
+    if request.param == "torch":
+        monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
+    return request.param
 
 
 def make_policy(action_space):
@@ -42,10 +53,12 @@ def weights_of(policy):
 
 
 @pytest.mark.parametrize("action_space", [spaces.Discrete(2), spaces.Box(-1, 1, (2,))], ids=["discrete", "box"])
-def test_equals_a_plain_loop_of_autograd_and_adam(action_space):
+def test_equals_a_plain_loop_of_autograd_and_adam(action_space, kind):
     policy, plain = make_policy(action_space), make_policy(action_space)
     batch = rollout_of(policy)
-    statistics = PPOUpdate(policy, CONFIG, np.random.default_rng(7))(batch, progress=0.0)
+    update = PPOUpdate(policy, CONFIG, np.random.default_rng(7))
+    statistics = update(batch, progress=0.0)
+    assert update.state_dict()["steps"] == kind
 
     optimizer = torch.optim.Adam(plain.network.parameters(), lr=1e-2, eps=1e-5)
     generator = np.random.default_rng(7)
@@ -153,6 +166,27 @@ def test_the_entropys_weight_follows_its_schedule():
     assert torch.equal(*map(weights_of, policies))
 
 
+BY_HAND = {"constant": 1.0, "linear": 0.75, "cosine": (1 + math.cos(0.25 * math.pi)) / 2}
+
+
+@pytest.mark.parametrize("setting", ["learning_rate", "clip_range", "ent_coef"])
+@pytest.mark.parametrize("schedule", BY_HAND)
+def test_a_quarter_into_training_schedules_are_where_their_formulas_say(setting, schedule):
+    policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
+    start = {"learning_rate": 0.01, "clip_range": 0.01, "ent_coef": 0.5}[setting]
+    scheduled, by_hand = (
+        dataclasses.replace(CONFIG, **{setting: start, f"{setting}_schedule": schedule}),
+        dataclasses.replace(CONFIG, **{setting: start * BY_HAND[schedule]}),
+    )
+    for policy, config in zip(policies, (scheduled, by_hand), strict=True):
+        PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=0.25)
+    torch.testing.assert_close(*map(weights_of, policies), rtol=0, atol=1e-6)
+    if schedule != "constant":  # and that value shows
+        other = make_policy(spaces.Discrete(2))
+        PPOUpdate(other, scheduled, np.random.default_rng(0))(rollout_of(other), progress=0.0)
+        assert (weights_of(other) - weights_of(policies[1])).abs().max() > 1e-4
+
+
 def test_advantages_may_be_normalized_over_the_whole_batch():
     policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
     batch = rollout_of(policies[0])
@@ -162,3 +196,32 @@ def test_advantages_may_be_normalized_over_the_whole_batch():
     as_they_are = dataclasses.replace(CONFIG, normalize_advantages=False)
     PPOUpdate(policies[1], as_they_are, np.random.default_rng(0))(by_hand, progress=0.0)
     assert torch.equal(*map(weights_of, policies))
+
+
+def test_steps_that_differ_from_autograd_are_told_and_replaced(kind):
+    policy, expected = make_policy(spaces.Discrete(2)), make_policy(spaces.Discrete(2))
+    update, good = (PPOUpdate(each, CONFIG, np.random.default_rng(0)) for each in (policy, expected))
+    wrong = update._steps if kind == "compiled" else update._steps._gradients._networks
+    wrong._is_tanh = False  # as if the network had rectifiers
+    with pytest.warns(UserWarning, match=f"The {kind} gradient of this network differs from autograd's"):
+        update(rollout_of(policy), progress=0.0)
+    good(rollout_of(expected), progress=0.0)
+    assert update.state_dict()["steps"] == "torch"
+    torch.testing.assert_close(weights_of(policy), weights_of(expected), rtol=1e-4, atol=1e-6)
+    update(rollout_of(policy), progress=0.0)  # and is not told again
+
+
+def test_the_comparison_with_autograd_leaves_everything_as_it_was(monkeypatch):
+    policy, unchecked = make_policy(spaces.Discrete(2)), make_policy(spaces.Discrete(2))
+    PPOUpdate(policy, CONFIG, np.random.default_rng(0))(rollout_of(policy), progress=0.0)
+    monkeypatch.setattr(ppo_update, "agrees_with_autograd", lambda *_: True)
+    PPOUpdate(unchecked, CONFIG, np.random.default_rng(0))(rollout_of(unchecked), progress=0.0)
+    assert torch.equal(weights_of(policy), weights_of(unchecked))
+
+
+def test_going_on_by_other_steps_is_told(kind):
+    state = PPOUpdate(make_policy(spaces.Discrete(2)), CONFIG, np.random.default_rng(0)).state_dict()
+    update = PPOUpdate(make_policy(spaces.Discrete(2)), CONFIG, np.random.default_rng(0))
+    update.load_state_dict(state)
+    with pytest.warns(UserWarning, match=f"written by other steps and goes on with {kind} ones"):
+        update.load_state_dict({**state, "steps": "other"})
