@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 
@@ -36,6 +36,12 @@ class GymTask:
 
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
         return [partial(_make, self._env_id, self._masks_in_info)] * n
+
+    def batched_train_env(self, n: int) -> NoReturn:
+        """Raises UserError: only trading has it."""
+        raise UserError(
+            f'vec_env "batched" is for trading, but the environment is {self._env_id}; take "parallel" or "serial".'
+        )
 
     def evaluation_env(self) -> gymnasium.Env:
         return _make(self._env_id, self._masks_in_info)

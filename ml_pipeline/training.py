@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
@@ -39,6 +40,9 @@ class Task(Protocol):
     def train_env_fns(self, n: int) -> Sequence[Callable[[], gymnasium.Env]]:
         """Factories of n environments to train in."""
 
+    def batched_train_env(self, n: int) -> VectorEnv:
+        """The same environments as one; asked for only where the settings say batched."""
+
     def score(self, act: Callable[[Any], Any]) -> float:
         """How good a policy is while training goes on, on data that it is not trained on; higher is better."""
 
@@ -66,8 +70,9 @@ def run_training(start: TrainStart, task: Task) -> int:
     for notice in task.notices:
         print(notice)
     with ExitStack() as stack:
-        envs = stack.enter_context(closing(_make_envs(config, task)))
-        print(banner(n_envs=envs.num_envs, n_workers=envs.num_workers, start_method=envs.start_method), flush=True)
+        envs = stack.enter_context(closing(make_envs(config, task)))
+        n_workers, method = (envs.num_workers, envs.start_method) if isinstance(envs, ParallelEnv) else (0, None)
+        print(banner(n_envs=envs.num_envs, n_workers=n_workers, start_method=method), flush=True)
         policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device=device)
         run = _Run(config, task, envs, policy, folder=folder, saved=saved)
         stack.callback(run.close)
@@ -104,7 +109,7 @@ class _Run:
         self,
         config: TrainConfig,
         task: Task,
-        envs: ParallelEnv,
+        envs: VectorEnv,
         policy: Policy,
         *,
         folder: Path,
@@ -209,11 +214,15 @@ class _Run:
             self._progress.say(f"The environments begin new episodes: {trainer_state['environments_missing']}")
 
 
-def _make_envs(config: TrainConfig, task: Task) -> ParallelEnv:
+def make_envs(config: TrainConfig, task: Task) -> VectorEnv:
+    """The environments to train in, as `RunConfig.vec_env` says."""
+    run = config.run
+    if run.vec_env == "batched":
+        return task.batched_train_env(run.n_envs)
     return ParallelEnv(
-        task.train_env_fns(config.run.n_envs),
-        num_workers=config.run.n_workers,
-        start_method=config.run.parallel_start_method,
+        task.train_env_fns(run.n_envs),
+        num_workers=0 if run.vec_env == "serial" else run.n_workers,
+        start_method=run.parallel_start_method,
         copy=False,  # the trainer copies what it keeps
     )
 

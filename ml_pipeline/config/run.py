@@ -10,6 +10,7 @@ from ml_pipeline.config.errors import UserError
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
+VecEnvKind = Literal["parallel", "serial", "batched"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,10 @@ class RunConfig:
 
     n_envs: int = 1
     """Environments that are stepped side by side."""
+
+    vec_env: VecEnvKind = "parallel"
+    """How environments are stepped: by worker processes (parallel), one after another in the trainer's process
+    (serial), or, in trading, all by a single call (batched: fastest for hundreds of them, with other random starts)."""
 
     n_workers: int | Literal["auto"] = "auto"
     """Worker processes that share the environments; auto measures, 0 steps them in the trainer's process."""
@@ -80,6 +85,11 @@ class RunConfig:
                     f"n_workers must be at most n_envs = {self.n_envs}, but got {self.n_workers}; "
                     f"lower it to {self.n_envs}, or leave it to auto."
                 )
+        check_choice("vec_env", self.vec_env, get_args(VecEnvKind))
+        if self.vec_env != "parallel" and self.n_workers not in {"auto", 0}:
+            raise UserError(
+                f'vec_env "{self.vec_env}" has no workers, but n_workers is {self.n_workers}; leave one of the two out.'
+            )
         if self.parallel_start_method is not None:
             check_choice("parallel_start_method", self.parallel_start_method, multiprocessing.get_all_start_methods())
         check_choice("device", self.device, get_args(Device))

@@ -1,0 +1,77 @@
+"""Which environments a run trains in, and that a batched run goes on where it was stopped."""
+
+from contextlib import closing
+
+import pytest
+import torch
+
+from ml_pipeline import train_ppo
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.gym_task import GymTask
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.task_choice import make_task
+from ml_pipeline.train_config import TrainConfig, parse_train_start
+from ml_pipeline.training import make_envs, make_policy
+
+BATCHED = ["--vec-env", "batched", "--n-envs", "64", "--n-steps", "16", "--minibatch-size", "512", "--n-epochs", "1"]
+SMALL = ["--hidden-sizes", "8", "--num-episodes", "5", "--window", "2", "--episode-length", "11"]
+CARTPOLE = GymTask("CartPole-v1", eval_episodes=1, seed=0)
+
+
+def test_a_batched_run_stopped_in_the_middle_of_a_rollout_ends_as_if_it_had_not_been(tmp_path):
+    config = parse_train_start([*BATCHED, *SMALL]).config
+    task = make_task(config)
+
+    def trainer():
+        envs = task.batched_train_env(config.run.n_envs)
+        policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device="cpu")
+        return PPOTrainer(envs, policy, config.ppo, total_iterations=5, seed=3), envs
+
+    whole, _ = trainer()
+    assert whole.train()
+    stopped, envs = trainer()
+    step = envs.step
+    n_steps = []
+
+    def step_and_stop(actions):
+        n_steps.append(1)
+        if len(n_steps) == 39:  # in the third rollout
+            stopped.request_stop()
+        return step(actions)
+
+    envs.step = step_and_stop
+    assert not stopped.train()
+    torch.save(stopped.state_dict(), tmp_path / "state.pt")
+    resumed, _ = trainer()
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert resumed.train()
+    assert resumed.global_step == whole.global_step
+    expected, got = (each.policy.network.state_dict() for each in (whole, resumed))
+    for name in expected:
+        assert torch.equal(got[name], expected[name]), name
+
+
+def test_a_batched_run_is_judged_on_one_account(tmp_path, capsys):
+    start = [*BATCHED, *SMALL, "--n-envs", "8", "--minibatch-size", "128", "--num-episodes", "1"]
+    assert train_ppo.main([*start, "--checkpoint-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "8 parallel environments for training\n   In the trainer's process · no workers" in out
+    assert "buy and hold" in out
+    assert (tmp_path / "ledger.csv").exists()
+
+
+def test_what_has_no_workers_takes_none_and_only_trading_is_batched():
+    with pytest.raises(UserError, match='vec_env "serial" has no workers, but n_workers is 2'):
+        RunConfig(n_envs=4, vec_env="serial", n_workers=2)
+    with pytest.raises(UserError, match='vec_env must be one of parallel, serial, batched, but got "batch"'):
+        RunConfig(vec_env="batch")
+    with pytest.raises(UserError, match='vec_env "batched" is for trading, but the environment is CartPole-v1'):
+        CARTPOLE.batched_train_env(4)
+
+
+def test_serial_environments_have_no_workers():
+    config = TrainConfig(run=RunConfig(n_envs=2, vec_env="serial"), ppo=PPOConfig(minibatch_size=64))
+    with closing(make_envs(config, CARTPOLE)) as envs:
+        assert envs.num_workers == 0
