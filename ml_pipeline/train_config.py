@@ -21,8 +21,8 @@ LATEST_CHECKPOINT = "latest.pt"
 
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
 _KEPT = frozenset({
-    "env_id", "n_envs", "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs", "normalize_rewards",
-    "normalize_values", "squash_actions", "share_layers", "memory", "memory_size",
+    "env_id", "n_envs", "vec_env", "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs",
+    "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory", "memory_size",
 })  # fmt: skip
 
 
