@@ -51,6 +51,9 @@ class TrainStart:
     checkpoint: Path | None
     """Where to go on from; None is a new run."""
 
+    check_env: bool = False
+    """Look the environment over instead of training."""
+
 
 @dataclass(frozen=True)
 class _StartConfig:
@@ -61,6 +64,9 @@ class _StartConfig:
 
     resume: str | None = None
     """Run folder or checkpoint to go on from; auto takes the newest run, or starts one where there is none."""
+
+    check_env: bool = False
+    """Look the environment over instead of training: what it returns, whether its seed settles everything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +81,7 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> Tra
     """
     description = "Train a PPO agent over parallel environments, evaluate it, and save it."
     flags = read_flags(argv, _CommandLine, prog=prog, description=description)
-    file, resume = flags.pop("config", None), flags.pop("resume", None)
+    file, resume, check_env = (flags.pop(name, None) for name in ("config", "resume", "check_env"))
     given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
     checkpoint = find_checkpoint(resume, given) if resume else None
     earlier = _settings_of_run(checkpoint.parent) if checkpoint else {}
@@ -86,7 +92,7 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> Tra
         )
     config = build(TrainConfig, _layered(earlier, given))
     _refuse_unheeded(config, given)
-    return TrainStart(config=config, checkpoint=checkpoint)
+    return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env))
 
 
 def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:

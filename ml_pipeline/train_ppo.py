@@ -3,10 +3,12 @@
 python -m ml_pipeline.train_ppo --n-envs 8
 python -m ml_pipeline.train_ppo --data prices.csv --n-envs 4 --num-episodes 200
 python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000
+python -m ml_pipeline.train_ppo --env-id mine:MyEnv-v0 --check-env
 """
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -14,6 +16,9 @@ if not __package__:  # run as a file: the repository takes this folder's place o
 from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.monitoring.console import print_anything
 from ml_pipeline.train_config import parse_train_start
+
+if TYPE_CHECKING:
+    from ml_pipeline.models.rl.core.env_block import EnvFactory
 
 PROG = "train_ppo.py"
 
@@ -31,6 +36,8 @@ def main(argv: list[str]) -> int:
         from ml_pipeline.task_choice import make_task
 
         task = make_task(start.config)
+        if start.check_env:
+            return _check_env(task.name, task.train_env_fns(1)[0])
 
         from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
         from ml_pipeline.models.rl.core.vec_errors import VectorEnvError
@@ -47,6 +54,16 @@ def main(argv: list[str]) -> int:
         except KeyboardInterrupt:
             print(f"{PROG}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)
             return 130
+
+
+def _check_env(name: str, env_fn: "EnvFactory") -> int:
+    """Say what is wrong with an environment, a sentence each; 1 where anything is."""
+    from ml_pipeline.models.rl.core.env_check import check_env
+
+    found = check_env(env_fn)
+    for sentence in found or ["nothing found: it keeps to its spaces, and its seed settles all that happens in it"]:
+        print(f"{name}: {sentence}")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

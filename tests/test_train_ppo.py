@@ -6,13 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 import yaml
 
 from ml_pipeline import train_ppo
+from ml_pipeline.models.rl.core.probe_envs import FaultyEnv
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = [sys.executable, "-m", "ml_pipeline.train_ppo"]
@@ -183,6 +186,19 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, sentence):
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith("train_ppo.py: ")
+
+
+def test_an_environment_is_looked_over_instead_of_trained_in(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train_ppo.main(["--env-id", "CartPole-v1", "--check-env"]) == 0
+    assert capsys.readouterr().out.startswith("CartPole-v1: nothing found")
+    gymnasium.register("Faulty-v0", partial(FaultyEnv, "nan"))
+    try:
+        assert train_ppo.main(["--env-id", "Faulty-v0", "--check-env", "--checkpoint-dir", "run"]) == 1
+    finally:
+        del gymnasium.registry["Faulty-v0"]
+    assert capsys.readouterr().out == "Faulty-v0: In step 1, reward must be a number, but it was NaN.\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(trained):

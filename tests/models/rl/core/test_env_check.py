@@ -1,0 +1,85 @@
+"""What is wrong with an environment is said in a sentence that names it."""
+
+import random
+import re
+import time
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ml_pipeline.models.rl.core.env_check import check_env
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
+
+
+class SpoiltEnv(CountingEnv):
+    """Counts, with one thing spoilt; observes a dict of a number of at most 1, and of a choice of 2."""
+
+    def __init__(self, spoil):
+        super().__init__(length=4)
+        self.observation_space = spaces.Dict(share=spaces.Box(0, 1, (1,)), side=spaces.Discrete(2))
+        self._spoil = spoil
+
+    def _observe(self):
+        observation = {"share": np.array([0.5], np.float32), "side": 1}
+        return self._spoil(self._t, observation) or observation
+
+
+def test_nothing_is_said_of_a_sound_environment():
+    assert check_env(lambda: CountingEnv(spread=3)) == []
+    assert check_env(lambda: SpoiltEnv(lambda t, observation: None)) == []
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "sentence"),
+    [
+        ({"share": np.array([1.5], np.float32), "side": 1}, "['share'] holds 1.5, but its space reaches from 0 to 1;"),
+        ({"share": np.array([np.nan], np.float32), "side": 1}, "['share'] holds nan, but its space reaches from 0"),
+        ({"share": np.array([0.5], np.float32), "side": 7}, "['side'] is array([7]), which is not in its space"),
+    ],
+)
+def test_observations_outside_of_their_space_are_named(spoilt, sentence):
+    (found,) = check_env(lambda: SpoiltEnv(lambda t, observation: spoilt if t == 3 else None))
+    assert found.startswith(f"The observation of step 3{sentence}")
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("raise", "It raises ValueError in step 1 with action .*: no such step: 1."),
+        ("raise_in_reset", "It raises KeyError in reset.*: 'no such reset'."),
+        ("nan", "In step 1, reward must be a number, but it was NaN."),
+        ("dtype", r"In step 1, observation must be float32 of shape \(3,\), but it was float64 of shape"),
+    ],
+)
+def test_failures_are_one_sentence(fault, sentence):
+    (found,) = check_env(lambda: FaultyEnv(fault))
+    assert re.match(sentence, found)
+
+
+def test_a_failing_construction_is_one_sentence():
+    assert check_env(SpoiltEnv) == [
+        "It raises TypeError in construction: SpoiltEnv.__init__() missing 1 required positional argument: 'spoil'."
+    ]
+
+
+def test_what_the_seed_does_not_settle_is_found():
+    class ClockEnv(CountingEnv):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, time.perf_counter(), *rest
+
+    (found,) = check_env(ClockEnv)
+    assert found.startswith("Two environments with seed 0 and the same actions differ in step 1; draw all that is ran")
+
+
+def test_global_random_is_named_and_not_told_twice():
+    class DrawingEnv(CountingEnv):
+        def step(self, action):
+            observation, reward, *rest = super().step(action)
+            return observation, reward + random.random(), *rest
+
+    before = random.getstate()
+    (found,) = check_env(DrawingEnv)
+    assert "draws from the global random in step 1; draw from self.np_random" in found
+    assert random.getstate() == before
