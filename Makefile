@@ -10,7 +10,7 @@ help:
 	@echo "make test    install into $(VENV), then lint, types and every test"
 	@echo "make mutations   put known mistakes into a copy, one by one, and see the tests fail (minutes)"
 	@echo "make determinism  train with every crew of workers, interrupted or not, and compare hashes (minutes)"
-	@echo "make soak    kill workers at random while stepping and training, and account for every step (2 minutes)"
+	@echo "make soak    reset, open, close and kill by the thousand, train meanwhile, and account for every step (minutes)"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + "; choose one with: make PYTHON=python3.12 ...")'

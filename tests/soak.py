@@ -1,6 +1,6 @@
-"""Kills workers at random while environments are stepped and a policy is trained, and accounts for every step.
+"""Resets, opens, closes and kills by the thousand, steps and trains meanwhile, and accounts for every step.
 
-    python -m tests.soak [--seconds 120]
+    python -m tests.soak [--seconds 60]
 
 Nothing may hang or get lost: each step that is reported was taken, or says that its worker was lost; the trainer counts
 all of them; and processes, descriptors and memory are what they were.
@@ -8,14 +8,16 @@ all of them; and processes, descriptors and memory are what they were.
 
 import argparse
 import contextlib
+import gc
 import multiprocessing
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -26,31 +28,68 @@ from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.networks.policy import Policy
 
+N_RESETS, N_CYCLES, N_KILLS = 10_000, 200, 1_000
 NUM_ENVS, NUM_WORKERS = 6, 3
 SIGNALS = [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]
-PAUSE_S = (0.1, 0.6)  # between two kills
-GROWTH_BYTES = 32 << 20
+PAUSE_S = (0.0, 0.02)  # from a replaced worker's first step to the next kill
+KILLED_STARTING = 0.1  # of the kills, how many hit a worker while it takes another's place
+GROWTH_BYTES = 16 << 20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long to go on (default: 120)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments, signals and victims")
     args = parser.parse_args()
     dice = random.Random(args.seed)
-    for soak in (step_and_account, train_and_count):
-        print(f"{soak.__name__}: {soak(args.seconds / 2, dice)}", flush=True)
+    for soak in (
+        partial(reset_often, N_RESETS),
+        partial(open_and_close, N_CYCLES),
+        partial(step_through_kills, N_KILLS, dice),
+        partial(train_through_kills, args.seconds, dice),
+    ):
+        begin = time.monotonic()
+        print(f"{soak.func.__name__}: {soak()}, {time.monotonic() - begin:.0f} s", flush=True)
     assert multiprocessing.active_children() == []
 
 
-def step_and_account(seconds: float, dice: random.Random) -> str:
+def reset_often(n_resets: int) -> str:
+    """Every other reset is of some environments only; each is the first of its seed."""
+    with _crew() as envs:
+        expected, _ = envs.reset(seed=0)
+        some = np.arange(NUM_ENVS) % 2 == 0
+        with _no_growth():
+            for number in range(n_resets):
+                mask = {"reset_mask": some} if number % 2 else None
+                observations, _ = envs.reset(seed=0, options=mask)
+                np.testing.assert_array_equal(observations, expected)
+        return f"{n_resets:,} resets of {NUM_ENVS} environments"
+
+
+def open_and_close(n_cycles: int, start_method: Literal["forkserver", "fork", "spawn"] = "forkserver") -> str:
+    """Every third is dropped instead of closed, and every other one closed in mid-step."""
+
+    def open_once(number: int) -> None:
+        envs = ParallelEnv([CountingEnv] * NUM_ENVS, num_workers=NUM_WORKERS, start_method=start_method)
+        envs.reset(seed=number)
+        envs.step(np.zeros(NUM_ENVS, np.int64))
+        if number % 3:
+            envs.close(terminate=number % 2 == 0)
+
+    open_once(0)  # starts the fork server, which stays
+    with _no_growth():
+        for number in range(n_cycles):
+            open_once(number)
+    return f"{n_cycles} times {NUM_WORKERS} workers"
+
+
+def step_through_kills(n_kills: int, dice: random.Random) -> str:
     """Follows every environment's own count of steps, which each reward tells."""
     with _crew() as envs:
         envs.reset(seed=0)
         taken, n_steps, n_lost = np.zeros(NUM_ENVS, np.int64), 0, 0
-        with _killing(envs, dice), _no_growth():
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
+        with _no_growth(), _killing(envs, dice, n_kills) as killer:
+            while killer.is_alive():
                 _, rewards, terminated, truncated, infos = envs.step(np.zeros(NUM_ENVS, np.int64))
                 lost = infos.get("worker_restarted", np.zeros(NUM_ENVS, bool)).astype(bool)
                 np.testing.assert_array_equal(rewards, np.where(lost, 0, taken + 1))
@@ -58,23 +97,27 @@ def step_and_account(seconds: float, dice: random.Random) -> str:
                 taken = np.where(terminated | truncated, 0, taken + 1)
                 n_steps += NUM_ENVS
                 n_lost += int(lost.sum())
+        assert envs.num_restarts == n_kills
         assert n_lost > 0
-        return f"{n_steps:,} steps, {n_lost} of them lost with {envs.num_restarts} workers, all accounted for"
+        return f"{n_steps:,} steps, {n_lost:,} of them lost with {n_kills:,} workers, all accounted for"
 
 
-def train_and_count(seconds: float, dice: random.Random) -> str:
+def train_through_kills(seconds: float, dice: random.Random) -> str:
     """Trains meanwhile; the trainer counts every step, and its weights stay finite."""
     config = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=1, hidden_sizes=(8,))
     with _crew() as envs:
         policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=(8,), seed=0)
         trainer = PPOTrainer(envs, policy, config, total_iterations=1 << 20, seed=0)
         n_iterations = 0
-        with _killing(envs, dice), _no_growth():
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                statistics = trainer.train_episode_vectorized()
-                n_iterations += 1
-                assert statistics.global_step == n_iterations * 32 * NUM_ENVS
+        trainer.train_episode_vectorized()  # what it allocates once is no growth
+        with _no_growth():
+            with _killing(envs, dice):
+                end = time.monotonic() + seconds
+                while time.monotonic() < end:
+                    statistics = trainer.train_episode_vectorized()
+                    n_iterations += 1
+                    assert statistics.global_step == (n_iterations + 1) * 32 * NUM_ENVS
+            envs.get_attr("length")  # finds whoever was killed last, and replaces it
         assert envs.num_restarts > 0
         assert all(bool(parameter.isfinite().all()) for parameter in policy.network.parameters())
         return f"{statistics.global_step:,} steps in {n_iterations:,} iterations, {envs.num_restarts} workers replaced"
@@ -86,23 +129,37 @@ def _crew() -> ParallelEnv:
 
 
 @contextlib.contextmanager
-def _killing(envs: ParallelEnv, dice: random.Random) -> Iterator[None]:
-    """A thread that ends workers at any moment: idle, in mid-step, or while they start."""
+def _killing(envs: ParallelEnv, dice: random.Random, n_kills: int | None = None) -> Iterator[threading.Thread]:
+    """A thread that ends workers at any moment, so often or until the block ends: idle, in mid-step, or starting."""
     stop = threading.Event()
     assert envs._pool is not None
     pool = envs._pool
 
+    def wait_until(condition: Callable[[], bool]) -> None:
+        while not condition() and not stop.wait(1e-3):
+            pass
+
+    def all_have_stepped() -> bool:
+        return not any(worker.failures_in_a_row for worker in pool._workers)
+
     def kill_now_and_then() -> None:
-        while not stop.wait(dice.uniform(*PAUSE_S)):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it is being replaced at this moment
-                pid = dice.choice(pool.processes).pid
-                assert pid is not None
-                os.kill(pid, dice.choice(SIGNALS))
+        victim, n_killed = 0, 0
+        while n_killed != n_kills and not stop.is_set():
+            if all_have_stepped():
+                victim = dice.randrange(NUM_WORKERS)
+            pid = pool.processes[victim].pid
+            assert pid is not None
+            os.kill(pid, dice.choice(SIGNALS))
+            n_killed += 1
+            wait_until(lambda expected=n_killed: pool.num_restarts == expected)
+            if n_killed % 2 or dice.random() > 2 * KILLED_STARTING:  # never twice: the pool gives up after three
+                wait_until(all_have_stepped)
+                stop.wait(dice.uniform(*PAUSE_S))
 
     killer = threading.Thread(target=kill_now_and_then)
     killer.start()
     try:
-        yield
+        yield killer
     finally:
         stop.set()
         killer.join()
@@ -110,12 +167,18 @@ def _killing(envs: ParallelEnv, dice: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_growth() -> Iterator[None]:
+    """As many descriptors and processes at the end, and nearly as much memory."""
     this = psutil.Process()
-    before = this.num_fds(), this.memory_info().rss
+
+    def count() -> tuple[int, int]:
+        gc.collect()
+        return this.num_fds(), len(this.children(recursive=True))
+
+    before, bytes_before = count(), this.memory_info().rss
     yield
-    descriptors, memory = this.num_fds(), this.memory_info().rss
-    assert descriptors <= before[0] + 2 * NUM_WORKERS, f"{before[0]} descriptors became {descriptors}"
-    assert memory <= before[1] + GROWTH_BYTES, f"{before[1] >> 20} MiB became {memory >> 20}"
+    after, bytes_after = count(), this.memory_info().rss
+    assert after == before, f"(descriptors, processes) were {before} and are {after}"
+    assert bytes_after <= bytes_before + GROWTH_BYTES, f"{bytes_before >> 20} MiB became {bytes_after >> 20}"
 
 
 if __name__ == "__main__":
