@@ -2,23 +2,28 @@
 
     python -m tests.determinism
 
-Each task is trained in one process without interruption; then with 1, 2 and 4 workers by every start method, and
-interrupted at several steps, saved, and resumed with other workers than before. Weights, optimizer and normalization
-must come out with the same bits.
+Each task is trained in one process without interruption; then with 1, 2 and 4 workers by every start method, while
+other processes want every core, and interrupted at several steps, saved, and resumed with other workers than before.
+Weights, optimizer and normalization must come out with the same bits.
 """
 
 import hashlib
 import io
 import itertools
 import multiprocessing
+import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 import torch
+from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
@@ -34,6 +39,13 @@ STOPS = (1, 31, 32, 33, 70, N_STEPS - 1)
 """Vector steps in which a run is interrupted: at the ends of a rollout, and inside of one."""
 
 EnvFns = Sequence[Callable[[], gymnasium.Env]]
+
+
+class Job(NamedTuple):
+    """What is trained, and how."""
+
+    env_fns: EnvFns
+    config: PPOConfig = CONFIG
 
 
 class Crew(NamedTuple):
@@ -55,39 +67,64 @@ SERIAL = Crew(None)
 CREWS = [Crew(n, method) for n in (1, 2, 4) for method in multiprocessing.get_all_start_methods()]
 
 
-def tasks() -> dict[str, EnvFns]:
-    """Environments by name: choices, numbers, and a market."""
+def jobs() -> dict[str, Job]:
+    """By name: choices, numbers, a market, and a policy of every other kind: memory, masks, a Dict, shared layers."""
+    general = replace(CONFIG, memory="gru", memory_size=8, share_layers=True, normalize_values=True)
     return {
-        "CartPole-v1": [lambda: gymnasium.make("CartPole-v1")] * NUM_ENVS,
-        "Pendulum-v1": [lambda: gymnasium.make("Pendulum-v1")] * NUM_ENVS,
-        "trading": TradingTask(TradingConfig()).train_env_fns(NUM_ENVS),
+        "CartPole-v1": Job([lambda: gymnasium.make("CartPole-v1")] * NUM_ENVS),
+        "Pendulum-v1": Job([lambda: gymnasium.make("Pendulum-v1")] * NUM_ENVS),
+        "trading": Job(TradingTask(TradingConfig()).train_env_fns(NUM_ENVS)),
+        "CartPole-v1 by memory and masks": Job([_masked_cartpole] * NUM_ENVS, general),
     }
 
 
-def trainer_for(envs: Any) -> PPOTrainer:
-    policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=CONFIG.hidden_sizes, seed=3)
-    return PPOTrainer(envs, policy, CONFIG, total_iterations=N_ITERATIONS, seed=3)
+def _masked_cartpole() -> gymnasium.Env:
+    """Pushing on towards the near end of the track is forbidden."""
+    env = gymnasium.make("CartPole-v1")
+    return gymnasium.wrappers.TransformObservation(
+        env,
+        lambda seen: {"seen": seen, "action_mask": np.array([seen[0] > -0.5, seen[0] < 0.5], np.int8)},
+        spaces.Dict(seen=env.observation_space, action_mask=spaces.MultiBinary(2)),
+    )
 
 
-def trained(env_fns: EnvFns, crew: Crew) -> str:
+def trainer_for(envs: Any, config: PPOConfig) -> PPOTrainer:
+    policy = Policy.of_config(config, envs.single_observation_space, envs.single_action_space, seed=3)
+    return PPOTrainer(envs, policy, config, total_iterations=N_ITERATIONS, seed=3)
+
+
+def trained(job: Job, crew: Crew) -> str:
     """The hash of an uninterrupted run."""
-    with closing(crew.make(env_fns)) as envs:
-        trainer = trainer_for(envs)
+    with closing(crew.make(job.env_fns)) as envs:
+        trainer = trainer_for(envs, job.config)
         assert trainer.train()
         return hash_of(trainer)
 
 
-def resumed(env_fns: EnvFns, stop: int, before: Crew, after: Crew) -> str:
+@contextmanager
+def every_core_wanted() -> Iterator[None]:
+    """Within the block other processes compute on every core without a pause."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def resumed(job: Job, stop: int, before: Crew, after: Crew) -> str:
     """The hash of a run that is interrupted in vector step `stop`, and gone on with by another crew."""
     file = io.BytesIO()
-    with closing(before.make(env_fns)) as envs:
-        trainer = trainer_for(envs)
+    with closing(before.make(job.env_fns)) as envs:
+        trainer = trainer_for(envs, job.config)
         _stop_in(stop, trainer, envs)
         assert not trainer.train()
         torch.save(trainer.state_dict(), file)
     file.seek(0)
-    with closing(after.make(env_fns)) as envs:
-        trainer = trainer_for(envs)
+    with closing(after.make(job.env_fns)) as envs:
+        trainer = trainer_for(envs, job.config)
         trainer.load_state_dict(torch.load(file, weights_only=True))
         assert trainer.train()
         return hash_of(trainer)
@@ -101,14 +138,16 @@ def hash_of(trainer: PPOTrainer) -> str:
     return digest.hexdigest()[:16]
 
 
-def differing(name: str, env_fns: EnvFns) -> list[str]:
-    """What the runs of one task were whose weights differ from those of the serial one."""
-    expected = trained(env_fns, SERIAL)
-    runs = [(str(crew), trained(env_fns, crew)) for crew in CREWS]
+def differing(name: str, job: Job) -> list[str]:
+    """What the runs of one job were whose weights differ from those of the serial one."""
+    expected = trained(job, SERIAL)
+    runs = [(str(crew), trained(job, crew)) for crew in CREWS]
+    with every_core_wanted():
+        runs += [(f"{crew} on a loaded machine", trained(job, crew)) for crew in (SERIAL, CREWS[3])]
     others = itertools.cycle([SERIAL, *CREWS])
     for stop in STOPS:
         before, after = next(others), next(others)
-        runs.append((f"{before}, stopped in step {stop}, then {after}", resumed(env_fns, stop, before, after)))
+        runs.append((f"{before}, stopped in step {stop}, then {after}", resumed(job, stop, before, after)))
     wrong = [f"{name}: {run} gives {found}, not {expected}" for run, found in runs if found != expected]
     print(f"{name}: {expected} in {len(runs) + 1 - len(wrong)} of {len(runs) + 1} runs", flush=True)
     return wrong
@@ -138,9 +177,9 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 
 def main() -> int:
-    """Return 0 if every run of every task gives the same bits."""
+    """Return 0 if every run of every job gives the same bits."""
     warnings.filterwarnings("ignore", message=".*fork")
-    wrong = [sentence for name, env_fns in tasks().items() for sentence in differing(name, env_fns)]
+    wrong = [sentence for name, job in jobs().items() for sentence in differing(name, job)]
     print("\n".join(wrong) or "Every run gives the same bits.")
     return 1 if wrong else 0
 
