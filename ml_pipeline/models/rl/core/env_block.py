@@ -38,6 +38,9 @@ class Command(IntEnum):
     CLOSE = 8
 
 
+STEP = Command.STEP  # looking a member up in its class takes 0.2 µs, which a step would pay several times
+
+
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """A space that differs from the batch's. has_equal_rows: its observations fit the batch's arrays all the same."""
@@ -131,6 +134,7 @@ class EnvBlock:
         first = self._slots[0].index
         self._span = slice(first, first + len(self._slots))
         self._actions_space = batch_space(action_space, len(self._slots))
+        self._action_rows = batch.actions[self._span] if isinstance(batch.actions, np.ndarray) else None
         # Single values are written through memoryviews: 23 ns each, where an array takes 38.
         self._rewards: Any = memoryview(batch.rewards.data)
 
@@ -167,7 +171,7 @@ class EnvBlock:
         answer = Answer()
         self._given = None
         try:
-            if command == Command.STEP:
+            if command is STEP:
                 self._step(answer, per_env)
             elif command == Command.RESET:
                 assert per_env is not None
@@ -176,7 +180,7 @@ class EnvBlock:
                 self._other(answer, command, common, per_env)
         except Exception as error:
             self._at = self._doing[0]
-            answer.failure = self._report(error, step=command == Command.STEP)
+            answer.failure = self._report(error, step=command is STEP)
         self._doing[0] = -1
         return answer
 
@@ -236,8 +240,10 @@ class EnvBlock:
 
     def _split_actions(self) -> list[Any]:
         """One action an environment, copied: it may keep its own, and the trainer writes the next in the same place."""
+        if self._action_rows is not None:
+            return list(self._action_rows.copy())
         mine = rows_between(self._batch.actions, self._span.start, self._span.stop)
-        return list(mine if isinstance(mine, np.ndarray) else iterate(self._actions_space, mine))
+        return list(iterate(self._actions_space, mine))
 
     def _reset_after_episode(self, slot: _Slot) -> tuple[Any, dict[str, Any]]:
         self._doing_now = "the reset after its episode"

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.batch import Batch, BatchLayout
-from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, EnvBlock, EnvFactory
 
 _NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
 
@@ -56,7 +56,7 @@ class LocalCrew:
             raise answer.failure.error()
         if answer.infos:
             answer.infos = [(index, _own(info)) for index, info in answer.infos]
-        if answer.values and command in (Command.STEP, Command.RESET):
+        if answer.values and command in (STEP, Command.RESET):
             answer.values = copy.deepcopy(answer.values)
         return answer
 

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of
-from ml_pipeline.models.rl.core.env_block import Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, Misfit, ResetOrder
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_misfits, observation_spaces
 from ml_pipeline.models.rl.core.rows import rows_of
 from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
@@ -74,7 +74,8 @@ class BlockVectorEnv(VectorEnv):
         is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
         self._actions = None if is_scalar else batch.actions
         self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
-        self._finished = np.zeros(self.num_envs, np.bool_)  # kept in DISABLED mode only
+        self._keeps_finished = layout.autoreset_mode == AutoresetMode.DISABLED
+        self._finished = np.zeros(self.num_envs, np.bool_)  # kept in that mode only
         self._pending: Command | None = None
         self._reset_first = ""  # why step() has to wait for a reset()
         try:
@@ -204,7 +205,7 @@ class BlockVectorEnv(VectorEnv):
             self._check_idle("step_async")
         if self._reset_first:
             raise ResetRequiredError(f"{self._reset_first} Call reset() before step().")
-        if self.autoreset_mode == AutoresetMode.DISABLED and self._finished.any():
+        if self._keeps_finished and self._finished.any():
             raise ResetRequiredError(
                 f"The episodes of environments {np.flatnonzero(self._finished).tolist()} are over, and autoreset is "
                 "disabled. Reset them first: reset(options={'reset_mask': mask})."
@@ -213,17 +214,17 @@ class BlockVectorEnv(VectorEnv):
             per_env = list(iterate(self.action_space, actions))
             if len(per_env) != self.num_envs:
                 raise ValueError(f"step() needs one action an environment, {self.num_envs}, but got {len(per_env)}.")
-            self._post(Command.STEP, None, per_env)
+            self._post(STEP, None, per_env)
         else:
             self._crew.settle()
             _store(self._actions, actions, "actions")
-            self._post(Command.STEP)
+            self._post(STEP)
 
     def _step_wait(self, timeout_s: float | None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        answer = self._collect(Command.STEP, "step", timeout_s)
+        answer = self._collect(STEP, "step", timeout_s)
         batch = self._batch
         terminated, truncated = batch.terminated.copy(), batch.truncated.copy()
-        if self.autoreset_mode == AutoresetMode.DISABLED:
+        if self._keeps_finished:
             self._finished = terminated | truncated
         infos = {} if answer.is_plain() and not answer.finished else self._step_infos(answer, terminated | truncated)
         return self._observations(answer), batch.rewards.copy(), terminated, truncated, infos
@@ -263,7 +264,7 @@ class BlockVectorEnv(VectorEnv):
         except BaseException as error:
             self.closed = self._crew.closed
             is_timeout = isinstance(error, multiprocessing.TimeoutError)
-            if command in (Command.STEP, Command.RESET) and not is_timeout:
+            if command in (STEP, Command.RESET) and not is_timeout:
                 self._reset_first = f"A {name} was cut short, and its environments have gone different ways."
             raise
 

@@ -44,31 +44,27 @@ class WorkerLink:
         else:
             self._outbox.send_bytes(data)
 
-    def read_note(self, *, spin_s: float = 0.0) -> tuple[int, int]:
+    def read_note(self) -> tuple[int, int]:
         """Waits for a note: its number and code. Raises EOFError where the other end is gone."""
-        if spin_s:
-            self._spin(spin_s)
         data = os.read(self._in_fd, NOTE_BYTES) if _RAW else self._inbox.recv_bytes()
         if not data:
             raise EOFError
         value = int.from_bytes(data, "little")
         return value >> _CODE_BITS, value & ((1 << _CODE_BITS) - 1)
 
-    def wait(self, timeout_s: float, *, spin_s: float = 0.0) -> bool:
+    def wait(self, timeout_s: float) -> bool:
         """Whether something can be read, or the other end is gone, within the time."""
-        if spin_s and self._spin(min(spin_s, timeout_s)):
-            return True
         if _RAW:
             return bool(self._poller.poll(timeout_s * 1000))
         return self._inbox.poll(timeout_s)
 
-    def _spin(self, spin_s: float) -> bool:
-        """Whether something could be read before the time was over; holds its core."""
+    def spin(self, time_s: float) -> bool:
+        """`wait` without sleep: asks again and again, and keeps a core busy meanwhile."""
         if not _RAW:
             return False
-        is_there, clock = self._poller.poll, time.perf_counter
-        end = clock() + spin_s
-        while not is_there(0):
+        can_read, clock = self._poller.poll, time.perf_counter
+        end = clock() + time_s
+        while not can_read(0):
             if clock() > end:
                 return False
         return True
