@@ -56,7 +56,8 @@ class BatchLayout:
             rewards=allocate((n,), dtype=np.float64),
             terminated=allocate((n,), dtype=np.bool_),
             truncated=allocate((n,), dtype=np.bool_),
-            doing=allocate((self.n_blocks,), dtype=np.int64),
+            # Written at every step by every block: in one cache line, each write would wait for the other processes'.
+            doing=allocate((self.n_blocks, _ALIGNMENT // 8), dtype=np.int64)[:, 0],
         )
 
     def place_in(self, memory: Any) -> Batch:

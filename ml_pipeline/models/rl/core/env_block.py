@@ -5,6 +5,7 @@ lives in the trainer's process or in a worker's: serial and parallel cannot diff
 """
 
 import copy
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -127,7 +128,7 @@ class EnvBlock:
     def attach(self, batch: Batch, observation_space: Space, action_space: Space, worker: int = 0) -> None:
         """Says where results go. `doing[worker]` will show which environment is at work."""
         self._batch = batch
-        self._doing = memoryview(batch.doing.data)[worker : worker + 1]
+        self._doing = memoryview(batch.doing[worker : worker + 1].data)
         self._doing[0] = -1
         self._rows = None if batch.observations is None else rows_of(observation_space, batch.observations)
         self._final_rows = None if batch.final_obs is None else rows_of(observation_space, batch.final_obs)
@@ -135,8 +136,10 @@ class EnvBlock:
         self._span = slice(first, first + len(self._slots))
         self._actions_space = batch_space(action_space, len(self._slots))
         self._action_rows = batch.actions[self._span] if isinstance(batch.actions, np.ndarray) else None
-        # Single values are written through memoryviews: 23 ns each, where an array takes 38.
-        self._rewards: Any = memoryview(batch.rewards.data)
+        # Blocks share cache lines here, and a process that writes one waits for the others: written once a step at
+        # most. With `doing` in a line of its own, 8 CartPoles in two processes took 70 µs instead of 86.
+        self._rewards: Any = memoryview(batch.rewards[self._span].data)
+        self._has_flags = True
 
     @property
     def envs(self) -> list[gymnasium.Env]:
@@ -197,11 +200,10 @@ class EnvBlock:
 
     def _step(self, answer: Answer, actions: Sequence[Any] | None) -> None:
         """The hot path. With all around it 1.5 µs an environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
-        batch, doing, rewards, observations = self._batch, self._doing, self._rewards, self._rows
+        batch, doing, observations, rewards = self._batch, self._doing, self._rows, array("d")
         self._n_steps += 1
         self._given = actions = self._split_actions() if actions is None else actions
-        batch.terminated[self._span] = False
-        batch.truncated[self._span] = False
+        self._clear_flags()
         self._doing_now = "step"
         for slot, action in zip(self._slots, actions, strict=True):
             doing[0] = index = slot.index
@@ -220,7 +222,7 @@ class EnvBlock:
                 if not plain or reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
                     observation, reward, terminated, truncated, info = _step_result(result)
                     if terminated or truncated:
-                        answer.finished = True
+                        answer.finished = self._has_flags = True
                         batch.terminated[index] = terminated
                         batch.truncated[index] = truncated
                         if self._same_step:
@@ -228,15 +230,20 @@ class EnvBlock:
                             observation, info = self._reset_after_episode(slot)
                         else:
                             slot.needs_reset = True
-            rewards[index] = reward
+            rewards.append(reward)
             if observations is not None:
                 observations.write(index, observation)
             else:
                 slot.observation = observation
             if info:
                 answer.infos.append((index, info))
+        self._rewards[:] = rewards
         if observations is None:
             answer.values = [slot.observation for slot in self._slots]
+
+    def _clear_flags(self) -> None:
+        if self._has_flags:
+            self._batch.terminated[self._span] = self._batch.truncated[self._span] = self._has_flags = False
 
     def _split_actions(self) -> list[Any]:
         """One action an environment, copied: it may keep its own, and the trainer writes the next in the same place."""

@@ -55,6 +55,15 @@ class FragileWords(FragileEnv):
         return f"{self.episode} {self._t}"
 
 
+def disarm(path: Path) -> bool:
+    """Whether this process, of several that try, took the file away."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def restarting(**kwargs: Any) -> ParallelEnv:
     env_fns = [kwargs.pop("env", FragileEnv)] * 4
     return ParallelEnv(env_fns, **{"num_workers": 2, "on_worker_failure": "restart", **kwargs})
@@ -155,8 +164,7 @@ def test_a_successor_that_gets_stuck_is_replaced_as_well(
             return super().reset(**kwargs)
 
         def _get_stuck_in(self, method: str) -> None:
-            if method == stuck_in and (tmp_path / "armed").exists():
-                (tmp_path / "armed").unlink()
+            if method == stuck_in and disarm(tmp_path / "armed"):
                 threading.Event().wait()
 
     with restarting(env=OnceStuck, step_timeout_s=0.3) as envs:
@@ -170,8 +178,7 @@ def test_a_successor_that_gets_stuck_is_replaced_as_well(
 def test_a_stuck_reset_is_begun_anew(tmp_path: Path) -> None:
     class SlowOnce(FragileEnv):
         def reset(self, **kwargs: Any) -> Any:
-            if (tmp_path / "armed").exists():
-                (tmp_path / "armed").unlink()
+            if disarm(tmp_path / "armed"):
                 threading.Event().wait()
             return super().reset(**kwargs)
 
