@@ -25,11 +25,14 @@ class Wing(NamedTuple):
 VALUES = ("ml_pipeline.config.errors", "ml_pipeline.config.checks", "ml_pipeline.config.ppo")
 # Batches of environments as tensors live in the trainer's process: imported by a function, where a device is named.
 TENSORS = "ml_pipeline.trading.tensor_ops"
+# The compiled update needs an extra, and seconds to import: a function imports it, where it is there.
+COMPILED = "ml_pipeline.models.rl.compiled"
 # Modules right below ml_pipeline are entries: nothing is forbidden to them, and
 # nothing below may import them, since they are in no list.
 WINGS = {
     "ml_pipeline.config": Wing(("ml_pipeline.config",), ("pydantic", "tyro", "yaml")),
     "ml_pipeline.monitoring": Wing(("ml_pipeline.config.errors", "ml_pipeline.monitoring"), ("tqdm",)),
+    COMPILED: Wing(("ml_pipeline.models.rl",), ("torch", "numpy", "numba", "llvmlite")),
     "ml_pipeline.models.rl": Wing(
         (*VALUES, "ml_pipeline.monitoring", "ml_pipeline.models.rl"),
         ("torch", "numpy", "cloudpickle", "gymnasium", "tqdm"),
@@ -41,7 +44,10 @@ WINGS = {
     ),
 }
 # What a wing may import but not by merely being imported: it would slow every worker down.
-LAZY = {"ml_pipeline.trading": ("polars", "matplotlib", "numba", "vectorbt", TENSORS)}
+LAZY = {
+    "ml_pipeline.models.rl": (COMPILED,),
+    "ml_pipeline.trading": ("polars", "matplotlib", "numba", "vectorbt", TENSORS),
+}
 # Commands of the trading wing: as for the modules right below ml_pipeline, nothing is forbidden to them, nor may
 # anything import them.
 ENTRIES = ("ml_pipeline.trading.inspect_data", "ml_pipeline.trading.sanity", "ml_pipeline.trading.walk_forward")

@@ -10,14 +10,19 @@ from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs
 from ml_pipeline.models.rl.networks.memory import Sequences
 
 
+def draw_orders(n: int, n_epochs: int, generator: np.random.Generator) -> list[np.ndarray]:
+    """An order of n for each epoch, all drawn ahead: an update that stops early draws as much as one that does not."""
+    return [generator.permutation(n) for _ in range(n_epochs)]
+
+
 def epochs_of_samples(
     batch: Minibatch, *, n_epochs: int, size: int, generator: np.random.Generator
 ) -> Iterator[Minibatch]:
     """Minibatches of `size` samples without replacement, in a new order every epoch; the last may be smaller."""
     n_samples = len(batch.observations)
     inputs = torch.stack(batch.inputs)
-    for _ in range(n_epochs):
-        order = torch.from_numpy(generator.permutation(n_samples)).to(batch.observations.device)
+    for drawn in draw_orders(n_samples, n_epochs, generator):
+        order = torch.from_numpy(drawn).to(batch.observations.device)
         parts = zip(
             batch.observations[order].split(size),
             batch.actions[order].split(size),
@@ -40,8 +45,8 @@ def epochs_of_sequences(
         batch.actions.unflatten(0, (n_steps, n_sequences)),
         LossInputs(*(row.unflatten(0, (n_steps, n_sequences)) for row in batch.inputs)),
     )
-    for _ in range(n_epochs):
-        order = torch.from_numpy(generator.permutation(n_sequences)).to(starts.device)
+    for drawn in draw_orders(n_sequences, n_epochs, generator):
+        order = torch.from_numpy(drawn).to(starts.device)
         for chosen in order.split(max(1, size // n_steps)):
             yield Minibatch(
                 by_sequence.observations[:, chosen].flatten(0, 1),

@@ -1,29 +1,28 @@
 """One update of PPO: epochs of minibatches over a rollout, each a clipped gradient and a step of Adam."""
 
 import math
-from collections.abc import Iterator
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps, can_compile
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
+from ml_pipeline.models.rl.algorithms.gradient_steps import (
+    GradientSteps,
+    StepSettings,
+    TorchSteps,
+    agrees_with_autograd,
+    with_normalized_advantages,
+)
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import (
     AutogradGradients,
     ClosedFormGradients,
     Minibatch,
     MinibatchGradients,
 )
-from ml_pipeline.models.rl.algorithms.minibatches import epochs_of_samples, epochs_of_sequences
-from ml_pipeline.models.rl.algorithms.ppo_loss import (
-    LossRows,
-    LossWeights,
-    approx_kl,
-    loss_terms,
-    normalize_advantages,
-)
+from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, LossWeights, approx_kl, loss_terms
 from ml_pipeline.models.rl.algorithms.schedules import adapted, scheduled
 from ml_pipeline.models.rl.core.seeding import generator_state, restore_generator
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
@@ -66,11 +65,11 @@ class PPOUpdate:
         self._generator = generator
         flat = flatten_parameters(policy.network.parameter_order())
         assert flat.grad is not None
-        self._gradient = flat.grad
         self._optimizer = FlatAdam(flat, flat.grad, epsilon=_ADAM_EPSILON)
         self._rate_factor = 1.0  # of an adaptive learning rate
         policy.refresh()
-        self._gradients = _gradients_for(policy)
+        self._steps = self._fastest_steps()
+        self._checked = False
 
     def __call__(self, batch: Minibatch, *, progress: float) -> UpdateStatistics:
         """Learn from a whole rollout; progress: the share of training that is over, 0 in the first update.
@@ -82,23 +81,16 @@ class PPOUpdate:
         clip_range = scheduled(config.clip_range, config.clip_range_schedule, progress)
         ent_coef = scheduled(config.ent_coef, config.ent_coef_schedule, progress)
         weights = LossWeights(clip_range, config.clip_range_vf, ent_coef, config.vf_coef)
-        history: list[LossRows] = []
-        norms: list[Tensor] = []
-        for minibatch in self._minibatches(batch):
-            rows = self._gradients(minibatch, weights)
-            if not history:
-                _check_first(rows)
-            if config.target_kl is not None and approx_kl(rows.log_ratios) > _KL_TOLERANCE * config.target_kl:
-                break
-            norm = torch.linalg.vector_norm(self._gradient)
-            self._gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-            self._optimizer.step(learning_rate)
-            history.append(rows)
-            norms.append(norm)
+        limit = math.inf if config.target_kl is None else _KL_TOLERANCE * config.target_kl
+        if config.normalize_advantages and config.normalize_advantages_over == "batch":
+            batch = with_normalized_advantages(batch)
+        self._check_steps(batch, weights)
+        taken = self._steps(batch, StepSettings(weights, learning_rate, limit))
+        _check_first(taken.first)
         self._policy.refresh()
-        terms = loss_terms(LossRows(*map(torch.cat, zip(*history, strict=True))), clip_range)
+        terms = loss_terms(taken.rows, clip_range)
         means = {name: value.item() for name, value in terms._asdict().items()}
-        means["gradient_norm"] = torch.stack(norms).mean().item()
+        means["gradient_norm"] = taken.norms.mean().item()
         broken = [name for name, value in means.items() if not math.isfinite(value)]
         if broken:
             raise TrainingFailed(
@@ -108,7 +100,9 @@ class PPOUpdate:
         if config.learning_rate_schedule == "adaptive":
             assert config.target_kl is not None
             self._rate_factor = adapted(self._rate_factor, approx_kl=means["approx_kl"], target_kl=config.target_kl)
-        return UpdateStatistics(**means, learning_rate=learning_rate, clip_range=clip_range, n_minibatches=len(norms))
+        return UpdateStatistics(
+            **means, learning_rate=learning_rate, clip_range=clip_range, n_minibatches=len(taken.norms)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """A copy, not views."""
@@ -116,12 +110,19 @@ class PPOUpdate:
             "optimizer": self._optimizer.state_dict(),
             "generator": generator_state(self._generator),
             "rate_factor": self._rate_factor,
+            "steps": self._steps.kind,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state["optimizer"])
         restore_generator(self._generator, state["generator"])
         self._rate_factor = state["rate_factor"]
+        if state.get("steps", self._steps.kind) != self._steps.kind:
+            warnings.warn(
+                f"The checkpoint was written by {state['steps']} steps and goes on with {self._steps.kind} ones, as "
+                "numba is installed or not: the last digits may come out differently than without the interruption.",
+                stacklevel=2,
+            )
 
     def _learning_rate(self, progress: float) -> float:
         config = self._config
@@ -129,25 +130,36 @@ class PPOUpdate:
             return config.learning_rate * self._rate_factor
         return scheduled(config.learning_rate, config.learning_rate_schedule, progress)
 
-    def _minibatches(self, batch: Minibatch) -> Iterator[Minibatch]:
-        config = self._config
-        normalize = config.normalize_advantages
-        if normalize and config.normalize_advantages_over == "batch":
-            batch, normalize = _with_normalized_advantages(batch), False
-        epochs = epochs_of_samples if batch.sequences is None else epochs_of_sequences
-        for minibatch in epochs(batch, n_epochs=config.n_epochs, size=config.minibatch_size, generator=self._generator):
-            yield _with_normalized_advantages(minibatch) if normalize else minibatch
+    def _check_steps(self, batch: Minibatch, weights: LossWeights) -> None:
+        """Once a run: autograd takes over where a faster way does not agree with it on this very network."""
+        network = self._policy.network
+        if self._checked or not isinstance(network, ActorCritic):  # whose steps are autograd's anyway
+            return
+        self._checked = True
+        first = slice(self._config.minibatch_size)
+        inputs = LossInputs(*(column[first] for column in batch.inputs))
+        minibatch = with_normalized_advantages(Minibatch(batch.observations[first], batch.actions[first], inputs))
+        # Ratios are 1 but for rounding, which must not decide what is clipped.
+        weights = weights._replace(clip_range=max(weights.clip_range, 0.01))
+        if agrees_with_autograd(self._steps, network, self._optimizer, minibatch, weights):
+            return
+        warnings.warn(
+            f"The {self._steps.kind} gradient of this network differs from autograd's, which takes its place and is "
+            "slower; please report it, with the network's sizes and the versions of torch and numba.",
+            stacklevel=2,
+        )
+        self._steps = self._in_torch(AutogradGradients(network))
 
+    def _in_torch(self, gradients: MinibatchGradients) -> TorchSteps:
+        return TorchSteps(gradients, self._optimizer, self._config, self._generator)
 
-def _with_normalized_advantages(batch: Minibatch) -> Minibatch:
-    advantages = normalize_advantages(batch.inputs.advantages)
-    return batch._replace(inputs=batch.inputs._replace(advantages=advantages))
-
-
-def _gradients_for(policy: Policy) -> MinibatchGradients:
-    if isinstance(policy.network, ActorCritic) and policy.device.type == "cpu":
-        return ClosedFormGradients(policy.network)
-    return AutogradGradients(policy.network)
+    def _fastest_steps(self) -> GradientSteps:
+        network = self._policy.network
+        if isinstance(network, ActorCritic) and can_compile(network):
+            return CompiledSteps(network, self._optimizer, self._config, self._generator)
+        if isinstance(network, ActorCritic) and self._policy.device.type == "cpu":
+            return self._in_torch(ClosedFormGradients(network))
+        return self._in_torch(AutogradGradients(network))
 
 
 def _check_first(rows: LossRows) -> None:

@@ -22,7 +22,7 @@ class PairedMlp:
 
     def __init__(self, first: nn.Sequential, second: nn.Sequential) -> None:
         hidden, outputs = _paired_layers(first, second)
-        self._tanh = any(isinstance(layer, nn.Tanh) for layer in first)
+        self._is_tanh = any(isinstance(layer, nn.Tanh) for layer in first)
         self._hidden = [
             _Layer.of(_stacked(a.weight, b.weight), _stacked(a.bias, b.bias)[:, None], *_stacked_gradients(a, b))
             for a, b in hidden
@@ -37,7 +37,7 @@ class PairedMlp:
         buffers = self._buffers_for(inputs)
         for layer, above in zip(self._hidden, buffers.activations, strict=True):
             torch.baddbmm(layer.bias, below, layer.transposed, out=above)
-            below = above.tanh_() if self._tanh else above.relu_()
+            below = above.tanh_() if self._is_tanh else above.relu_()
         tops = buffers.tops if self._hidden else below.unbind()
         return [torch.addmm(o.bias, top, o.transposed) for o, top in zip(self._outputs, tops, strict=True)]
 
@@ -52,7 +52,7 @@ class PairedMlp:
         d_above = buffers.d_top
         for i in range(len(self._hidden) - 1, -1, -1):
             layer, above = self._hidden[i], buffers.activations[i]
-            if self._tanh:
+            if self._is_tanh:
                 d_sums = torch.ops.aten.tanh_backward(d_above, above)
             else:
                 d_sums = torch.ops.aten.threshold_backward(d_above, above, 0.0)

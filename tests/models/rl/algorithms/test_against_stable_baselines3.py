@@ -269,7 +269,7 @@ def as_minibatch(p, dtype):
 def test_weights_after_an_update_are_theirs(kind, minibatch_size, steps, monkeypatch):
     # 3 epochs of minibatches of 20, 20, 20, 20 and 16, or of four of 24, at a learning rate ten times the usual one
     p = pair(kind, n_epochs=3, minibatch_size=minibatch_size)
-    statistics = both_updated(p, monkeypatch, progress=0.0)
+    statistics = both_updated(p, monkeypatch, progress=0.0, steps=steps)
     if minibatch_size == 20:
         return  # they log the mean over minibatches, we over samples: the same only where all are of one size
     logged = p.theirs.logger.name_to_value
@@ -298,7 +298,7 @@ def test_weights_after_an_update_late_in_training_are_theirs(kind, schedule, mon
     assert logged["train/clip_range"] == pytest.approx(0.2 * left) == pytest.approx(statistics.clip_range)
 
 
-def both_updated(p, monkeypatch, *, progress):
+def both_updated(p, monkeypatch, *, progress, steps="compiled"):
     """Let both learn from their rollout in the same order, and compare weights; what ours says of it."""
     before = flat_weights(p.theirs.policy)
     same_orders = np.random.default_rng(7)
@@ -309,7 +309,11 @@ def both_updated(p, monkeypatch, *, progress):
 
     monkeypatch.setattr(np.random, "permutation", their_order)
     p.theirs.train()
-    statistics = PPOUpdate(p.policy, p.config, np.random.default_rng(7))(estimates_of(p).batch, progress=progress)
+    if steps == "torch":
+        monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
+    update = PPOUpdate(p.policy, p.config, np.random.default_rng(7))
+    assert update.state_dict()["steps"] == steps
+    statistics = update(estimates_of(p).batch, progress=progress)
     after = flat_weights(p.theirs.policy)
     ours = torch.cat([weight.detach().flatten() for weight in p.policy.network.parameters()])
     assert (after - before).abs().max() > 1e-2

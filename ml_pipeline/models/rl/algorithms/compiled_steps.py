@@ -1,0 +1,172 @@
+"""The steps of an update by the compiled kernel, for two perceptrons on a CPU, where numba is installed.
+
+Whether it applies is decided here, and here alone `ml_pipeline.models.rl.compiled` is imported.
+"""
+
+import math
+import os
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
+from ml_pipeline.models.rl.algorithms.gradient_steps import StepSettings, StepsTaken, normalizes_minibatches
+from ml_pipeline.models.rl.algorithms.minibatch_gradients import Minibatch
+from ml_pipeline.models.rl.algorithms.minibatches import draw_orders
+from ml_pipeline.models.rl.algorithms.ppo_loss import LossRows, LossWeights
+from ml_pipeline.models.rl.core.cores import usable_cores
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.distributions import Categorical, DiagonalGaussian
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+
+_MOST_PARAMETERS = 1 << 18
+_WORTH_SHARING = 128
+"""Samples in a minibatch, below which threads would wait for each other longer than they work."""
+
+
+def can_compile(network: ActorCritic | GeneralActorCritic) -> bool:
+    """Whether numba is there, which is not imported for the answer, and the network is one that the kernel knows."""
+    if find_spec("numba") is None or os.name != "posix" or not isinstance(network, ActorCritic):
+        return False
+    parameters = list(network.parameters())
+    return (
+        type(network.distribution) in (Categorical, DiagonalGaussian)
+        and parameters[0].device.type == "cpu"
+        and parameters[0].dtype == torch.float32
+        and sum(parameter.numel() for parameter in parameters) <= _MOST_PARAMETERS
+    )
+
+
+class CompiledSteps:
+    """Steps of the kernel, by one thread or several: the result is the same.
+
+    The optimizer's vectors are copied into the kernel's padded ones and back, once an update.
+    """
+
+    kind = "compiled"
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        optimizer: FlatAdam,
+        config: PPOConfig,
+        generator: np.random.Generator,
+        *,
+        n_threads: int | None = None,
+    ) -> None:
+        """n_threads: by default as many as there are processors, where minibatches are worth it."""
+        from ml_pipeline.models.rl.compiled import kernel, layout
+
+        if not any(Path(kernel.update.stats.cache_path or ".").glob("kernel.update*")):
+            print("Compiling the update for this machine, which takes some ten seconds, once.", file=sys.stderr)
+        self._kernel = kernel
+        self._layout = layout.layout_of(network)
+        self._is_tanh = any(isinstance(layer, nn.Tanh) for layer in network.actor)
+        self._optimizer = optimizer
+        self._config = config
+        self._generator = generator
+        size = config.minibatch_size
+        self._n_chunks = min(max(2, size // 256), 8)
+        if n_threads is None:
+            n_threads = max(1, int(usable_cores())) if size >= _WORTH_SHARING else 1
+        self._workspaces = [self._workspace() for _ in range(min(n_threads, self._n_chunks))]
+
+    def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
+        config, n_samples = self._config, len(batch.observations)
+        orders = np.stack(draw_orders(n_samples, config.n_epochs, self._generator))
+        vectors = [self._optimizer.parameters, self._optimizer.mean, self._optimizer.square]
+        networks = self._networks(*vectors)
+        results, n_done = self._run(
+            networks,
+            batch,
+            orders,
+            self._settings(settings.weights, settings.learning_rate, settings.kl_limit, config.minibatch_size),
+        )
+        for vector, padded in zip(vectors, (networks.parameters, networks.means, networks.squares), strict=True):
+            vector.detach().numpy()[:] = padded[self._layout.places]
+        self._optimizer.n_steps += n_done
+        whole, more = divmod(n_done, -(-n_samples // config.minibatch_size))
+        n_stepped = whole * n_samples + more * config.minibatch_size
+        rows = torch.from_numpy(results.rows).transpose(0, 1).flatten(1)[:, :n_stepped]
+        first = LossRows(*rows[:, : config.minibatch_size])
+        return StepsTaken(first, LossRows(*rows), torch.from_numpy(results.norms[:n_done]))
+
+    def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
+        """A step of length 0 on a copy, unclipped."""
+        size = len(minibatch.observations)
+        parameters = self._optimizer.parameters
+        networks = self._networks(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
+        settings = self._settings(weights, 0.0, math.inf, size)
+        settings = settings._replace(normalizes=False, max_grad_norm=math.inf)
+        self._run(networks, minibatch, np.arange(size)[None], settings)
+        return torch.from_numpy(networks.gradients[0, self._layout.places])
+
+    def _run(self, networks: Any, batch: Minibatch, orders: np.ndarray, settings: Any) -> tuple[Any, int]:
+        kernel = self._kernel
+        n_epochs, n_samples = orders.shape
+        inputs = torch.stack(batch.inputs).numpy()
+        samples = kernel.Samples(batch.observations.contiguous().numpy(), batch.actions.numpy(), inputs, orders)
+        results = kernel.Results(
+            rows=np.zeros((n_epochs, 4, n_samples), np.float32),
+            norms=np.zeros(n_epochs * -(-n_samples // settings.minibatch_size)),
+            kls=np.zeros(self._n_chunks),
+            squares=np.zeros(2),
+            arrivals=np.zeros(1, np.int64),
+        )
+        n_threads = len(self._workspaces)
+
+        def run(thread: int) -> int:
+            return kernel.update(thread, n_threads, networks, samples, settings, self._workspaces[thread], results)
+
+        others = [threading.Thread(target=run, args=(thread,)) for thread in range(1, n_threads)]
+        for other in others:
+            other.start()
+        n_done = run(0)
+        for other in others:
+            other.join()
+        return results, n_done
+
+    def _networks(self, *vectors: Tensor) -> Any:
+        layout = self._layout
+        parameters, means, squares, transposed = np.zeros((4, layout.size), np.float32)
+        for padded, vector in zip((parameters, means, squares), vectors, strict=True):
+            padded[layout.places] = vector.detach().numpy()
+        gradients = np.zeros((self._n_chunks, layout.size), np.float32)
+        return self._kernel.Networks(
+            layout.layers, layout.ends, layout.log_std, parameters, transposed, means, squares, gradients
+        )
+
+    def _settings(self, weights: LossWeights, learning_rate: float, kl_limit: float, size: int) -> Any:
+        bound = weights.clip_range_vf
+        return self._kernel.Settings(
+            minibatch_size=size,
+            is_tanh=self._is_tanh,
+            normalizes=normalizes_minibatches(self._config),
+            n_steps_before=self._optimizer.n_steps,
+            learning_rate=float(learning_rate),
+            clip_range=float(weights.clip_range),
+            clip_range_vf=math.inf if bound is None else float(bound),
+            ent_coef=float(weights.ent_coef),
+            vf_coef=float(weights.vf_coef),
+            max_grad_norm=float(self._config.max_grad_norm),
+            kl_limit=float(kl_limit),
+            epsilon=self._optimizer.epsilon,
+        )
+
+    def _workspace(self) -> Any:
+        kernel, layers = self._kernel, self._layout.layers
+        widest = int(layers[:, :, 4].max())
+        return kernel.Workspace(
+            x=np.zeros(kernel.TILE * layers[0, 0, 3], np.float32),
+            outputs=np.zeros((*layers.shape[:2], kernel.TILE * widest), np.float32),
+            slopes=np.zeros(kernel.TILE * widest, np.float32),
+            zeros=np.zeros(widest, np.float32),
+            row=np.zeros(widest),
+        )
