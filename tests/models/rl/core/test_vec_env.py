@@ -69,6 +69,12 @@ def wait_until(condition: Any, timeout_s: float = 10.0) -> None:
         time.sleep(0.01)
 
 
+def pass_through(gate: Path) -> None:
+    """Holds a worker until the test opens the gate by making the file."""
+    while not gate.exists():
+        time.sleep(0.001)
+
+
 def is_gone(process: psutil.Process) -> bool:
     """Whether it has ended; nobody may have asked yet how."""
     try:
@@ -163,55 +169,84 @@ def test_close_warns_of_a_pending_call() -> None:
         envs.close()
 
 
-def test_a_late_answer_is_not_taken_for_the_next() -> None:
-    class SlowOnce(CountingEnv):
+def test_a_late_answer_is_not_taken_for_the_next(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    class SlowTwice(CountingEnv):
         def step(self, action: int) -> Any:
-            time.sleep(0.3 if action == 3 else 0)
+            if action == 3:
+                pass_through(second if first.exists() else first)
             return super().step(action)
 
-    with ParallelEnv([lambda: SlowOnce(length=50)] * 3, num_workers=3) as envs:
+    with ParallelEnv([lambda: SlowTwice(length=50)] * 3, num_workers=3) as envs:
         envs.reset(seed=0)
         envs.step_async([0, 3, 0])
         with pytest.raises(multiprocessing.TimeoutError, match="worker 1 is still busy"):
             envs.step_wait(timeout=0.05)
         with pytest.raises(NoAsyncCallError):
             envs.step_wait()  # that step was given up
+        first.touch()
         observations, rewards, *_ = envs.step([1, 1, 2])
         assert rewards.tolist() == [12.0, 12.0, 22.0]  # step 2 of each, with its own action
         assert observations[:, 1].tolist() == [2, 2, 2]
         envs.step_async([0, 3, 0])
         with pytest.raises(multiprocessing.TimeoutError):
             envs.step_wait(timeout=0.05)
+        second.touch()
         assert envs.reset(seed=9)[0][:, :2].tolist() == [[1, 0]] * 3
         assert envs.step([1, 0, 0])[1].tolist() == [11.0, 1.0, 1.0]
 
 
-def test_reset_may_time_out() -> None:
+def test_a_late_reset_is_not_taken_for_the_next(tmp_path: Path) -> None:
     class SlowReset(CountingEnv):
         def reset(self, **kwargs: Any) -> Any:
-            time.sleep(0.3)
+            pass_through(tmp_path / "gate")
             return super().reset(**kwargs)
 
     with ParallelEnv([SlowReset] * 2, num_workers=2) as envs:
-        envs.reset_async()
+        envs.reset_async(seed=1)
         with pytest.raises(multiprocessing.TimeoutError):
             envs.reset_wait(timeout=0.05)
+        (tmp_path / "gate").touch()
+        expected = [CountingEnv().reset(seed=5 + i)[0] for i in range(2)]
+        np.testing.assert_array_equal(envs.reset(seed=5)[0], expected)
+
+
+def test_calls_may_time_out_too(tmp_path: Path) -> None:
+    class SlowToSay(CountingEnv):
+        def say(self, word: str) -> str:
+            pass_through(tmp_path / "gate")
+            return word
+
+    with ParallelEnv([SlowToSay] * 2, num_workers=2) as envs:
+        envs.call_async("say", "first")
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.call_wait(timeout=0.05)
+        (tmp_path / "gate").touch()
+        assert envs.call("say", "second") == ("second", "second")
 
 
 # Failures
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-def test_a_worker_killed_while_idle_is_named(start_method: Any) -> None:
+@pytest.mark.parametrize(
+    ("start_method", "cause"),
+    [("forkserver", signal.SIGKILL), ("spawn", signal.SIGSEGV), ("fork", signal.SIGTERM)],
+)
+def test_a_worker_killed_while_idle_is_named(start_method: Any, cause: signal.Signals) -> None:
     envs = ParallelEnv([OddEnv] * 5, num_workers=2, start_method=start_method)
     envs.reset()
     pid = envs.call("surroundings")[3][0]
     process = psutil.Process(pid)
-    process.kill()
+    process.send_signal(cause)
     wait_until(lambda: is_gone(process))
-    with pytest.raises(WorkerDiedError, match=r"Worker 1 \(environments 3 to 4\) was killed by SIGKILL") as caught:
+    began = time.monotonic()
+    with pytest.raises(
+        WorkerDiedError, match=rf"Worker 1 \(environments 3 to 4\) was killed by {cause.name} "
+    ) as caught:
         envs.step([0] * 5)
-    assert (caught.value.worker, caught.value.signal, list(caught.value.environments)) == (1, "SIGKILL", [3, 4])
+    assert time.monotonic() - began < 1.0
+    assert (caught.value.worker, caught.value.signal, list(caught.value.environments)) == (1, cause.name, [3, 4])
     assert envs.closed
     assert not multiprocessing.active_children()
 
@@ -223,8 +258,10 @@ def test_a_worker_killed_in_mid_step_is_named_though_others_are_busy(start_metho
     envs.reset()
     envs.step([0] * 4)
     envs.set_attr("armed", True)  # environment 0 now hangs, and its worker is the first to be waited for
-    with pytest.raises(WorkerDiedError, match="in step of environment 2"):
+    began = time.monotonic()
+    with pytest.raises(WorkerDiedError, match="killed by SIGKILL in step of environment 2"):
         envs.step([0] * 4)
+    assert time.monotonic() - began < 1.0
     assert envs.closed
     assert not multiprocessing.active_children()
 
@@ -257,10 +294,12 @@ def test_a_step_that_never_returns_is_named() -> None:
     envs.reset()
     envs.step([0] * 4)
     envs.set_attr("armed", [False, False, False, True])
+    began = time.monotonic()
     with pytest.raises(
         StepTimeoutError, match=r"Worker 1 .*step_timeout_s=0.2: environment 3 has not returned"
     ) as caught:
         envs.step([0] * 4)
+    assert time.monotonic() - began < 1.2
     assert isinstance(caught.value, multiprocessing.TimeoutError)
     assert caught.value.index == 3
     assert re.match(r"Stack \(most recent call first\):\n.*, line \d+ in _misbehave\n", caught.value.stack)
@@ -382,14 +421,14 @@ def test_workers_leave_ctrl_c_to_the_trainer() -> None:
         assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
 
 
-def test_ctrl_c_while_waiting_leaves_it_whole() -> None:
+def test_ctrl_c_while_waiting_leaves_it_whole(tmp_path: Path) -> None:
     trainer = os.getpid()
 
     class Interrupting(CountingEnv):
         def step(self, action: int) -> Any:
             if action == 3:
                 os.kill(trainer, signal.SIGINT)
-                time.sleep(0.3)  # so that it is the wait that is interrupted
+                pass_through(tmp_path / "gate")  # so that it is the wait that is interrupted
             return super().step(action)
 
     with ParallelEnv([Interrupting] * 2, num_workers=1) as envs:
@@ -397,6 +436,7 @@ def test_ctrl_c_while_waiting_leaves_it_whole() -> None:
         with pytest.raises(KeyboardInterrupt):
             envs.step([3, 0])
         assert not envs.closed
+        (tmp_path / "gate").touch()
         envs.reset(seed=0)
         assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
 
