@@ -3,18 +3,16 @@
 import csv
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.trading.ledger import Ledger, Trade, symbols_of, trades_of
 from ml_pipeline.trading.market_calendar import Calendar
-from ml_pipeline.trading.market_data import FloatArray
-from ml_pipeline.trading.metrics import drawdown_fraction, summarize
-from ml_pipeline.trading.pictures import plain
+from ml_pipeline.trading.metrics import summarize
+from ml_pipeline.trading.report_pictures import equity_figure
 from ml_pipeline.trading.rules import TradingRules
-
-_AGENT, _HOLD, _RANDOM = "#0b5fff", "#e07b00", "#8a8f98"
 
 # Rows of the table: (name of the figure, what the table calls it, factor, format).
 _ROWS = (
@@ -35,8 +33,9 @@ _ROWS = (
 class Evaluation:
     """Ledgers of an agent and of what it must beat, over the same bars under the same rules.
 
-    random: runs that guess, and trade as much as the agent. figures: by "agent", "buy_and_hold", "equal_weight" and
-    "random" what `metrics.summarize` says, "random" being the mean of several.
+    random: runs that guess, and trade as much as the agent. limits: in how many bars each bound the agent.
+    figures: by "agent", "buy_and_hold", "equal_weight" and "random" what `metrics.summarize` says, "random" being the
+    mean of several.
     """
 
     split: str
@@ -46,6 +45,7 @@ class Evaluation:
     random: list[Ledger]
     calendar: Calendar
     rules: TradingRules
+    limits: Mapping[str, int] = field(default_factory=dict)
     figures: dict[str, dict[str, float]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +80,29 @@ def warning(evaluation: Evaluation) -> str | None:
     )
 
 
+def remarks(evaluation: Evaluation) -> list[str]:
+    """Sentences on what the figures rest on: annualization, conditions, limits, costs, and luck."""
+    agent, rules = evaluation.agent, evaluation.rules
+    where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
+    paid = float(agent["costs_paid"][-1])
+    ends = [float(ledger["equity"][-1]) for ledger in evaluation.random]
+    better = sum(end >= agent["equity"][-1] for end in ends)
+    bound = ", ".join(
+        f"{name} in {count:,} bar{'s' * (count != 1)}" for name, count in sorted(evaluation.limits.items())
+    )
+    return [
+        annualization(evaluation),
+        f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "
+        f"in costs, {paid / rules.initial_cash:.1%} of that.",
+        f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",
+        f"Of the {len(ends)} random policies, {better} earned as much as the agent or more.",
+    ]
+
+
+def annualization(evaluation: Evaluation) -> str:
+    return f"Annualized by {evaluation.calendar.periods_per_year:g} ({evaluation.calendar.reason})."
+
+
 def table_rows(evaluation: Evaluation) -> list[list[str]]:
     """The header, then a row a figure: agent, buy and hold, equal weight and random; a dash is undefined."""
     n_random = len(evaluation.random)
@@ -97,9 +120,8 @@ def results_table(evaluation: Evaluation) -> str:
         for row in rows
     ]
     lines.insert(1, "-" * len(lines[0]))
-    annualized = f"Annualized by {evaluation.calendar.periods_per_year:g} ({evaluation.calendar.reason})."
     said = warning(evaluation)
-    return "\n".join([evaluation.title, "", *lines, "", annualized, *([said] if said else [])])
+    return "\n".join([evaluation.title, "", *lines, "", annualization(evaluation), *([said] if said else [])])
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
@@ -108,7 +130,7 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
     _write_ledger(folder / "ledger.csv", evaluation.agent)
     _write_trades(folder / "trades.csv", evaluation.agent)
     (folder / "evaluation.json").write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
-    _draw(folder / "equity.png", evaluation)
+    equity_figure(evaluation, title=evaluation.title).savefig(folder / "equity.png")
 
 
 def _write_ledger(path: Path, ledger: Ledger) -> None:
@@ -149,6 +171,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "periods_per_year": evaluation.calendar.periods_per_year,
         "annualization": evaluation.calendar.reason,
         "n_random_policies": len(evaluation.random),
+        "limits_bound": dict(evaluation.limits),
         **{name: without_nan(figures) for name, figures in evaluation.figures.items()},
     }
 
@@ -167,58 +190,10 @@ def _cell(value: float, factor: float, form: str) -> str:
 
 
 def _costs(rules: TradingRules) -> str:
-    slippage = f" and slippage of {rules.slippage_bps:g} bps" if rules.slippage_bps else ""
-    return f"after fees of {rules.fee_bps:g} bps{slippage}"
-
-
-def _draw(path: Path, evaluation: Evaluation) -> None:
-    """Equity of the agent and of what it must beat, and the drawdown beneath."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
-
-    figure = Figure(figsize=(10, 6.2), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 1])
-    figure.suptitle(evaluation.title, fontsize=10.5, x=0.012, ha="left")
-
-    for i, ledger in enumerate(evaluation.random):
-        mean = evaluation.figures["random"]["total_return"]
-        label = f"random  {mean:+,.1%} (mean of {len(evaluation.random)})" if i == 0 else None
-        above.plot(ledger["time"], ledger["equity"], color=_RANDOM, alpha=0.45, linewidth=0.7, label=label)
-    for label, ledger, color in (
-        ("buy and hold", evaluation.buy_and_hold, _HOLD),
-        ("agent", evaluation.agent, _AGENT),
-    ):
-        total = ledger["equity"][-1] / ledger["equity"][0] - 1
-        above.plot(ledger["time"], ledger["equity"], color=color, linewidth=1.5, label=f"{label}  {total:+,.1%}")
-        drawdown = drawdown_fraction(ledger["equity"])
-        below.plot(ledger["time"], drawdown, color=color, linewidth=1.0)
-        below.fill_between(ledger["time"], drawdown, 0, color=color, alpha=0.12, linewidth=0)
-
-    curves = [evaluation.agent["equity"], evaluation.buy_and_hold["equity"], *(r["equity"] for r in evaluation.random)]
-    logarithmic = _spans_much(curves)
-    if logarithmic:
-        above.set_yscale("log")
-        above.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        above.yaxis.set_minor_formatter(NullFormatter())
-    above.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    above.set_ylabel("equity (money" + (", log scale)" if logarithmic else ")"))
-    above.axhline(evaluation.rules.initial_cash, color="black", linewidth=0.6, alpha=0.4)
-    handles, labels = above.get_legend_handles_labels()
-    above.legend(handles[::-1], labels[::-1], frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
-    below.set_ylabel("drawdown (% of peak)")
-    below.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    below.set_xlabel("date")
-    locator = AutoDateLocator()
-    below.xaxis.set_major_locator(locator)
-    below.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    for axes in (above, below):
-        plain(axes)
-    figure.savefig(path)
-
-
-def _spans_much(curves: list[FloatArray]) -> bool:
-    lowest, highest = min(float(c.min()) for c in curves), max(float(c.max()) for c in curves)
-    return lowest > 0 and highest / lowest > 5
+    selling = "" if rules.sell_fee_bps in {None, rules.fee_bps} else f" and {rules.sell_fee_bps:g} on sales"
+    others = (
+        (rules.fixed_fee, f"{rules.fixed_fee:g} an order"),
+        (rules.slippage_bps, f"slippage of {rules.slippage_bps:g} bps"),
+        (rules.borrow_bps_per_year, f"borrowing at {rules.borrow_bps_per_year:g} bps a year"),
+    )
+    return ", ".join([f"after fees of {rules.fee_bps:g} bps{selling}", *(said for cost, said in others if cost)])

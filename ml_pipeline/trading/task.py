@@ -140,6 +140,7 @@ class TradingTask:
         """
         env = self.evaluation_env(split)
         agent = run_policy(env, act)
+        limits = dict(env.limit_counts)
         evaluation = Evaluation(
             split=split,
             agent=agent,
@@ -148,6 +149,7 @@ class TradingTask:
             random=random_policies(env, seed=self.seed, turnover_of=agent),
             calendar=self.market.calendar,
             rules=self.rules,
+            limits=limits,
         )
         said = [results_table(evaluation)]
         if folder is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from ml_pipeline.trading.baselines import buy_and_hold, equal_weight, random_policies, run_policy
 from ml_pipeline.trading.market_calendar import Calendar
-from ml_pipeline.trading.report import Evaluation, results_table, write_report
+from ml_pipeline.trading.report import Evaluation, remarks, results_table, write_report
 from ml_pipeline.trading.rules import TradingRules
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 
@@ -15,9 +15,11 @@ CALENDAR = Calendar("weekdays", 252.0, "daily bars, not on weekends: 252 a year"
 
 def _evaluation(market, action=1, **rules):
     env = StatefulTradingEnv(market, TradingRules(**rules))
+    agent = run_policy(env, lambda _: action)
     return Evaluation(
         split="test",
-        agent=run_policy(env, lambda _: action),
+        agent=agent,
+        limits=dict(env.limit_counts),
         buy_and_hold=buy_and_hold(env),
         equal_weight=equal_weight(env),
         random=random_policies(env, n_policies=2),
@@ -94,3 +96,29 @@ def test_random_figures_are_means(tiny_market):
 def test_extreme_runs_can_be_drawn(tiny_market, tmp_path, close):
     write_report(tmp_path, _evaluation(tiny_market(close=close), action=2))
     assert (tmp_path / "equity.png").exists()
+
+
+def test_the_remarks_say_what_the_figures_rest_on(tiny_market):
+    """All of 10,000 in an asset at 100 and 5 bps: 10,000 / 1.0005 are traded and 4.998 paid, and no cash is left."""
+    rising = _evaluation(tiny_market(np.linspace(100, 200, 40)), action=2)
+    assert remarks(rising) == [
+        "Annualized by 252 (daily bars, not on weekends: 252 a year).",
+        "Orders were filled at the next bar's open, beginning with 10,000 in cash; the agent paid 5 in costs, "
+        "0.0% of that.",
+        "Limits that bound the agent: cash in 1 bar.",
+        "Of the 2 random policies, 0 earned as much as the agent or more.",
+    ]
+    falling = _evaluation(tiny_market(np.linspace(200, 100, 40)), action=2, fee_bps=0, fill_at="close")
+    assert "the close they were decided on, optimistically" in remarks(falling)[1]
+    assert remarks(falling)[2:] == [
+        "No limit bound the agent.",
+        "Of the 2 random policies, 2 earned as much as the agent or more.",
+    ]
+
+
+def test_the_title_names_every_cost(tiny_market):
+    costs = {"fee_bps": 5, "sell_fee_bps": 9, "fixed_fee": 2, "slippage_bps": 1, "borrow_bps_per_year": 300}
+    title = _evaluation(tiny_market([100, 101, 102]), **costs).title
+    assert title.endswith(
+        "after fees of 5 bps and 9 on sales, 2 an order, slippage of 1 bps, borrowing at 300 bps a year"
+    )
