@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.env_block import EnvFactory
@@ -45,11 +46,16 @@ class SB3ParallelEnv(VecEnv):
 
     def reset(self) -> Any:
         """Observations of new episodes; the seeds and options set before are used once."""
-        options = self._options[0] or None
-        if any(one != self._options[0] for one in self._options):
-            raise ValueError("ParallelEnv hands the same options to every environment, but they differ.")
-        observations, infos = self.parallel_env.reset(seed=self._seeds, options=options)
-        self.reset_infos = _per_env(infos, self.num_envs)
+        waiting = np.ones(self.num_envs, np.bool_)
+        while waiting.any():  # once, unless options differ
+            options = self._options[int(waiting.argmax())]
+            alike = np.array([data_equivalence(one, options) for one in self._options])
+            masked = options if alike.all() else {**options, "reset_mask": alike}
+            observations, infos = self.parallel_env.reset(seed=self._seeds, options=masked or None)
+            each = _per_env(infos, self.num_envs)
+            for index in np.flatnonzero(alike).tolist():
+                self.reset_infos[index] = each[index]
+            waiting &= ~alike
         self._reset_seeds()
         self._reset_options()
         return observations

@@ -11,6 +11,7 @@ from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 stable_baselines3 = pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
+from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize  # noqa: E402
 
 from ml_pipeline.integrations.sb3 import SB3ParallelEnv  # noqa: E402
@@ -109,32 +110,73 @@ def test_options_reach_the_environments_once(make):
     assert [info["options"] for info in envs.reset_infos] == ["{'start': 3}"] * 2
     envs.reset()
     assert [info["options"] for info in envs.reset_infos] == ["None"] * 2
-    envs.set_options([{"start": 1}, {"start": 2}])
-    with pytest.raises(ValueError, match="differ"):
-        envs.reset()
+
+
+def test_options_may_differ(make):
+    ours, theirs = (wrap([NewArraysEnv] * 4) for wrap in (make, DummyVecEnv))
+    for envs in (ours, theirs):
+        envs.seed(3)
+        envs.set_options([{"start": np.arange(2)}, {"start": np.arange(3)}, {}, {"start": np.arange(2)}])
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+    starts = [info["options"] for info in ours.reset_infos]
+    assert starts == ["{'start': array([0, 1])}", "{'start': array([0, 1, 2])}", "{}", "{'start': array([0, 1])}"]
+    assert [info["end"] for info in ours.reset_infos] == [info["end"] for info in theirs.reset_infos]
 
 
 @pytest.mark.parametrize(
     ("algorithm", "env_id", "settings"),
     [
-        ("PPO", "CartPole-v1", {"n_steps": 32, "batch_size": 64}),
+        ("PPO", "CartPole-v1", {"n_steps": 32, "batch_size": 64, "n_epochs": 2}),
         ("DQN", "CartPole-v1", {"learning_starts": 16}),
         ("SAC", "Pendulum-v1", {"learning_starts": 16, "train_freq": 8}),
     ],
 )
-def test_its_algorithms_train(make, algorithm, env_id, settings):
-    envs = make([lambda: gymnasium.make(env_id)] * 4)
-    model = getattr(stable_baselines3, algorithm)("MlpPolicy", VecMonitor(envs), seed=1, device="cpu", **settings)
-    model.learn(256)
-    assert model.num_timesteps == 256
+def test_its_algorithms_learn_the_same_weights(make, algorithm, env_id, settings):
+    weights, episodes = [], []
+    for vectorize in (make, DummyVecEnv):
+        envs = VecMonitor(vectorize([lambda: gymnasium.make(env_id)] * 4))
+        model = getattr(stable_baselines3, algorithm)("MlpPolicy", envs, seed=1, device="cpu", **settings)
+        model.learn(256)
+        assert model.num_timesteps == 256
+        weights.append([parameter.detach().numpy() for parameter in model.policy.parameters()])
+        episodes.append([(episode["r"], episode["l"]) for episode in model.ep_info_buffer])
+    for ours, theirs in zip(*weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert episodes[0] == episodes[1]
     if env_id == "CartPole-v1":
-        assert len(model.ep_info_buffer) > 0
-        mean, _ = evaluate_policy(model, VecMonitor(envs), n_eval_episodes=2)
+        assert len(episodes[0]) > 0
+        mean, _ = evaluate_policy(model, make([lambda: gymnasium.make(env_id)] * 2), n_eval_episodes=2, warn=False)
         assert mean > 0
 
 
-def test_it_normalizes(make):
-    envs = VecNormalize(make([lambda: gymnasium.make("CartPole-v1")] * 2))
+def test_its_wrappers_normalize_and_monitor_alike(make, tmp_path):
+    seen = []
+    for name, vectorize in (("ours", make), ("theirs", DummyVecEnv)):
+        envs = VecNormalize(VecMonitor(vectorize([lambda: gymnasium.make("CartPole-v1", max_episode_steps=9)] * 3)))
+        assert envs.seed(8) == [8, 9, 10]
+        results = [envs.reset()]
+        for step in range(40):
+            observations, rewards, dones, infos = envs.step(np.array([0, 1, step % 2]))
+            results += [observations, rewards, dones]
+            for info in infos:
+                results += [info["TimeLimit.truncated"], info.get("terminal_observation", 0)]
+                results += [(info["episode"]["r"], info["episode"]["l"]) if "episode" in info else 0]
+        envs.save(tmp_path / name)
+        results += [envs.obs_rms.mean, envs.ret_rms.var]
+        seen.append(results)
+    for ours, theirs in zip(*seen, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert any(result is True for result in seen[0])  # some episodes were cut by their time limit
+
+
+def test_its_own_monitor_in_the_environments_is_seen(make):
+    def monitored():
+        return Monitor(gymnasium.make("CartPole-v1", max_episode_steps=5))
+
+    envs = make([monitored] * 2)
+    assert envs.env_is_wrapped(Monitor) == [True, True]
     envs.reset()
-    observations, *_ = envs.step(np.array([0, 1]))
-    assert np.isfinite(observations).all()
+    for _ in range(5):
+        *_, infos = envs.step(np.array([0, 1]))
+    assert [(info["episode"]["r"], info["episode"]["l"]) for info in infos] == [(5.0, 5)] * 2
+    assert envs.env_method("get_episode_lengths") == [[5], [5]]
