@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.features import COLUMN
+from ml_pipeline.trading.market_calendar import infer_calendar
 from ml_pipeline.trading.market_columns import find_layout, is_usual
 from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
 from ml_pipeline.trading.market_tables import Table, read_table
@@ -44,7 +45,7 @@ def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
         prices = {name: getattr(market, name)[own, a] for name in ("open", "high", "low", "close")}
         for problem, remedy in (
             *_one_side(market, symbol),
-            *_gaps(times, weekends_off=market.calendar.name == "weekdays"),
+            *_gaps(times, weekends_off=infer_calendar(times).name == "weekdays"),
             *_impossible_bars(times, prices),
             *_outliers(times, prices["close"]),
             *_stale(times, prices["close"]),

@@ -12,7 +12,7 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.features import DEFAULT_FEATURES
 from ml_pipeline.trading.leaks import refuse_leaks
-from ml_pipeline.trading.market_data import MarketData
+from ml_pipeline.trading.market_data import BarTime, MarketData
 from ml_pipeline.trading.rewards import make_reward
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask, load_configured_market
@@ -41,6 +41,8 @@ def main(argv: list[str]) -> int:
     """Print one line for each check; return 0 where all passed, else 1."""
     parser = argparse.ArgumentParser(prog="sanity", description="Check that training finds what is there and no more.")
     parser.add_argument("--data", type=Path, help="your market data; without, the built-in market")
+    parser.add_argument("--symbols", nargs="+", default=[], help="symbols to trade; without, all there are")
+    parser.add_argument("--bar-time", choices=get_args(BarTime), help="whether times are when bars open or close")
     parser.add_argument("--features", nargs="+", default=list(DEFAULT_FEATURES), help="features to train on")
     parser.add_argument("--total-timesteps", type=int, default=120_000, help="steps of each agent")
     parser.add_argument("--fee-bps", type=float, default=2.0, help="fee on traded value, in basis points")
@@ -48,7 +50,12 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     with user_errors_exit("sanity"):
         config = TradingConfig(
-            data=arguments.data, features=tuple(arguments.features), fee_bps=arguments.fee_bps, episode_length=128
+            data=arguments.data,
+            symbols=tuple(arguments.symbols),
+            bar_time=arguments.bar_time,
+            features=tuple(arguments.features),
+            fee_bps=arguments.fee_bps,
+            episode_length=128,
         )
         market = load_configured_market(config)
         steps, seed = arguments.total_timesteps, arguments.seed

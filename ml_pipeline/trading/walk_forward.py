@@ -10,13 +10,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, user_errors_exit
 from ml_pipeline.trading.baselines import Act, buy_and_hold, run_policy
+from ml_pipeline.trading.features import DEFAULT_FEATURES
 from ml_pipeline.trading.ledger import Ledger
-from ml_pipeline.trading.market_data import FloatArray
+from ml_pipeline.trading.market_data import BarTime, FloatArray
 from ml_pipeline.trading.metrics import max_drawdown, returns_of, sharpe, total_return
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.splits import walk_forward_folds
@@ -29,6 +31,9 @@ def main(argv: list[str]) -> int:
     """Print a line for each fold and for the whole; return 0, or exit with code 2 after one sentence."""
     parser = argparse.ArgumentParser(prog="walk_forward", description="Train anew on the past, trade what comes next.")
     parser.add_argument("--data", type=Path, help="market data; without, the built-in market")
+    parser.add_argument("--symbols", nargs="+", default=[], help="symbols to trade; without, all there are")
+    parser.add_argument("--bar-time", choices=get_args(BarTime), help="whether times are when bars open or close")
+    parser.add_argument("--features", nargs="+", default=list(DEFAULT_FEATURES), help="what is seen of each asset")
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--window", choices=("rolling", "expanding"), default="rolling", help="what is trained on")
     parser.add_argument("--embargo-bars", type=int, default=0)
@@ -40,7 +45,14 @@ def main(argv: list[str]) -> int:
     with user_errors_exit("walk_forward"):
         if arguments.folds < 1:
             raise UserError(f"folds must be 1 or more, but got {arguments.folds}.")
-        config = TradingConfig(data=arguments.data, fee_bps=arguments.fee_bps, embargo_bars=arguments.embargo_bars)
+        config = TradingConfig(
+            data=arguments.data,
+            symbols=tuple(arguments.symbols),
+            bar_time=arguments.bar_time,
+            features=tuple(arguments.features),
+            fee_bps=arguments.fee_bps,
+            embargo_bars=arguments.embargo_bars,
+        )
         market = load_configured_market(config)
         first_bar = TradingTask(config, market=market).first_bar
         folds = walk_forward_folds(

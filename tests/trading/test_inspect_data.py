@@ -33,6 +33,14 @@ def test_gaps():
     assert _problems(WALK, times=weekdays) == ["19 gaps of up to 3 days, as weekends and holidays leave them"]
 
 
+def test_weekends_are_none_to_an_asset_of_another_calendar():
+    days = np.datetime64("2024-01-01") + np.arange(100)
+    closes = np.column_stack([WALK, np.where(np.is_busday(days), WALK, np.nan)])
+    bars = {"open": closes, "high": closes, "low": closes, "volume": np.ones_like(closes)}
+    (finding,) = diagnose(market_from_arrays(["coin", "stock"], days, closes, **bars))
+    assert finding == ("stock", "14 gaps of up to 3 days, as weekends and holidays leave them", "nothing to do")
+
+
 def test_impossible_bars():
     opens = WALK.copy()
     opens[5] *= 1.2
