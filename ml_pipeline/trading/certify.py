@@ -30,7 +30,7 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
     """The equity of each row as vectorbt's `Portfolio.from_orders` has it, from fills and closes of the ledger alone.
 
     Costs are computed anew from `rules` and the ledger's half-spreads. vectorbt knows no fee for borrowing: it is taken
-    off what it says, bar by bar, for what is held short at the close.
+    off what it says, bar by bar, for what is held short at the close, as far as there is cash to pay it.
     Raises UserError where vectorbt is not installed.
     """
     try:
@@ -60,9 +60,9 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
             call_seq="auto",  # sells before buys
             freq="1D",
         )
-        value = np.asarray(portfolio.value(), dtype=np.float64).reshape(-1)
+        value, cash = (np.asarray(each(), dtype=np.float64).reshape(-1) for each in (portfolio.value, portfolio.cash))
     borrowed = np.where(position < 0, -position * np.nan_to_num(close), 0.0).sum(axis=1) * terms.borrow_rate
-    return np.asarray(value - np.cumsum(borrowed))
+    return np.asarray(value - np.minimum(np.cumsum(borrowed), cash))
 
 
 def largest_difference(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> float:

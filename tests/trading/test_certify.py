@@ -1,6 +1,7 @@
 """Needs vectorbt and backtesting.py (extra certify): the accounts are theirs, and nothing of the kernel."""
 
 import importlib.util
+import sys
 import warnings
 
 import numpy as np
@@ -94,8 +95,19 @@ def test_backtesting_py_says_the_same_of_whole_lots(tiny_market):
         np.testing.assert_allclose(ledger["equity"], theirs, rtol=1e-9)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("vectorbt") is not None, reason="vectorbt is installed")
-def test_without_vectorbt_it_says_what_to_install(tiny_market):
+@needs_vectorbt
+@pytest.mark.filterwarnings("ignore")
+def test_an_account_that_could_not_pay_for_what_it_borrowed_is_replayed_to_its_end(tiny_market):
+    # As in test_agreement: covering takes all the cash, and the rest that is short cannot be paid for.
+    market = tiny_market(close=[[100, 100], [100, 100], [250, 200], [250, 200], [250, 200]])
+    rules = TradingRules("discrete", fee_bps=0, borrow_bps_per_year=252 * 100)
+    ledger = _run(market, rules, np.array([[0, 2], [0, 2], [1, 2], [1, 2]]))
+    assert ledger["cash"][-1] == 0
+    assert largest_difference(ledger, rules, market.periods_per_year) < TOLERANCE
+
+
+def test_without_vectorbt_it_says_what_to_install(tiny_market, monkeypatch):
     ledger = _run(tiny_market(close=[1, 1, 1]), TradingRules(), [[0], [1]])
+    monkeypatch.setitem(sys.modules, "vectorbt", None)
     with pytest.raises(UserError, match=r"pip install \"ml-pipeline\[certify\]\""):
         largest_difference(ledger, TradingRules(), 252)
