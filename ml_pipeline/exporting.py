@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def run_export(export: ExportConfig) -> None:
     """Write the file and say what it takes and gives. Raises as `export_policy`, and where the checkpoint is no use."""
     saved = load_checkpoint(export.checkpoint)
     config = build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=export.checkpoint))
+    config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
     with closing(_environment(config, saved)) as env:
         portable = export_policy(restore_policy(config, env, saved), env, export.path, export.format)
     print(

@@ -104,6 +104,9 @@ class PPOConfig:
     memory_size: int = 64
     """Units of the memory."""
 
+    bfloat16: bool = False
+    """Compute the convolutions of images in bfloat16: with AMX half the time of an update, without often more."""
+
     def __post_init__(self) -> None:
         for name in ("n_steps", "minibatch_size", "n_epochs", "memory_size"):
             check_count(name, getattr(self, name))

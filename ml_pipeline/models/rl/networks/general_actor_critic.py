@@ -4,6 +4,7 @@ B samples, D observation size, P parameters of the distribution; T steps, M sequ
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ class Body(NamedTuple):
     share_layers: bool = False
     memory: MemoryKind | None = None
     memory_size: int = 64
+    bfloat16: bool = False
 
 
 class GeneralActorCritic(nn.Module):
@@ -127,6 +129,7 @@ class _Tower(nn.Module):
     def __init__(self, layout: ObservationLayout, body: Body, generator: torch.Generator) -> None:
         super().__init__()
         self._images = layout.images
+        self._bfloat16 = body.bfloat16
         self.register_buffer("_numbers", torch.from_numpy(layout.numbers), persistent=False)
         self.encoders = nn.ModuleList(
             [ImageEncoder(im.shape, channels_last=im.channels_last, generator=generator) for im in layout.images]
@@ -151,10 +154,12 @@ class _Tower(nn.Module):
         return self.hidden(outputs.flatten(0, 1)), states
 
     def _features(self, observations: Tensor) -> Tensor:
-        of_images = [
-            encoder(observations[:, image.columns]) for encoder, image in zip(self.encoders, self._images, strict=True)
-        ]
-        return torch.cat([observations[:, self._numbers], *of_images], dim=1)
+        columns = [observations[:, image.columns] for image in self._images]
+        # 84x84x4 frames, minibatch 256, Xeon with AMX, medians: 98 ms an update in float32, 44 ms so. torch.compile: 81
+        # ms against 76 ms without. Two layers of 256 at minibatch 256 took 2.0 ms in bfloat16, 1.6 ms in float32.
+        with torch.autocast(observations.device.type, torch.bfloat16) if self._bfloat16 else nullcontext():
+            of_images = [encoder(points) for encoder, points in zip(self.encoders, columns, strict=True)]
+        return torch.cat([observations[:, self._numbers], *(features.float() for features in of_images)], dim=1)
 
 
 def _check_mask(mask: slice, action_space: spaces.Space) -> None:

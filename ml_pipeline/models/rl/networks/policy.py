@@ -43,6 +43,7 @@ class Policy:
         share_layers: bool = False,
         memory: MemoryKind | None = None,
         memory_size: int = 64,
+        bfloat16: bool = False,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -56,11 +57,13 @@ class Policy:
         self.encode, self.observation_size = observation_encoder(observation_space)
         self.fit_actions = action_fitter(action_space, squash=squash_actions)
         self.layout = layout = observation_layout(observation_space)
+        if bfloat16 and not layout.images:
+            raise UnsupportedSpace(f"bfloat16 is about images, but the observations {observation_space} have none.")
         columns = None if layout.is_plain else layout.numbers
         self.normalizer = ObservationNormalizer(self.observation_size, columns=columns) if normalize_obs else None
         self.value_normalizer = ValueNormalizer() if normalize_values else None
         self.device = torch.device(device)
-        self._body = body = Body(hidden_sizes, activation, share_layers, memory, memory_size)
+        self._body = body = Body(hidden_sizes, activation, share_layers, memory, memory_size, bfloat16)
         self._squash_actions = squash_actions
         generator = torch.Generator().manual_seed(int(random_generator(seed, "weights").integers(2**62)))
         self.network: ActorCritic | GeneralActorCritic
@@ -104,6 +107,7 @@ class Policy:
             share_layers=config.share_layers,
             memory=None if config.memory == "none" else config.memory,
             memory_size=config.memory_size,
+            bfloat16=config.bfloat16,
             seed=seed,
             device=device,
         )

@@ -40,6 +40,7 @@ KINDS = {
     "shared layers": Kind(settings={"share_layers": True}),
     "masked": Kind(spaces.MultiDiscrete([3, 2]), masked=True),
     "image": Kind(image=True),
+    "image in bfloat16": Kind(image=True, settings={"bfloat16": True}),
     "gru": Kind(settings={"memory": "gru", "memory_size": 4}),
     "lstm, masked, shared": Kind(masked=True, settings={"memory": "lstm", "memory_size": 4, "share_layers": True}),
 }

@@ -77,6 +77,17 @@ def test_actions_without_numbers_cannot_be_squashed():
         make(squash_actions=True)
 
 
+def test_bfloat16_is_for_images_and_near_float32():
+    with pytest.raises(UserError, match=r"bfloat16 is about images, but the observations Box\(-1.0"):
+        make(bfloat16=True)
+    space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    exact, near = (make(observation_space=space, bfloat16=bfloat16) for bfloat16 in (False, True))
+    seen = np.random.default_rng(0).integers(255, size=(5, 36 * 36)).astype(np.float32)
+    assert not np.array_equal(exact.parameters(seen), near.parameters(seen))
+    np.testing.assert_allclose(near.parameters(seen), exact.parameters(seen), atol=1e-3)
+    assert near.parameters(seen).dtype == np.float32
+
+
 def test_a_saved_policy_keeps_the_units_of_its_values():
     policy, other = make(normalize_values=True), make(normalize_values=True, seed=2)
     policy.learn_value_units(np.array([2.0, 6.0], np.float32))
