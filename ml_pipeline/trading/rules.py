@@ -17,48 +17,42 @@ ACTION_MODES = ("target_weights", "discrete", "buy_hold_sell", "trade")
 _USUAL_TRADE_PERCENT = 10.0
 
 
-@dataclass(frozen=True)
-class TradingRules:
-    """How orders arise, are filled, and what they cost.
+@dataclass(frozen=True, kw_only=True)
+class CostsAndLimits:
+    """What trading costs and how far it may go. Raises UserError where a value is out of range."""
 
-    action_mode:
-    - "target_weights": a Box of one weight an asset, parts of equity; the rest is cash.
-    - "discrete": for each asset short, flat or long (without allow_short flat or long) with an equal part of the
-      equity; a repeated choice holds and trades nothing.
-    - "buy_hold_sell": 0 sells, 1 holds and 2 buys: one step along short, flat, long.
-    - "trade": a Box of one number from -1 to 1 an asset, what to buy or sell in units of trade_limit_percent of the
-      equity; one smaller than action_threshold trades nothing.
-    fill_at: the price an order decided at the close of bar t is filled at: "next_open" of bar t+1, or "close" of bar t.
-    fee_bps, sell_fee_bps: fees on traded value, in hundredths of a percent; None sells at the fee of buying.
-    fixed_fee: money an order. slippage_bps: slippage, and half the spread where the market has no quotes.
-    borrow_bps_per_year: what a short position pays for what it borrows, on its value.
-    lot_size: orders are whole multiples of it; 0 is any quantity. min_order: the smallest, in money.
-    max_position, max_gross, min_cash: parts of equity that an asset's position, and all of them, may be at most, and
-    cash must stay when buying. trade_limit_percent: the largest order of an asset, in percent of equity.
-    on_limit: whether a target beyond max_position or max_gross is "clip"ped, or "refuse"d with UserError.
-    Raises UserError where a value is out of range.
-    """
-
-    action_mode: ActionMode = "discrete"
-    allow_short: bool = True
     fill_at: FillAt = "next_open"
+    """Where an order is filled: at the next bar's open, or (optimistic) at the close it was decided on."""
     fee_bps: float = 5.0
+    """Fee on traded value, in basis points (hundredths of a percent)."""
     sell_fee_bps: float | None = None
+    """Fee on what is sold; none is that of buying."""
     fixed_fee: float = 0.0
+    """Money that each order costs besides."""
     slippage_bps: float = 0.0
+    """Slippage, and half the spread where the data have no quotes, in basis points of traded value."""
     borrow_bps_per_year: float = 0.0
+    """What a short position pays a year for what it borrows, in basis points of its value."""
     lot_size: float = 0.0
+    """Orders are whole multiples of this quantity; 0 takes any."""
     min_order: float = 0.0
+    """Smallest order, in money; smaller ones are left."""
     max_position: float = 1.0
+    """Largest position of an asset, as a part of equity."""
     max_gross: float = 1.0
+    """Largest sum of all positions, long and short, as a part of equity."""
     trade_limit_percent: float | None = None
+    """Largest order of an asset, in percent of equity; with trade actions what an action of 1 orders (none is 10)."""
     action_threshold: float = 0.0
+    """Actions smaller than this trade nothing."""
     min_cash: float = 0.0
+    """Part of equity that buying leaves in cash."""
     on_limit: OnLimit = "clip"
+    """Whether a target beyond max_position or max_gross is clipped or refused."""
     initial_cash: float = 10_000.0
+    """Money at the start of an episode."""
 
     def __post_init__(self) -> None:
-        check_choice("action_mode", self.action_mode, ACTION_MODES)
         check_choice("fill_at", self.fill_at, ("next_open", "close"))
         check_choice("on_limit", self.on_limit, ("clip", "refuse"))
         for name in ("fee_bps", "sell_fee_bps", "slippage_bps"):
@@ -78,6 +72,28 @@ class TradingRules:
         _require("min_cash", self.min_cash, 0 <= self.min_cash < 1, "from 0 to below 1, a part of equity")
         positive = math.isfinite(self.initial_cash) and self.initial_cash > 0
         _require("initial_cash", self.initial_cash, positive, "positive and finite")
+
+
+@dataclass(frozen=True)
+class TradingRules(CostsAndLimits):
+    """How orders arise, are filled, and what they cost.
+
+    action_mode:
+    - "target_weights": a Box of one weight an asset, parts of equity; the rest is cash.
+    - "discrete": for each asset short, flat or long (without allow_short flat or long) with an equal part of the
+      equity; a repeated choice holds and trades nothing.
+    - "buy_hold_sell": 0 sells, 1 holds and 2 buys: one step along short, flat, long.
+    - "trade": a Box of one number from -1 to 1 an asset, what to buy or sell in units of trade_limit_percent of the
+      equity; one smaller than action_threshold trades nothing.
+    Raises UserError where a value is out of range.
+    """
+
+    action_mode: ActionMode = "discrete"
+    allow_short: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("action_mode", self.action_mode, ACTION_MODES)
 
     @property
     def positions(self) -> tuple[int, ...]:

@@ -9,12 +9,12 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features import DEFAULT_FEATURES, make_features
 from ml_pipeline.trading.market_data import BarTime
 from ml_pipeline.trading.rewards import make_reward
-from ml_pipeline.trading.rules import ACTION_MODES, ActionMode, FillAt, OnLimit, TradingRules
+from ml_pipeline.trading.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
 
 
 @dataclass(frozen=True)
-class MarketConditions:
-    """The market, and the costs and limits of trading in it: what a trained policy may be judged under others of."""
+class _MarketSource:
+    """Where the market comes from; apart, so that --help begins with it."""
 
     data: Path | None = None
     """Market data: a CSV or Parquet file, or a folder with a file a symbol; without it, the built-in market."""
@@ -22,36 +22,11 @@ class MarketConditions:
     """Symbols to trade, in this order; none means all there are."""
     bar_time: BarTime | None = None
     """Whether the data's times are when bars open or when they close; asked for where bars differ in length."""
-    fill_at: FillAt = "next_open"
-    """Where an order is filled: at the next bar's open, or (optimistic) at the close it was decided on."""
-    fee_bps: float = 5.0
-    """Fee on traded value, in basis points (hundredths of a percent)."""
-    sell_fee_bps: float | None = None
-    """Fee on what is sold; none is that of buying."""
-    fixed_fee: float = 0.0
-    """Money that each order costs besides."""
-    slippage_bps: float = 0.0
-    """Slippage, and half the spread where the data have no quotes, in basis points of traded value."""
-    borrow_bps_per_year: float = 0.0
-    """What a short position pays a year for what it borrows, in basis points of its value."""
-    lot_size: float = 0.0
-    """Orders are whole multiples of this quantity; 0 takes any."""
-    min_order: float = 0.0
-    """Smallest order, in money; smaller ones are left."""
-    max_position: float = 1.0
-    """Largest position of an asset, as a part of equity."""
-    max_gross: float = 1.0
-    """Largest sum of all positions, long and short, as a part of equity."""
-    trade_limit_percent: float | None = None
-    """Largest order of an asset, in percent of equity; with trade actions what an action of 1 orders (none is 10)."""
-    action_threshold: float = 0.0
-    """Actions smaller than this trade nothing."""
-    min_cash: float = 0.0
-    """Part of equity that buying leaves in cash."""
-    on_limit: OnLimit = "clip"
-    """Whether a target beyond max_position or max_gross is clipped or refused."""
-    initial_cash: float = 10_000.0
-    """Money at the start of an episode."""
+
+
+@dataclass(frozen=True)
+class MarketConditions(CostsAndLimits, _MarketSource):
+    """The market, and the costs and limits of trading in it: what a trained policy may be judged under others of."""
 
 
 @dataclass(frozen=True)
