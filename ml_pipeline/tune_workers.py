@@ -25,8 +25,9 @@ from ml_pipeline.monitoring.console import print_anything
 from ml_pipeline.train_config import parse_train_start
 
 PROG = "tune_workers.py"
-_COSTS_S, _RATES_S = 4.0, 10.0  # for steps alone, and until no further count of workers is begun
+_COSTS_S, _RATES_S = 4.0, 10.0  # for steps alone, and for all counts of workers
 _TURN_S, _TURNS = 0.15, 3
+_START_S, _WAKE_S = 0.05, 2e-5  # a worker at least, once and in every step
 _NOISE = 0.1  # the share of waiting below which it may be the machine's
 _SLOW = 2.0  # times the median of the others, from which an environment is named
 
@@ -45,22 +46,44 @@ def main(argv: list[str]) -> int:
     costs = measure_costs(env_fns)
     rates: dict[int, float] = {}
     deadline = time.monotonic() + _RATES_S
-    for n_workers in counts_to_try(len(env_fns), usable_cores()):
-        if time.monotonic() < deadline:
-            rates[n_workers] = measure_rate(env_fns, n_workers)
-            print(f"--n-workers {n_workers}: {rates[n_workers]:,.0f} steps/s", flush=True)
+    start_s = _START_S
+    for n_workers, step_s in counts_to_try(len(env_fns), usable_cores(), _mean(costs)).items():
+        begin, turns_s = time.monotonic(), _TURNS * max(step_s, _TURN_S)
+        if rates and begin + n_workers * start_s + turns_s > deadline:
+            print(f"--n-workers {n_workers}: not measured, for want of time; no more than {len(env_fns) / step_s:,.0f}")
+            continue
+        rates[n_workers] = measure_rate(env_fns, n_workers)
+        print(f"--n-workers {n_workers}: {rates[n_workers]:,.0f} steps/s", flush=True)
+        if n_workers:
+            start_s = max(start_s, (time.monotonic() - begin - turns_s) / n_workers)
     print(verdict(costs, rates))
     return 0
 
 
-def counts_to_try(num_envs: int, cores: float) -> list[int]:
-    """Numbers of workers worth measuring, the most promising first.
+def counts_to_try(num_envs: int, cores: float, cost: StepCost) -> dict[int, float]:
+    """Numbers of workers worth measuring, and what a step of all should take with them, in s.
 
-    >>> counts_to_try(8, 2.0)
-    [0, 2, 8, 4, 1]
+    The most promising come first, after stepping in this process where that is soon measured.
+
+    >>> list(counts_to_try(8, 2.0, StepCost(cpu_s=1e-3, wait_s=0.0)))
+    [0, 2, 4, 8, 1]
+    >>> list(counts_to_try(64, 2.0, StepCost(cpu_s=3e-6, wait_s=0.0)))
+    [0, 2, 4, 1, 8, 64]
+    >>> list(counts_to_try(8, 2.0, StepCost(cpu_s=0.0, wait_s=0.1)))
+    [8, 4, 2, 0, 1]
     """
-    wanted = [0, int(cores), num_envs, 2 * int(cores), 4 * int(cores), 1]
-    return list(dict.fromkeys(n for n in wanted if n <= num_envs))
+    whole = max(1, int(cores))
+    counts = {n for n in (0, 1, whole, 2 * whole, 4 * whole, num_envs) if n <= num_envs}
+    expected_s = {n: _expected_step_s(num_envs, n, cores, cost) for n in sorted(counts)}
+    first = {0} if expected_s[0] < _TURN_S else set()
+    return {n: expected_s[n] for n in sorted(counts, key=lambda n: (n not in first, expected_s[n]))}
+
+
+def _expected_step_s(num_envs: int, n_workers: int, cores: float, cost: StepCost) -> float:
+    """Bounded by the largest block, and by the processors that all share; each worker has to be woken."""
+    parties = max(1, n_workers)
+    longest_s = -(-num_envs // parties) * (cost.cpu_s + cost.wait_s)
+    return max(longest_s, num_envs * cost.cpu_s / min(cores, parties)) + n_workers * _WAKE_S
 
 
 def measure_costs(env_fns: Sequence[EnvFactory], *, budget_s: float = _COSTS_S) -> dict[int, StepCost]:
@@ -117,14 +140,23 @@ def _slow_ones(costs: dict[int, StepCost]) -> list[str]:
     return [f"environment {slowest} is {factor:.0f}x slower than the others"] if factor >= _SLOW else []
 
 
+def _mean(costs: dict[int, StepCost]) -> StepCost:
+    if not costs:
+        return StepCost(cpu_s=1e-4, wait_s=0.0)  # any will do: only the order of what is measured depends on it
+    return StepCost(
+        cpu_s=statistics.mean(cost.cpu_s for cost in costs.values()),
+        wait_s=statistics.mean(cost.wait_s for cost in costs.values()),
+    )
+
+
 def _shares(costs: dict[int, StepCost]) -> list[str]:
     if not costs:
         return ["the environments refuse random actions, so that their steps were not looked into"]
-    wait_s = statistics.mean(cost.wait_s for cost in costs.values())
-    total_s = wait_s + statistics.mean(cost.cpu_s for cost in costs.values())
+    mean = _mean(costs)
+    total_s = mean.cpu_s + mean.wait_s
     each = f"{total_s * 1e3:.1f} ms" if total_s >= 1e-3 else f"{total_s * 1e6:.0f} µs"
-    share = f"waits {wait_s / total_s:.0%}".replace("%", " %") + " of the time"
-    return [f"stepping {share if wait_s > _NOISE * total_s else 'computes all the time'}, {each} a step"]
+    share = f"waits {mean.wait_s / total_s:.0%}".replace("%", " %") + " of the time"
+    return [f"stepping {share if mean.wait_s > _NOISE * total_s else 'computes all the time'}, {each} a step"]
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """The entry that measures how many workers pay: as users run it, and its parts."""
 
+import re
 import subprocess
 import sys
 from functools import partial
 
 import pytest
 
-from ml_pipeline import tune_workers
+from ml_pipeline import task_choice, tune_workers
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 
 
@@ -14,10 +15,42 @@ def test_it_says_what_to_pass_within_20_s():
     command = [sys.executable, "-m", "ml_pipeline.tune_workers", "--env-id", "CartPole-v1", "--n-envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     *measured, sentence = done.stdout.splitlines()
-    assert measured[0].startswith("--n-workers 0: ")
+    assert all(re.match(r"--n-workers \d: [\d,]+ steps/s", line) for line in measured)
     assert "stepping " in sentence  # a busy machine makes every step wait
     assert sentence.split("; ")[-1].startswith("--n-workers ")
     assert done.stderr == ""
+
+
+class Uneven:
+    """A task of environments that wait, one of them four times as long."""
+
+    def train_env_fns(self, n):
+        return [partial(TimedEnv, wait_s=5e-3)] * (n - 1) + [partial(TimedEnv, wait_s=20e-3)]
+
+
+def test_the_sentence_names_the_slow_one_and_the_workers_that_help(monkeypatch, capsys):
+    monkeypatch.setattr(task_choice, "make_task", lambda config: Uneven())
+    monkeypatch.setattr(tune_workers, "_COSTS_S", 0.4)
+    monkeypatch.setattr(tune_workers, "_RATES_S", 2.0)
+    assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", "4"]) == 0
+    *measured, sentence = capsys.readouterr().out.splitlines()
+    assert len(measured) >= 3
+    slow, waits, flag = sentence.split("; ")
+    assert slow == "environment 3 is 4x slower than the others"
+    assert re.match(r"stepping waits (9\d|100) % of the time, \d+\.\d ms a step", waits)
+    assert flag == "--n-workers 4"  # two workers would take 25 ms a step, four take 20
+
+
+def test_slow_environments_are_measured_where_it_matters_and_in_time(monkeypatch, capsys):
+    task = type("Slow", (), {"train_env_fns": lambda self, n: [partial(TimedEnv, wait_s=0.2)] * n})
+    monkeypatch.setattr(task_choice, "make_task", lambda config: task())
+    monkeypatch.setattr(tune_workers, "_COSTS_S", 0.2)
+    monkeypatch.setattr(tune_workers, "_RATES_S", 1.5)
+    tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", "8"])
+    output = capsys.readouterr().out
+    assert re.match(r"--n-workers 8: \d+ steps/s\n", output)
+    assert "--n-workers 0: not measured, for want of time; no more than 5\n" in output
+    assert output.endswith("--n-workers 8\n")
 
 
 def test_bad_input_is_one_sentence(capsys):
@@ -32,7 +65,7 @@ def test_a_slow_environment_is_found_and_waiting_told_from_computing():
     costs = tune_workers.measure_costs(env_fns, budget_s=0.8)
     sentence = tune_workers.verdict(costs, {0: 100.0, 2: 190.0, 4: 360.0})
     assert sentence.startswith("environment 3 is ")
-    assert "stepping waits 9" in sentence
+    assert re.search(r"stepping waits (9\d|100) %", sentence)
     assert sentence.endswith("--n-workers 4")
 
 
