@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint types mutations determinism soak help
+.PHONY: train test lint types mutations determinism soak learn help
 
 help:
 	@echo "make train   install into $(VENV), train on the built-in market, evaluate out of sample"
 	@echo "make test    install into $(VENV), then lint, types and every test"
 	@echo "make mutations   put known mistakes into a copy, one by one, and see the tests fail (minutes)"
 	@echo "make determinism  train with every crew of workers, interrupted or not, and compare hashes (minutes)"
+	@echo "make learn   learning curves beside Stable-Baselines3 (hours; stopped, it goes on where it was)"
 	@echo "make soak    reset, open, close and kill by the thousand, train meanwhile, and account for every step (minutes)"
 
 $(BIN)/python:
@@ -46,3 +47,7 @@ determinism: $(VENV)/.installed-dev
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.soak
+
+learn: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[learn]'
+	$(BIN)/python -m benchmarks.learning
