@@ -110,6 +110,9 @@ def _numbers(column: "pl.Series") -> tuple["pl.Series", FloatArray, NDArray[np.b
     if not column.dtype.is_numeric():
         text = column.cast(pl.String).str.strip_chars()
         text = text.set(text.str.to_lowercase().is_in(["", "na", "n/a", "null", "none", "-"]), None)
+        text = text.str.strip_prefix("$")
+        grouped = text.str.contains(r"^\d{1,3}(,\d{3})+\.\d+$").fill_null(False)  # 1,234.5, which is not 1.234
+        text = text.zip_with(~grouped, text.str.replace_all(",", "", literal=True))
         numbers = text.cast(pl.Float64, strict=False)
         unread = (numbers.is_null() & text.is_not_null()).to_numpy()
     return column, numbers.cast(pl.Float64).fill_null(float("nan")).to_numpy(), unread

@@ -61,17 +61,23 @@ def _same_bits(one: FloatArray, other: FloatArray) -> Any:
 
 
 def _refuse_next_return(market: MarketData, name: str) -> None:
+    """A column that is the next return, or grows by it, as the next close itself does."""
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
-        values, close = market.columns[name][own, a][:-1], market.close[own, a]
-        known = np.isfinite(values)
-        returns = np.diff(np.log(close))[known]
-        values = values[known]
-        if len(values) < _FEWEST_FOR_CORRELATION or not (values.std() > 0 and returns.std() > 0):
-            continue
-        correlation = float(np.corrcoef(values, returns)[0, 1])
-        if abs(correlation) > _SUSPICIOUS_CORRELATION:
-            raise UserError(
-                f"Column {name} of {symbol} correlates {correlation:.2f} with the return of the next bar, which nobody "
-                "knows: it was made from later bars; move it on by one bar, or leave it out."
-            )
+        values, returns = market.columns[name][own, a][:-1], np.diff(np.log(market.close[own, a]))
+        for what, told in (("Column", values), ("The growth of", np.diff(values, prepend=np.nan))):
+            correlation = _correlation(told, returns)
+            if abs(correlation) > _SUSPICIOUS_CORRELATION:
+                raise UserError(
+                    f"{what} {name} of {symbol} correlates {correlation:.2f} with the return of the next bar, which "
+                    "nobody knows: it was made from later bars; move it on by one bar, or leave it out."
+                )
+
+
+def _correlation(values: FloatArray, returns: FloatArray) -> float:
+    """0 where too little is known, or nothing varies."""
+    known = np.isfinite(values)
+    values, returns = values[known], returns[known]
+    if len(values) < _FEWEST_FOR_CORRELATION or not (values.std() > 0 and returns.std() > 0):
+        return 0.0
+    return float(np.corrcoef(values, returns)[0, 1])

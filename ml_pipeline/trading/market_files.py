@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from ml_pipeline.trading.market_columns import Layout, find_layout
 from ml_pipeline.trading.market_data import BarTime, MarketData, market_from_arrays
 from ml_pipeline.trading.market_tables import Table, read_table
 from ml_pipeline.trading.market_times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
 
@@ -47,24 +50,39 @@ def load_market(
 def market_from_frame(
     frame: Any, *, symbols: Sequence[str] | None = None, name: str = "the frame", bar_time: BarTime | None = None
 ) -> MarketData:
-    """The market in a polars or pandas DataFrame, laid out as a file for `load_market` is; a pandas index is its time.
+    """The market in a polars or pandas DataFrame, laid out as a file for `load_market` is; a pandas index is a column.
 
-    `name` is what sentences, and the symbol of a table of one asset, call it.
+    Titles of several levels are joined: ("Close", "AAPL") is Close:AAPL. `name` is what sentences, and the symbol of a
+    table of one asset, call it. Raises UserError as `load_market`, and for what is no frame.
     """
     import polars as pl
 
     if not isinstance(frame, pl.DataFrame):
-        columns = {str(frame.index.name or "time"): frame.index} if frame.index.dtype != np.int64 else {}
-        columns |= {str(title): frame[title] for title in frame.columns}
-        frame = pl.DataFrame({title: _plain_column(values) for title, values in columns.items()})
+        frame = _of_pandas(frame)
     return _market_of([(Table(name, frame, 0), name)], name, symbols, bar_time, Faults())
 
 
+def _of_pandas(frame: Any) -> "pl.DataFrame":
+    import polars as pl
+
+    if not (hasattr(frame, "reset_index") and hasattr(frame, "columns")):
+        raise UserError(
+            f"A market is a path, a pandas or polars DataFrame, or MarketData, but got {type(frame).__name__}; "
+            "market_from_arrays makes one of arrays."
+        )
+    mere_numbers = frame.index.names == [None] and frame.index.dtype == np.int64
+    table = frame if mere_numbers else frame.reset_index()
+    return pl.DataFrame({_title(title): _plain_column(table[title]) for title in table.columns})
+
+
+def _title(title: Any) -> str:
+    return ":".join(str(part) for part in title if str(part)) if isinstance(title, tuple) else str(title)
+
+
 def _plain_column(column: Any) -> Any:
-    """A pandas column or index as what polars takes without pyarrow; times with a zone in UTC."""
+    """A pandas column as what polars takes without pyarrow; times with a zone in UTC."""
     if getattr(column.dtype, "tz", None) is not None:
-        column = (column.dt if hasattr(column, "dt") else column).tz_convert("UTC")
-        column = (column.dt if hasattr(column, "dt") else column).tz_localize(None)
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     values = column.to_numpy()
     return values.tolist() if values.dtype == object else values
 
@@ -126,7 +144,10 @@ def files_of(path: Path) -> list[Path]:
 def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
     """The assets that a table holds, `name` where it names none; their cells are not read yet."""
     layout = find_layout(table.frame.columns)
-    for there, kind, expected in ((layout.fields, "price", "close"), (layout.time, "time", "time")):
+    for there, kind, expected in (
+        (layout.fields, "price", "close (SYMBOL:close of several)"),
+        (layout.time, "time", "time"),
+    ):
         if not there:
             has = _listed(table.frame.columns)
             remedy = "; is the header missing? Write one above the rows" if _lacks_header(table) else ""

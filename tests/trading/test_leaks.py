@@ -69,7 +69,7 @@ def test_honest_features_pass(market):
 
 @pytest.mark.usefixtures("module")
 def test_functions_that_give_no_feature(market):
-    with pytest.raises(UserError, match="my_features:gap of SYNTH1 is nan at 1960-01-12; after its warm-up"):
+    with pytest.raises(UserError, match="my_features:gap of SYNTH1 is nan at 1960-01-12, but once there is a value"):
         compute_features(market, ["my_features:gap"])
     with pytest.raises(UserError, match=r"must give one value a bar, \(300,\), but gave \(299,\)"):
         compute_features(market, ["my_features:short"])
@@ -89,6 +89,15 @@ def test_a_column_that_is_the_next_return_is_refused(market):
         task = TradingTask(TradingConfig(features=(name,)), market=_with_column(market, np.nan_to_num(noisy)))
         with pytest.raises(UserError, match=r"feature_mine of SYNTH1 correlates 0\.9. with the return of the next bar"):
             task.train_env_fns(1)
+
+
+def test_a_column_that_is_the_next_close_is_refused(market):
+    ahead = np.vstack([market.close[1:], market.close[-1:]])
+    task = TradingTask(TradingConfig(features=("feature_mine",)), market=_with_column(market, 3 * ahead - 7))
+    with pytest.raises(UserError, match=r"The growth of feature_mine of SYNTH1 correlates .* return of the next"):
+        task.train_env_fns(1)
+    honest = TradingTask(TradingConfig(features=("feature_mine",)), market=_with_column(market, market.close))
+    honest.train_env_fns(1)
 
 
 def test_the_datas_own_columns_are_features(market):

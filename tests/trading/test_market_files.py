@@ -186,9 +186,9 @@ def test_one_symbol_in_two_files_is_refused(write, tmp_path):
     [
         ("", r"prices.csv is empty; expected a header"),
         ("time,close\n", "a header and no rows"),
-        ("time,open\n2024-01-01,5\n", "prices.csv has no price column; expected close, but it has: time, open"),
+        ("time,open\n2024-01-01,5\n", "prices.csv has no price column; expected close .*, but it has: time, open"),
         ("close,open\n5,5\n", "prices.csv has no time column"),
-        (GOOD.split("\n", 1)[1], r"expected close, but it has: 2024-01-01, .*100; is the header missing\?"),
+        (GOOD.split("\n", 1)[1], r"expected close .*, but it has: 2024-01-01, .*100; is the header missing\?"),
         (GOOD.replace("11,13,10", "11,9,10"), r"row 2 \(line 3\): the high of prices is 9, below its low of 10; mend"),
         (LONG.replace("B,30,30,30", "B,30,30,29"), r"row 5 \(line 6\): the high of B is 29, below its low of 30"),
         (GOOD.replace("12,200", ",200"), r"prices.csv row 2 \(line 3\): close of prices is empty; drop the row"),
@@ -294,6 +294,35 @@ def test_quotes_give_the_spread_and_the_close_where_there_is_none(write):
     np.testing.assert_array_equal(market.close, [[100.5]])
     with pytest.raises(UserError, match=r"row 2 \(line 3\): the ask of prices is 97, below its bid of 98"):
         load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,97\n"))
+
+
+def test_frames_of_pandas_in_other_layouts():
+    pd = pytest.importorskip("pandas")
+    days = pd.date_range("2024-01-01", periods=2, name="Date")
+    closes = np.array([[1.0, 10.0], [2.0, 20.0]])
+    titles = pd.MultiIndex.from_product([["Close"], ["AAPL", "MSFT"]])
+    side_by_side = pd.DataFrame(closes, index=days, columns=titles)
+    below = pd.DataFrame({"close": closes.ravel()}, index=pd.MultiIndex.from_product([days, ["AAPL", "MSFT"]]))
+    below.index.names = ["date", "ticker"]
+    for frame in (side_by_side, below):
+        market = market_from_frame(frame)
+        assert market.symbols == ("AAPL", "MSFT")
+        np.testing.assert_array_equal(market.close, closes)
+        np.testing.assert_array_equal(market.times, days.to_numpy())
+    seconds = pd.Index([1_700_000_000, 1_700_003_600], name="timestamp")
+    market = market_from_frame(pd.DataFrame({"close": [1.0, 2.0]}, index=seconds))
+    assert str(market.times[1])[:16] == "2023-11-14T23:13"
+    with pytest.raises(UserError, match="but got ndarray; market_from_arrays makes one of arrays"):
+        market_from_frame(np.arange(5.0))
+
+
+def test_prices_in_dollars_and_in_groups_of_thousands(write):
+    text = 'Date,Close/Last,Open\n01/31/2024,"$1,234.50","1,000,000.5"\n02/01/2024,$2.00,3\n'
+    market = load_market(write(text))
+    np.testing.assert_array_equal(market.close[:, 0], [1234.5, 2])
+    np.testing.assert_array_equal(market.open[:, 0], [1_000_000.5, 3])
+    with pytest.raises(UserError, match='close of prices is "1,234", which is not a number'):  # or 1.234?
+        load_market(write('date,close\n2024-01-01,"1,234"\n'))
 
 
 def test_own_features_are_read_from_every_layout(write):
