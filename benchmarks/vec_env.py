@@ -29,7 +29,7 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
 EnvFactory = Callable[[], gymnasium.Env]
 Step = Callable[[Any], Any]
-TABLES = ("speed", "auto", "growth", "start", "memory")
+TABLES = ("speed", "auto", "growth", "overlap", "start", "memory")
 
 ROWS: dict[str, EnvFactory] = {
     "CartPole-v1": partial(gymnasium.make, "CartPole-v1"),
@@ -207,6 +207,61 @@ def auto(args: Any) -> None:
             cells = [f"{medians[str(n)]:,.0f}" for n in counts]
             print_row([row, f"{medians['auto']:,.0f}, {notes['auto']}", *cells, ratio(rates["auto"], rates[best])])
         print()
+
+
+def whole_batch(env_fns: list[EnvFactory], policy_s: float) -> Contestant:
+    envs = ParallelEnv(env_fns)
+    envs.reset(seed=0)
+
+    def step(actions: np.ndarray) -> None:
+        envs.step(actions)
+        compute(policy_s * envs.num_envs)
+
+    return Contestant(step, envs.close)
+
+
+def two_halves(env_fns: list[EnvFactory], policy_s: float, num_workers: Any) -> Contestant:
+    """Half of the environments are under way while a policy looks at the other half."""
+    envs = ParallelEnv(env_fns, num_groups=2, num_workers=num_workers)
+    envs.reset(seed=0)
+    middle = (envs.num_envs + 1) // 2
+    halves = (range(middle), range(middle, envs.num_envs))
+    envs.send(np.zeros(middle, np.int64), halves[0])
+    envs.send(np.zeros(envs.num_envs - middle, np.int64), halves[1])
+
+    def step(actions: np.ndarray) -> None:
+        for half in halves:
+            envs.recv(env_ids=half)
+            compute(policy_s * len(half))
+            envs.send(actions[half.start : half.stop], half)
+
+    return Contestant(step, envs.close)
+
+
+def compute(time_s: float) -> None:
+    end = time.perf_counter() + time_s
+    while time.perf_counter() < end:
+        pass
+
+
+def overlap(args: Any) -> None:
+    """What stepping one half gains while a policy of this cost an environment looks at the other."""
+    print("8 environments and a policy: steps a second, all at once, and in halves that overlap\n")
+    print_head(
+        "environment", "policy, an environment", "at once", "halves, 2 workers", "halves, 8 workers", "best gain"
+    )
+    for row in ("busy 100 µs", "busy 1 ms", "waits 2 ms"):
+        for policy_s in (2e-5, 2e-4):
+            makers: dict[str, Callable[[list[EnvFactory]], Contestant]] = {
+                "at once": partial(whole_batch, policy_s=policy_s),
+                "2": partial(two_halves, policy_s=policy_s, num_workers=2),
+                "8": partial(two_halves, policy_s=policy_s, num_workers=8),
+            }
+            rates, _ = measure(ROWS[row], 8, makers, args)
+            gain = max(ratio(rates[halves], rates["at once"]) for halves in ("2", "8"))
+            cells = [f"{statistics.median(rates[name]):,.0f}" for name in makers]
+            print_row([row, f"{policy_s * 1e6:.0f} µs", *cells, gain])
+    print()
 
 
 def growth(args: Any) -> None:

@@ -132,8 +132,7 @@ def _crew() -> ParallelEnv:
 def _killing(envs: ParallelEnv, dice: random.Random, n_kills: int | None = None) -> Iterator[threading.Thread]:
     """A thread that ends workers at any moment, so often or until the block ends: idle, in mid-step, or starting."""
     stop = threading.Event()
-    assert envs._pool is not None
-    pool = envs._pool
+    (pool,) = envs._pools
 
     def wait_until(condition: Callable[[], bool]) -> None:
         while not condition() and not stop.wait(1e-3):

@@ -680,6 +680,13 @@ class TestParallelEnvThatStepsAShare(VectorEnvContract):
         return envs
 
 
+class TestParallelEnvInGroups(VectorEnvContract):
+    """Environments that could be stepped apart from each other, stepped all at once."""
+
+    def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
+        return ParallelEnv(env_fns, num_groups=min(2, len(env_fns)), **kwargs)
+
+
 @pytest.mark.filterwarnings("ignore:start_method='fork'")
 @pytest.mark.parametrize(("method", "workers"), [("spawn", 2), ("fork", 1), ("fork", 7), ("forkserver", 3)])
 def test_partition_changes_nothing(method: Any, workers: int) -> None:

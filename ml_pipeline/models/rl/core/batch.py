@@ -103,3 +103,47 @@ def rows_between(arrays: Any, start: int, stop: int) -> Any:
     if isinstance(arrays, dict):
         return {key: rows_between(part, start, stop) for key, part in arrays.items()}
     return tuple(rows_between(part, start, stop) for part in arrays)
+
+
+def store(arrays: Any, values: Any, name: str) -> None:
+    """Copies a batch of actions into its place. Raises ValueError where shape or kind of number do not fit.
+
+    (N,) will do for (N, 1).
+    """
+    if isinstance(arrays, dict):
+        for key, part in arrays.items():
+            store(part, values[key], f"{name}[{key!r}]")
+    elif isinstance(arrays, tuple):
+        for k, part in enumerate(arrays):
+            store(part, values[k], f"{name}[{k}]")
+    else:
+        given = np.asarray(values)
+        try:
+            if given.shape != arrays.shape:
+                if given.shape != arrays.shape[:1] or given.size != arrays.size:  # copyto would broadcast it
+                    raise TypeError
+                given = given.reshape(arrays.shape)
+            np.copyto(arrays, given, casting="same_kind")
+        except TypeError:
+            raise ValueError(
+                f"{name} must be {arrays.dtype} of shape {arrays.shape}, the first axis being the environments, "
+                f"but got {given.dtype} of shape {given.shape}."
+            ) from None
+
+
+def rows_at(arrays: Any, indices: np.ndarray) -> Any:
+    """Copies of these rows, in the same structure."""
+    if isinstance(arrays, np.ndarray):
+        return arrays[indices]
+    if isinstance(arrays, dict):
+        return {key: rows_at(part, indices) for key, part in arrays.items()}
+    return tuple(rows_at(part, indices) for part in arrays)
+
+
+def put_rows(arrays: Any, indices: np.ndarray, rows: Any) -> None:
+    """Writes what `rows_at` gave back into its place."""
+    if isinstance(arrays, np.ndarray):
+        arrays[indices] = rows
+    else:
+        for key in arrays if isinstance(arrays, dict) else range(len(arrays)):
+            put_rows(arrays[key], indices, rows[key])

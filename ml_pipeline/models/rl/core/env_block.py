@@ -133,12 +133,12 @@ class EnvBlock:
         self._rows = None if batch.observations is None else rows_of(observation_space, batch.observations)
         self._final_rows = None if batch.final_obs is None else rows_of(observation_space, batch.final_obs)
         first = self._slots[0].index
-        self._span = slice(first, first + len(self._slots))
+        self.span = slice(first, first + len(self._slots))
         self._actions_space = batch_space(action_space, len(self._slots))
-        self._action_rows = batch.actions[self._span] if isinstance(batch.actions, np.ndarray) else None
+        self._action_rows = batch.actions[self.span] if isinstance(batch.actions, np.ndarray) else None
         # Blocks share cache lines here, and a process that writes one waits for the others: written once a step at
         # most. With `doing` in a line of its own, 8 CartPoles in two processes took 70 µs instead of 86.
-        self._rewards: Any = memoryview(batch.rewards[self._span].data)
+        self._rewards: Any = memoryview(batch.rewards[self.span].data)
         self._has_flags = True
 
     @property
@@ -243,13 +243,13 @@ class EnvBlock:
 
     def _clear_flags(self) -> None:
         if self._has_flags:
-            self._batch.terminated[self._span] = self._batch.truncated[self._span] = self._has_flags = False
+            self._batch.terminated[self.span] = self._batch.truncated[self.span] = self._has_flags = False
 
     def _split_actions(self) -> list[Any]:
         """One action an environment, copied: it may keep its own, and the trainer writes the next in the same place."""
         if self._action_rows is not None:
             return list(self._action_rows.copy())
-        mine = rows_between(self._batch.actions, self._span.start, self._span.stop)
+        mine = rows_between(self._batch.actions, self.span.start, self.span.stop)
         return list(iterate(self._actions_space, mine))
 
     def _reset_after_episode(self, slot: _Slot) -> tuple[Any, dict[str, Any]]:

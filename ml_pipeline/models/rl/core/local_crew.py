@@ -14,13 +14,13 @@ _NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
 
 
 class LocalCrew:
-    """One block of environments, the first ones of a batch. A command is carried out when its answer is collected."""
+    """One block of environments of a batch. A command is carried out when its answer is collected."""
 
-    def __init__(self, block: EnvBlock, layout: BatchLayout, batch: Batch) -> None:
-        """block: the environments. layout, batch: of all; the last place in `batch.doing` is this block's."""
+    def __init__(self, block: EnvBlock, layout: BatchLayout, batch: Batch, number: int = 0) -> None:
+        """block: the environments, number `number` of the blocks that `layout` and `batch` have places for."""
         self._block = block
         self.layout, self.batch = layout, batch
-        block.attach(batch, layout.observation_space, layout.action_space, layout.n_blocks - 1)
+        block.attach(batch, layout.observation_space, layout.action_space, number)
         self.misfits = block.misfits(layout.observation_space, layout.action_space)
         self.closed = False
 
@@ -43,7 +43,11 @@ class LocalCrew:
 
     def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
         """Keeps the command for `collect`."""
-        self._posted = (command, common, per_env)
+        self._posted = (command, common, None if per_env is None else per_env[self._block.span])
+
+    def is_ready(self) -> bool:
+        """Whether `collect` would not have to wait for others: always."""
+        return True
 
     def collect(self, timeout_s: float | None = None) -> Answer:
         """Carries the command out; nothing could interrupt it after `timeout_s`, which is ignored.

@@ -15,14 +15,16 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of
+from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of, store
 from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, Misfit, ResetOrder
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_misfits, observation_spaces
 from ml_pipeline.models.rl.core.rows import rows_of
 from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
 
 _NOT_BY_CALL = ("reset", "step", "close")
-_PENDING_NAMES = {Command.STEP: "step", Command.RESET: "reset", Command.CALL: "call"}
+CUT_SHORT = "A {} was cut short, and its environments have gone different ways."
+SENT = "send"  # pending as long as an environment that was sent was not received
+_PENDING_NAMES: dict[Command | str, str] = {STEP: "step", Command.RESET: "reset", Command.CALL: "call", SENT: SENT}
 
 
 class Crew(Protocol):
@@ -76,7 +78,7 @@ class BlockVectorEnv(VectorEnv):
         self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
         self._keeps_finished = layout.autoreset_mode == AutoresetMode.DISABLED
         self._finished = np.zeros(self.num_envs, np.bool_)  # kept in that mode only
-        self._pending: Command | None = None
+        self._pending: Command | str | None = None
         self._reset_first = ""  # why step() has to wait for a reset()
         try:
             check_misfits(crew.misfits, observation_mode)
@@ -205,11 +207,8 @@ class BlockVectorEnv(VectorEnv):
             self._check_idle("step_async")
         if self._reset_first:
             raise ResetRequiredError(f"{self._reset_first} Call reset() before step().")
-        if self._keeps_finished and self._finished.any():
-            raise ResetRequiredError(
-                f"The episodes of environments {np.flatnonzero(self._finished).tolist()} are over, and autoreset is "
-                "disabled. Reset them first: reset(options={'reset_mask': mask})."
-            )
+        if self._keeps_finished:
+            self._check_unfinished(np.flatnonzero(self._finished))
         if self._actions is None:
             per_env = list(iterate(self.action_space, actions))
             if len(per_env) != self.num_envs:
@@ -217,7 +216,7 @@ class BlockVectorEnv(VectorEnv):
             self._post(STEP, None, per_env)
         else:
             self._crew.settle()
-            _store(self._actions, actions, "actions")
+            store(self._actions, actions, "actions")
             self._post(STEP)
 
     def _step_wait(self, timeout_s: float | None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -253,6 +252,13 @@ class BlockVectorEnv(VectorEnv):
                 f"Calling `{name}` while waiting for a pending call to `{pending}` to complete.", pending
             )
 
+    def _check_unfinished(self, finished: np.ndarray) -> None:
+        if len(finished):
+            raise ResetRequiredError(
+                f"The episodes of environments {finished.tolist()} are over, and autoreset is disabled. Reset them "
+                "first: reset(options={'reset_mask': mask})."
+            )
+
     def _collect(self, command: Command, name: str, timeout_s: float | None) -> Answer:
         if self.closed:
             self._check_idle(f"{name}_wait")
@@ -263,9 +269,8 @@ class BlockVectorEnv(VectorEnv):
             return self._crew.collect(timeout_s)
         except BaseException as error:
             self.closed = self._crew.closed
-            is_timeout = isinstance(error, multiprocessing.TimeoutError)
-            if command in (STEP, Command.RESET) and not is_timeout:
-                self._reset_first = f"A {name} was cut short, and its environments have gone different ways."
+            if command in (STEP, Command.RESET) and not isinstance(error, multiprocessing.TimeoutError):
+                self._reset_first = CUT_SHORT.format(name)
             raise
 
     def _post(self, command: Command, common: Any = None, per_env: list[Any] | None = None) -> None:
@@ -335,29 +340,3 @@ class BlockVectorEnv(VectorEnv):
                 f"got reset_mask={mask}."
             )
         return mask, {key: value for key, value in options.items() if key != "reset_mask"}
-
-
-def _store(arrays: Any, values: Any, name: str) -> None:
-    """Copies a batch of actions into its place. Raises ValueError where shape or kind of number do not fit.
-
-    (N,) will do for (N, 1).
-    """
-    if isinstance(arrays, dict):
-        for key, part in arrays.items():
-            _store(part, values[key], f"{name}[{key!r}]")
-    elif isinstance(arrays, tuple):
-        for k, part in enumerate(arrays):
-            _store(part, values[k], f"{name}[{k}]")
-    else:
-        given = np.asarray(values)
-        try:
-            if given.shape != arrays.shape:
-                if given.shape != arrays.shape[:1] or given.size != arrays.size:  # copyto would broadcast it
-                    raise TypeError
-                given = given.reshape(arrays.shape)
-            np.copyto(arrays, given, casting="same_kind")
-        except TypeError:
-            raise ValueError(
-                f"{name} must be {arrays.dtype} of shape {arrays.shape}, the first axis being the environments, "
-                f"but got {given.dtype} of shape {given.shape}."
-            ) from None

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -12,14 +12,18 @@ from gymnasium.vector import AutoresetMode
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.models.rl.core.batch import BatchLayout
 from ml_pipeline.models.rl.core.cores import usable_cores
+from ml_pipeline.models.rl.core.crew_parts import CrewMaker, divide
 from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.joined_crew import JoinedCrew
 from ml_pipeline.models.rl.core.local_crew import LocalCrew
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
+from ml_pipeline.models.rl.core.partial_steps import PartialStep, PartialSteps
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
-from ml_pipeline.models.rl.core.shared_crew import SharedCrew
-from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
+from ml_pipeline.models.rl.core.vec_base import CUT_SHORT, SENT, BlockVectorEnv
+from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
 from ml_pipeline.models.rl.core.worker_choice import HERE, Division, choose_division, measure_step, measure_wake
 from ml_pipeline.models.rl.core.worker_pool import WorkerPool
+from ml_pipeline.models.rl.core.worker_start import WorkerStarter
 
 __all__ = ["ParallelEnv", "SerialEnv"]
 
@@ -47,6 +51,8 @@ class ParallelEnv(BlockVectorEnv):
 
     observation_mode: as in Gymnasium; "different" lets observation spaces differ in all but shape and dtype, a tuple of
     the batch's space and the single one as well.
+    num_groups: how many groups of consecutive environments send() and recv() step apart from each other: 2 to step one
+    half while a policy looks at the other, num_envs where steps take unequal time. Each needs a worker of its own.
 
     Environment i is seeded seed + i, whichever worker owns it. What can be raised is drawn in `vec_errors`. After a
     worker failed this object is closed; after an environment failed it is whole, and waits for a reset().
@@ -71,54 +77,45 @@ class ParallelEnv(BlockVectorEnv):
         step_timeout_s: float | None = None,
         on_worker_failure: Literal["raise", "restart"] = "raise",
         observation_mode: ObservationMode = "same",
+        num_groups: int = 1,
     ) -> None:
-        if not env_fns:
-            raise UserError("env_fns must hold at least one factory, but is empty.")
-        if on_worker_failure not in ("raise", "restart"):
-            raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
-        if step_timeout_s is not None and not step_timeout_s > 0:
-            raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
-        if num_workers != "auto" and num_workers < 0:
-            raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers}.')
+        n = len(env_fns)
         needs_workers = step_timeout_s is not None or on_worker_failure == "restart"
-        if num_workers == 0 and needs_workers:
-            raise UserError(
-                "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
-                "only processes can be stopped and started."
-            )
+        _check_failure_options(num_workers, step_timeout_s, on_worker_failure, needs_workers=needs_workers)
+        _check_sizes(n, num_workers, num_groups)
         check_observation_mode(observation_mode)
         method = _start_method(start_method)
         mode = AutoresetMode(autoreset_mode)
         self._start_method: str | None = None
-        self._pool: WorkerPool | None = None
-        if num_workers == 0:
+        self._pools: list[WorkerPool] = []
+        self._partial: PartialSteps | None = None
+        if num_workers == 0 and num_groups == 1:
             self._begin_here(env_fns, mode, copy=copy, observation_mode=observation_mode)
             return
-        example = EnvBlock(env_fns[:1], 0, len(env_fns), mode).envs[0]
+        example = EnvBlock(env_fns[:1], 0, n, mode).envs[0]
         try:
-            if num_workers == "auto":
-                # Whoever expects steps that hang or kill does not want to see one here.
-                division = _workers_only(len(env_fns)) if needs_workers else _fastest(example, len(env_fns))
+            if num_workers != "auto":
+                division = Division(min(num_workers, n), steps_here=num_workers == 0)
+            elif needs_workers or num_groups > 1:  # who expects steps that hang or kill does not want to see one here
+                division = Division(min(n, max(num_groups, int(usable_cores()))), steps_here=False)
             else:
-                division = Division(min(num_workers, len(env_fns)), steps_here=False)
-            if division == HERE:
+                division = _fastest(example, n)
+            if division == HERE and num_groups == 1:
                 self._begin_here(env_fns, mode, copy=copy, observation_mode=observation_mode)
                 return
-            blocks = division.blocks(len(env_fns))
-            layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, len(blocks))
-            self._pool = WorkerPool(
-                env_fns,
-                layout,
-                method,
-                blocks=blocks[1:] if division.steps_here else blocks,
-                spin_s=_SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0,
-                step_timeout_s=step_timeout_s,
-                on_failure=on_worker_failure,
-            )
-            self._start_method = method
+            parts = divide(n, num_groups, division)
+            n_blocks = sum(part.n_blocks for part in parts)
+            layout = BatchLayout(n, example.observation_space, example.action_space, mode, n_blocks)
+            starter: WorkerStarter | None = None
+            if division.n_workers:
+                spin_s = _SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0
+                starter = WorkerStarter(env_fns, layout, method, spin_s)
+                self._start_method = method
+            crew, self._pools = CrewMaker(env_fns, layout, starter, step_timeout_s, on_worker_failure).make(parts)
             self._division = division
-            crew = self._share(env_fns[: len(blocks[0])], layout) if division.steps_here else self._pool
             self._begin(example, layout, crew, copy=copy, observation_mode=observation_mode)
+            if isinstance(crew, JoinedCrew) and num_groups > 1:
+                self._partial = PartialSteps(crew, [part.environments for part in parts], layout, self._actions)
         finally:
             example.close()
 
@@ -126,15 +123,6 @@ class ParallelEnv(BlockVectorEnv):
         local = LocalCrew.of_all(env_fns, mode)
         self._division = HERE
         self._begin(local.envs[0], local.layout, local, **options)
-
-    def _share(self, env_fns: Sequence[EnvFactory], layout: BatchLayout) -> SharedCrew:
-        assert self._pool is not None
-        try:
-            block = EnvBlock(env_fns, 0, layout.num_envs, layout.autoreset_mode)
-        except BaseException:
-            self._pool.close(terminate=True)
-            raise
-        return SharedCrew(LocalCrew(block, layout, self._pool.batch), self._pool)
 
     @property
     def num_workers(self) -> int:
@@ -154,12 +142,12 @@ class ParallelEnv(BlockVectorEnv):
     @property
     def num_restarts(self) -> int:
         """How many failed workers were replaced so far."""
-        return 0 if self._pool is None else self._pool.num_restarts
+        return sum(pool.num_restarts for pool in self._pools)
 
     @property
     def waited_s(self) -> float:
         """How long this process has waited for workers, all in all."""
-        return 0.0 if self._pool is None else self._pool.waited_s
+        return sum(pool.waited_s for pool in self._pools)
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -181,6 +169,52 @@ class ParallelEnv(BlockVectorEnv):
         """
         return self._step_wait(timeout)
 
+    def send(self, actions: Any, env_ids: Iterable[int]) -> None:
+        """Begins a step of these environments, whole groups, while others rest or are under way.
+
+        actions: as for step(), the k-th for the k-th of `env_ids`.
+        """
+        partial = self._grouped()
+        if self.closed or (self._pending is not None and not partial.is_under_way):
+            self._check_idle("send")
+        if self._reset_first:
+            raise ResetRequiredError(f"{self._reset_first} Call reset() before send().")
+        ids = list(env_ids)
+        if self._keeps_finished:
+            self._check_unfinished(np.array([index for index in ids if self._finished[index]], np.int64))
+        partial.send(actions, ids)
+        self._pending = SENT
+
+    def recv(self, min_ready: int = 1, *, env_ids: Iterable[int] | None = None) -> PartialStep:
+        """Ends steps that send() began: of `env_ids`, or of what is ready as soon as `min_ready` environments are.
+
+        Which are ready first depends on time, and so does what a policy learns from them; with `env_ids`, whole groups
+        received in an order of your own, results depend on nothing but seeds and actions. What a failure leaves under
+        way is dropped.
+        """
+        partial = self._grouped()
+        if self.closed:
+            self._check_idle("recv")
+        numbers = partial.choose(min_ready, env_ids)
+        try:
+            step = partial.collect(numbers)
+        except BaseException:
+            self.closed = self._crew.closed
+            self._reset_first = CUT_SHORT.format("step")
+            self._pending = None
+            partial.forget()
+            raise
+        if self._keeps_finished:
+            self._finished[step.env_ids] = step.terminated | step.truncated
+        if not partial.is_under_way:
+            self._pending = None
+        return step
+
+    def _grouped(self) -> PartialSteps:
+        if self._partial is None:
+            raise UserError("send() and recv() step groups of environments, but num_groups is 1; 2 makes halves.")
+        return self._partial
+
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begins what call() does."""
         self._call_async(name, args, kwargs)
@@ -194,8 +228,32 @@ class ParallelEnv(BlockVectorEnv):
             self.close(terminate=True)
 
 
-def _workers_only(num_envs: int) -> Division:
-    return Division(min(num_envs, max(1, int(usable_cores()))), steps_here=False)
+def _check_failure_options(
+    num_workers: int | Literal["auto"], step_timeout_s: float | None, on_worker_failure: str, *, needs_workers: bool
+) -> None:
+    if on_worker_failure not in ("raise", "restart"):
+        raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
+    if step_timeout_s is not None and not step_timeout_s > 0:
+        raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
+    if num_workers == 0 and needs_workers:
+        raise UserError(
+            "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
+            "only processes can be stopped and started."
+        )
+
+
+def _check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: int) -> None:
+    if not num_envs:
+        raise UserError("env_fns must hold at least one factory, but is empty.")
+    if num_workers != "auto" and num_workers < 0:
+        raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers}.')
+    if not 1 <= num_groups <= num_envs:
+        raise UserError(f"num_groups must be from 1 to {num_envs}, the number of environments, but got {num_groups}.")
+    if num_workers != "auto" and 0 < num_workers < num_groups:
+        raise UserError(
+            f"Each of num_groups={num_groups} groups needs a worker of its own, but num_workers is {num_workers}; pass "
+            f'"auto", or {num_groups} or more.'
+        )
 
 
 def _fastest(example: gymnasium.Env, num_envs: int) -> Division:

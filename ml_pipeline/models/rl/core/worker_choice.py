@@ -4,7 +4,6 @@ The model has three times, all measured: what a step computes, what it waits, an
 never depend on the choice, only speed does.
 """
 
-import itertools
 import math
 import os
 import statistics
@@ -99,17 +98,6 @@ class Division:
 
     n_workers: int
     steps_here: bool
-
-    def blocks(self, num_envs: int) -> list[range]:
-        """Contiguous blocks of environments, this process's first; larger by one at first where it does not divide.
-
-        >>> Division(n_workers=2, steps_here=True).blocks(7)
-        [range(0, 3), range(3, 5), range(5, 7)]
-        """
-        n_blocks = self.n_workers + self.steps_here
-        small, n_large = divmod(num_envs, n_blocks)
-        starts = [block * small + min(block, n_large) for block in range(n_blocks + 1)]
-        return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 HERE = Division(n_workers=0, steps_here=True)

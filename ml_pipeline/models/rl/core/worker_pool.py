@@ -4,7 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core import vec_worker
-from ml_pipeline.models.rl.core.batch import BatchLayout
-from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, EnvFactory, ResetOrder
+from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, Misfit, ResetOrder
 from ml_pipeline.models.rl.core.lost_episodes import LostEpisodes
 from ml_pipeline.models.rl.core.vec_errors import StepTimeoutError, WorkerFailedError
+from ml_pipeline.models.rl.core.worker_link import WorkerLink, wait_for_links
 from ml_pipeline.models.rl.core.worker_process import NOTHING, WorkerProcess, end_all
 from ml_pipeline.models.rl.core.worker_start import WorkerStarter
 
@@ -32,44 +32,48 @@ class WorkerPool:
     At most one command is under way a worker. A command whose wait was given up (a timeout, Ctrl-C) stays owed: the
     next one first waits for that answer, which carries the old number, and drops it.
 
-    blocks: which environments each worker owns. spin_s: how long a wait, at either end, spins before it sleeps.
+    blocks: the consecutive environments of each worker, by its number. The workers are under way to a start, and what
+    was noticed there is in `misfits`, once `finish_start()` has returned.
     on_failure: where a worker fails, "raise" closes the pool and raises WorkerFailedError. "restart" starts another in
     its place, whose environments begin new episodes; the next step reports the old ones as truncated.
     """
 
     def __init__(
         self,
-        env_fns: Sequence[EnvFactory],
-        layout: BatchLayout,
-        start_method: str,
+        starter: WorkerStarter,
+        blocks: Mapping[int, range],
         *,
-        blocks: Sequence[range],
-        spin_s: float,
         step_timeout_s: float | None,
         on_failure: Literal["raise", "restart"],
     ) -> None:
-        self._starter = WorkerStarter(env_fns, layout, start_method, spin_s)
-        self.batch = self._starter.batch
+        self._starter, self._layout = starter, starter.layout
+        self.batch = starter.batch
         self.closed = False
         self.num_restarts = 0
         self.waited_s = 0.0  # for answers, all in all
-        self._lost_episodes = LostEpisodes(self.batch, layout) if on_failure == "restart" else None
-        self._seeds: list[int | None] = [None] * layout.num_envs
-        self._layout = layout
-        self._spin_s = spin_s
+        indices = [index for block in blocks.values() for index in block]
+        self.environments = range(indices[0], indices[-1] + 1)
+        lost_episodes = LostEpisodes(self.batch, starter.layout, self.environments)
+        self._lost_episodes = lost_episodes if on_failure == "restart" else None
+        self._seeds: list[int | None] = [None] * starter.layout.num_envs
+        self._spin_s = starter.spin_s
         self._step_timeout_s = step_timeout_s
         self._owner = os.getpid()
         self._number = 0
         self._command: Command | None = None  # None: starting
         self._per_env: Sequence[Any] | None = None
         self._code = 0
-        self._messages: list[bytes] | None = None
+        self._messages: dict[int, bytes] | None = None
         self._limit = self._limit_of(None)  # when the command under way is declared stuck
-        self.batch.doing[:] = -1
+        for number in blocks:
+            self.batch.doing[number] = -1
         self._is_settled = False  # nobody owes an answer
-        self._workers: list[WorkerProcess] = []
+        self.misfits: list[Misfit] = []
+        self._workers: list[WorkerProcess] = starter.start(blocks)
+
+    def finish_start(self) -> None:
+        """Waits until every worker has made its environments; to be called once, before all else."""
         try:
-            self._workers = self._starter.start(dict(enumerate(blocks)))
             self.misfits = self.collect().values
             for worker in self._workers:
                 worker.is_starting = False
@@ -92,7 +96,7 @@ class WorkerPool:
         self._code, self._messages = int(command), None
         if common is not None or per_env is not None:
             self._code |= vec_worker.WITH_MESSAGE
-            self._messages = [worker.pack(common, per_env) for worker in self._workers]
+            self._messages = {worker.number: worker.pack(common, per_env) for worker in self._workers}
         if per_env is not None and command is Command.RESET:
             self._seeds = [
                 now.seed if now.seed is not None else old for now, old in zip(per_env, self._seeds, strict=True)
@@ -105,8 +109,8 @@ class WorkerPool:
 
     def settle(self) -> None:
         """Waits for answers that were given up, and drops them; then the batch may be written."""
-        for number in range(len(self._workers)):
-            self._finish(number, None, wanted=False)
+        for position in range(len(self._workers)):
+            self._finish(position, None, wanted=False)
         self._is_settled = True
 
     def collect(self, timeout_s: float | None = None) -> Answer:
@@ -116,11 +120,11 @@ class WorkerPool:
         """
         began = time.monotonic()
         deadline = None if timeout_s is None else began + timeout_s
-        for number in range(len(self._workers)):
-            if not self._finish(number, deadline):
+        for position, worker in enumerate(self._workers):
+            if not self._finish(position, deadline):
                 _raise_failures([worker for worker in self._workers if worker.owes is None])
                 raise multiprocessing.TimeoutError(
-                    f"No answer within {timeout_s:g} second(s); worker {number} is still busy."
+                    f"No answer within {timeout_s:g} second(s); worker {worker.number} is still busy."
                 )
         self.waited_s += time.monotonic() - began
         self._is_settled = True
@@ -130,6 +134,16 @@ class WorkerPool:
         if self._lost_episodes is not None and self._command in (STEP, Command.RESET):
             self._lost_episodes.remember(answer)
         return answer
+
+    def is_ready(self) -> bool:
+        """Whether all that is owed can be read, or is overdue: `collect` would return or raise at once."""
+        if self._limit is not None and time.monotonic() >= self._limit:
+            return True
+        return all(worker.owes is None or worker.link.wait(0.0) for worker in self._workers)
+
+    def late_links(self) -> list[WorkerLink]:
+        """Those of workers that owe an answer which is not there yet."""
+        return [worker.link for worker in self._workers if worker.owes is not None and not worker.link.wait(0.0)]
 
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Ends every worker: asked, after `timeout_s` (default 5) by SIGTERM, then by SIGKILL. May be called twice."""
@@ -159,12 +173,12 @@ class WorkerPool:
             return None
         return time.monotonic() + self._step_timeout_s + (_START_S if command is None else 0.0)
 
-    def _finish(self, number: int, deadline: float | None, *, wanted: bool = True) -> bool:
+    def _finish(self, position: int, deadline: float | None, *, wanted: bool = True) -> bool:
         """Waits for what a worker owes, or what its successor owes where it fails. False at the deadline.
 
         wanted: False also once an environment of another worker has failed.
         """
-        while (worker := self._workers[number]).owes is not None:
+        while (worker := self._workers[position]).owes is not None:
             try:
                 if not self._await(worker, deadline, self._limit, wanted=wanted):
                     return False
@@ -236,10 +250,9 @@ class WorkerPool:
             self.close(terminate=True)
             raise error
         end_all([worker])
-        number = worker.number
-        self.batch.doing[number] = -1
-        (successor,) = self._starter.start({number: worker.environments})
-        self._workers[number] = successor
+        self.batch.doing[worker.number] = -1
+        (successor,) = self._starter.start({worker.number: worker.environments})
+        self._workers[self._workers.index(worker)] = successor
         successor.failures_in_a_row = worker.failures_in_a_row
         self.num_restarts += 1
         try:
@@ -290,6 +303,11 @@ class WorkerPool:
         if self._command != Command.RESET or self._per_env is None:
             return False
         return all(self._per_env[index].wanted for index in worker.environments)
+
+
+def wait_for_any(pools: Sequence[WorkerPool]) -> None:
+    """Waits until a worker of these pools has something to say, or has died, but for a limited time."""
+    wait_for_links([link for pool in pools for link in pool.late_links()], _WATCH_INTERVAL_S)
 
 
 def _successor_seed(seed: int | None, n_restarts: int) -> int | None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from multiprocessing.util import get_temp_dir
@@ -33,19 +33,20 @@ _starting = threading.Lock()  # process-wide settings are changed while workers 
 class WorkerStarter:
     """Starts the workers of one batch, whose memory it owns, as often as need be.
 
+    spin_s: how long a wait, at either end of a link, spins before it sleeps.
     Raises FactoryNotPicklableError where a factory cannot travel.
     """
 
     def __init__(self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str, spin_s: float) -> None:
         self._env_fns = env_fns
-        self._layout = layout
-        self._spin_s = spin_s
+        self.layout = layout
+        self.spin_s = spin_s
         self._context = multiprocessing.get_context(start_method)
         # Anonymous memory of the context: a file without a name, gone with the last process that maps it.
         self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())
         self.batch: Batch = layout.place_in(self._memory)
 
-    def start(self, blocks: dict[int, range]) -> list[WorkerProcess]:
+    def start(self, blocks: Mapping[int, range]) -> list[WorkerProcess]:
         """Workers with these numbers for these blocks, told to set up, which they owe as command 0."""
         setups = [self._setup(block) for block in blocks.values()]
         started: list[WorkerProcess] = []
@@ -68,7 +69,7 @@ class WorkerStarter:
                 f"{type(error).__name__}: {error}. Create what it holds inside the factory, or pass num_workers=0."
             ) from error
         return cloudpickle.dumps(
-            vec_worker.WorkerSetup(self._layout, {**os.environ, **_ONE_THREAD}, self._spin_s, factories)
+            vec_worker.WorkerSetup(self.layout, {**os.environ, **_ONE_THREAD}, self.spin_s, factories)
         )
 
     def _start(self, number: int, block: range) -> WorkerProcess:

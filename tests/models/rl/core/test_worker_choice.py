@@ -41,14 +41,6 @@ def test_an_unknown_cost_gets_a_worker_a_core() -> None:
     assert choose_division(None, num_envs=8, cores=1.0, wake_s=2e-5) == HERE
 
 
-@pytest.mark.parametrize("division", [HERE, Division(3, steps_here=False), Division(3, steps_here=True)])
-@pytest.mark.parametrize("num_envs", [4, 7, 64])
-def test_blocks_cover_every_environment_once_and_differ_by_one(division: Division, num_envs: int) -> None:
-    blocks = division.blocks(num_envs)
-    assert [index for block in blocks for index in block] == list(range(num_envs))
-    assert max(map(len, blocks)) - min(map(len, blocks)) <= 1
-
-
 def test_computing_and_waiting_are_told_apart() -> None:
     busy = measure_step(TimedEnv(busy_s=2e-3), budget_s=0.05)
     waiting = measure_step(TimedEnv(wait_s=2e-3), budget_s=0.05)

@@ -1,0 +1,84 @@
+"""Several crews over consecutive parts of one batch, as one crew: this process and workers, or groups of workers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ml_pipeline.models.rl.core.env_block import Answer, Command
+from ml_pipeline.models.rl.core.local_crew import LocalCrew
+from ml_pipeline.models.rl.core.worker_pool import NOTHING, WorkerPool, wait_for_any
+
+
+class JoinedCrew:
+    """`crews` have the environments of a batch in order, and are owned: where one of them closes, all do."""
+
+    def __init__(self, crews: Sequence[LocalCrew | WorkerPool]) -> None:
+        self.crews = crews
+        self.batch = crews[0].batch
+        self.misfits = [misfit for crew in crews for misfit in crew.misfits]
+
+    @property
+    def closed(self) -> bool:
+        """Also after a worker failed."""
+        return any(crew.closed for crew in self.crews)
+
+    def settle(self) -> None:
+        """Waits for answers of workers that were given up, and drops them."""
+        for crew in self.crews:
+            crew.settle()
+
+    def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
+        """Sends workers off; what this process does itself, it does in `collect`."""
+        with self._closed_together():
+            for crew in reversed(self.crews):  # this process's is first, and has the least hurry
+                crew.post(command, common, per_env)
+
+    def collect(self, timeout_s: float | None = None) -> Answer:
+        """Collects from each, waiting for workers at most `timeout_s` each.
+
+        What fails leaves others' answers owed; the next command waits for them and drops them.
+        """
+        joined = NOTHING
+        with self._closed_together():
+            for crew in self.crews:
+                answer = crew.collect(timeout_s)
+                if not answer.is_plain() or answer.finished:
+                    joined = answer if joined is NOTHING else joined.followed_by(answer)
+        return joined
+
+    def post_to(self, number: int, command: Command, per_env: Sequence[Any] | None = None) -> None:
+        """Sends one crew off, while others may be under way."""
+        with self._closed_together():
+            self.crews[number].post(command, None, per_env)
+
+    def collect_from(self, number: int) -> Answer:
+        """Waits for one crew."""
+        with self._closed_together():
+            return self.crews[number].collect()
+
+    def wait_for_any(self, numbers: Sequence[int]) -> list[int]:
+        """Waits until one of these crews, all of them under way, can be collected from at once; which can."""
+        crews = [self.crews[number] for number in numbers]
+        while not (ready := [number for number, crew in zip(numbers, crews, strict=True) if crew.is_ready()]):
+            wait_for_any([crew for crew in crews if isinstance(crew, WorkerPool)])
+        return ready
+
+    def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
+        """Ends workers, and closes the environments of this process. May be called twice."""
+        errors: list[Exception] = []
+        for crew in reversed(self.crews):
+            try:
+                crew.close(timeout_s=timeout_s, terminate=terminate)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    @contextmanager
+    def _closed_together(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self.closed:
+                self.close(terminate=True)
+            raise

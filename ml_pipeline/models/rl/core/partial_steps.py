@@ -1,0 +1,144 @@
+"""Steps groups of a batch's environments apart from each other: what `ParallelEnv.send` and `recv` do.
+
+K environments of one or more groups. It checks no order of calls beyond its own two.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from ml_pipeline.models.rl.core.batch import BatchLayout, put_rows, rows_at, store
+from ml_pipeline.models.rl.core.env_block import STEP, Answer
+from ml_pipeline.models.rl.core.joined_crew import JoinedCrew
+from ml_pipeline.models.rl.core.rows import rows_of
+
+
+class PartialStep(NamedTuple):
+    """What a step of K environments returned, all the caller's own.
+
+    env_ids: int64 (K,), ascending within a group, groups in the order in which they were sent. observations: as from
+    step(), K rows. rewards: float64 (K,). terminated, truncated: bool (K,). infos: K dicts, as single environments give
+    them; in SAME_STEP mode what ended an episode is in "final_obs" and "final_info".
+    """
+
+    env_ids: np.ndarray
+    observations: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    infos: list[dict[str, Any]]
+
+
+class PartialSteps:
+    """The groups of `crew`, each at rest or under way."""
+
+    def __init__(self, crew: JoinedCrew, groups: Sequence[range], layout: BatchLayout, actions: Any) -> None:
+        """groups: the environments of each crew. actions: arrays of the batch, None where they travel one by one."""
+        self._crew, self._groups, self._layout, self._actions = crew, groups, layout, actions
+        self._group_of = {index: number for number, group in enumerate(groups) for index in group}
+        final_obs = crew.batch.final_obs
+        self._final_rows = None if final_obs is None else rows_of(layout.observation_space, final_obs)
+        self._sent: list[int] = []  # groups under way, the longest so first
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something was sent that was not received."""
+        return bool(self._sent)
+
+    def forget(self) -> None:
+        """Gives up what is under way; the next command waits for it, and drops it."""
+        self._sent.clear()
+
+    def send(self, actions: Any, env_ids: Iterable[int]) -> None:
+        """Begins a step of these environments, whole groups; the k-th action is for the k-th of them."""
+        ids = [int(index) for index in env_ids]
+        numbers = self._whole_groups(ids)
+        if busy := [self._groups[number] for number in numbers if number in self._sent]:
+            raise AlreadyPendingCallError(
+                f"Environments {list(busy[0])} were sent before; recv() them before the next send().", "send"
+            )
+        per_env: list[Any] | None = None
+        for number in numbers:
+            self._crew.crews[number].settle()  # a step that was given up may still read its actions
+        if self._actions is None:
+            per_env = [None] * self._layout.num_envs
+            for index, action in zip(
+                ids, iterate(batch_space(self._layout.action_space, len(ids)), actions), strict=True
+            ):
+                per_env[index] = action
+        else:
+            rows = rows_at(self._actions, np.array(ids))
+            store(rows, actions, "actions")
+            put_rows(self._actions, np.array(ids), rows)
+        for number in numbers:
+            self._crew.post_to(number, STEP, per_env)
+            self._sent.append(number)
+
+    def choose(self, min_ready: int, env_ids: Iterable[int] | None) -> list[int]:
+        """The groups of `env_ids`, or those that are ready once `min_ready` environments are, for which it waits."""
+        if not self._sent:
+            raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "recv")
+        if env_ids is not None:
+            numbers = self._whole_groups([int(index) for index in env_ids])
+            if resting := [self._groups[number] for number in numbers if number not in self._sent]:
+                raise NoAsyncCallError(f"Environments {list(resting[0])} were not sent, or were received.", "recv")
+            return numbers
+        ready: list[int] = []
+        while len(ready) < len(self._sent) and sum(len(self._groups[number]) for number in ready) < max(1, min_ready):
+            ready += self._crew.wait_for_any([number for number in self._sent if number not in ready])
+        return [number for number in self._sent if number in ready]
+
+    def _whole_groups(self, ids: Sequence[int]) -> list[int]:
+        unknown = [index for index in ids if index not in self._group_of]
+        if unknown:
+            raise ValueError(f"env_ids must be among 0 to {self._layout.num_envs - 1}, but got {unknown[0]}.")
+        numbers = list(dict.fromkeys(self._group_of[index] for index in ids))
+        whole = [index for number in numbers for index in self._groups[number]]
+        if sorted(ids) != sorted(whole) or not ids:
+            raise ValueError(
+                f"env_ids must be whole groups, each environment once, but got {list(ids)}; the groups are "
+                f"{[list(group) for group in self._groups]}. num_groups=num_envs lets each environment go alone."
+            )
+        return numbers
+
+    def collect(self, numbers: Sequence[int]) -> PartialStep:
+        """Ends the steps of these groups."""
+        answers: list[tuple[int, Answer]] = []
+        for number in numbers:
+            self._sent.remove(number)  # also where this fails
+            answers.append((number, self._crew.collect_from(number)))
+        ids = np.array([index for number in numbers for index in self._groups[number]])
+        batch = self._crew.batch
+        observations = (
+            self._joined([value for _, answer in answers for value in answer.values])
+            if batch.observations is None
+            else rows_at(batch.observations, ids)
+        )
+        infos: dict[int, dict[str, Any]] = {int(index): {} for index in ids}
+        for _, answer in answers:
+            self._fill(infos, answer)
+        return PartialStep(
+            ids, observations, batch.rewards[ids], batch.terminated[ids], batch.truncated[ids], list(infos.values())
+        )
+
+    def _fill(self, infos: dict[int, dict[str, Any]], answer: Answer) -> None:
+        for index, info in answer.infos:
+            infos[index].update(info)
+        if not answer.finished or self._layout.autoreset_mode != AutoresetMode.SAME_STEP:
+            return
+        batch = self._crew.batch
+        for index, observation, info in answer.finals:
+            infos[index] |= {"final_obs": observation, "final_info": info}
+        if self._final_rows is not None:
+            for index, info in infos.items():
+                if batch.terminated[index] or batch.truncated[index]:
+                    info["final_obs"] = self._final_rows.read(index)
+                    info.setdefault("final_info", {})
+
+    def _joined(self, values: Sequence[Any]) -> Any:
+        empty: Any = create_empty_array(self._layout.observation_space, len(values))
+        return concatenate(self._layout.observation_space, values, empty)
