@@ -1,19 +1,15 @@
 """The steps of an update by the compiled kernel, for two perceptrons on a CPU, where numba is installed.
 
-Whether it applies is decided here, and here alone `ml_pipeline.models.rl.compiled` is imported.
+Whether it applies, `can_compile` decides.
 """
 
 import math
-import os
-import sys
 import threading
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
@@ -23,25 +19,9 @@ from ml_pipeline.models.rl.algorithms.minibatches import draw_orders
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossRows, LossWeights
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.distributions import Categorical, DiagonalGaussian
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
 
-_MOST_PARAMETERS = 1 << 18
 _WORTH_SHARING = 128
 """Samples in a minibatch, below which threads would wait for each other longer than they work."""
-
-
-def can_compile(network: ActorCritic | GeneralActorCritic) -> bool:
-    """Whether numba is there, which is not imported for the answer, and the network is one that the kernel knows."""
-    if find_spec("numba") is None or os.name != "posix" or not isinstance(network, ActorCritic):
-        return False
-    parameters = list(network.parameters())
-    return (
-        type(network.distribution) in (Categorical, DiagonalGaussian)
-        and parameters[0].device.type == "cpu"
-        and parameters[0].dtype == torch.float32
-        and sum(parameter.numel() for parameter in parameters) <= _MOST_PARAMETERS
-    )
 
 
 class CompiledSteps:
@@ -64,11 +44,9 @@ class CompiledSteps:
         """n_threads: by default as many as there are processors, where minibatches are worth it."""
         from ml_pipeline.models.rl.compiled import kernel, layout
 
-        if not any(Path(kernel.update.stats.cache_path or ".").glob("kernel.update*")):
-            print("Compiling the update for this machine, which takes some ten seconds, once.", file=sys.stderr)
         self._kernel = kernel
         self._layout = layout.layout_of(network)
-        self._is_tanh = any(isinstance(layer, nn.Tanh) for layer in network.actor)
+        self._is_tanh = layout.is_tanh(network)
         self._optimizer = optimizer
         self._config = config
         self._generator = generator
@@ -76,7 +54,7 @@ class CompiledSteps:
         self._n_chunks = min(max(2, size // 256), 8)
         if n_threads is None:
             n_threads = max(1, int(usable_cores())) if size >= _WORTH_SHARING else 1
-        self._workspaces = [self._workspace() for _ in range(min(n_threads, self._n_chunks))]
+        self._workspaces = [layout.new_workspace(self._layout) for _ in range(min(n_threads, self._n_chunks))]
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
         config, n_samples = self._config, len(batch.observations)
@@ -158,15 +136,4 @@ class CompiledSteps:
             max_grad_norm=float(self._config.max_grad_norm),
             kl_limit=float(kl_limit),
             epsilon=self._optimizer.epsilon,
-        )
-
-    def _workspace(self) -> Any:
-        kernel, layers = self._kernel, self._layout.layers
-        widest = int(layers[:, :, 4].max())
-        return kernel.Workspace(
-            x=np.zeros(kernel.TILE * layers[0, 0, 3], np.float32),
-            outputs=np.zeros((*layers.shape[:2], kernel.TILE * widest), np.float32),
-            slopes=np.zeros(kernel.TILE * widest, np.float32),
-            zeros=np.zeros(widest, np.float32),
-            row=np.zeros(widest),
         )

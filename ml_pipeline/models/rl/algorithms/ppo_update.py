@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps, can_compile
+from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
 from ml_pipeline.models.rl.algorithms.gradient_steps import (
     GradientSteps,
@@ -26,6 +26,7 @@ from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, Loss
 from ml_pipeline.models.rl.algorithms.schedules import adapted, scheduled
 from ml_pipeline.models.rl.core.seeding import generator_state, restore_generator
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.compiled_choice import can_compile
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.networks.policy import Policy
 

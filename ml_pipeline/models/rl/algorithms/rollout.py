@@ -31,6 +31,7 @@ class RolloutCollector:
         self.global_step = 0
         self.stepping_s = 0.0  # in the environments' step(), all in all
         self._policy = policy
+        policy.compile()
         self._reward_scaler = RewardScaler(envs.num_envs, gamma=config.gamma) if config.normalize_rewards else None
         self._memory = policy.new_memory(envs.num_envs)
         self._noise_generator = random_generator(seed, "actions")

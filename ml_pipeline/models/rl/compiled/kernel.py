@@ -1,4 +1,5 @@
 """A whole update of two perceptrons, compiled: every minibatch of every epoch, from gathering its rows to Adam's step.
+And their acting, from observations to actions.
 
 Needs numba (extra `fast`); import it from `compiled_steps` alone. Everything lies in one file, since numba compiles
 anew, in some ten seconds, when the file of a cached function changes, and only then. The mathematics is that of
@@ -156,6 +157,45 @@ def update(thread, n_threads, networks, samples, settings, workspace, results): 
             due += n_threads
             _meet(results.arrivals, due)
     return done
+
+
+@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True)
+def choose(networks, is_tanh, workspace, observations, noise, actions):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+    """Fills actions with what the actor chooses for observations, float32 (N, D), and noise.
+
+    These are int64 and float32 (N,) of a `Categorical`, both float32 (N, A) of a `DiagonalGaussian`.
+    """
+    n_samples, n_inputs = observations.shape
+    last = networks.layers.shape[1] - 1
+    width, n_parameters = networks.layers[0, last, 4], networks.layers[0, last, 5]
+    x = workspace.x.reshape(TILE, -1)
+    for tile in range(0, n_samples, TILE):
+        n = min(TILE, n_samples - tile)
+        for s in range(n):
+            for k in range(n_inputs):
+                x[s, k] = observations[tile + s, k]
+        _forward(0, -(-n // ROWS) * ROWS, networks, is_tanh, workspace)
+        outputs = workspace.outputs[0, last].reshape(-1, width)
+        for s in range(n):
+            if actions.ndim == 1:
+                actions[tile + s] = _draw(outputs[s, :n_parameters], noise[tile + s], workspace.row)
+            else:
+                for a in range(n_parameters):
+                    deviation = math.exp(networks.parameters[networks.log_std + a])
+                    actions[tile + s, a] = outputs[s, a] + deviation * noise[tile + s, a]
+
+
+@_jit
+def _draw(logits, noise, cumulative):  # type: ignore[no-untyped-def]
+    largest = logits.max()
+    total = 0.0
+    for a in range(len(logits)):
+        total += math.exp(float(logits[a] - largest))
+        cumulative[a] = total
+    chosen = 0
+    for a in range(len(logits)):
+        chosen += 1 if cumulative[a] <= noise * total else 0
+    return chosen
 
 
 @_jit

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
-from ml_pipeline.models.rl.compiled.kernel import ROWS, WIDTH
+from ml_pipeline.models.rl.compiled.kernel import ROWS, TILE, WIDTH, Workspace
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 
 Array = np.ndarray
@@ -50,6 +50,23 @@ def layout_of(network: ActorCritic) -> Layout:
     order = [places[id(parameter)].ravel() for parameter in network.parameter_order()]
     layers = np.array(rows, dtype=np.int64).reshape(2, -1, 6)
     return Layout(layers, np.array(ends, dtype=np.int64), log_std, end, np.concatenate(order))
+
+
+def is_tanh(network: ActorCritic) -> bool:
+    """Whether tanh follows each hidden layer; else it is the rectifier."""
+    return any(isinstance(layer, nn.Tanh) for layer in network.actor)
+
+
+def new_workspace(layout: Layout) -> Workspace:
+    """For one thread."""
+    widest = int(layout.layers[:, :, 4].max())
+    return Workspace(
+        x=np.zeros(TILE * layout.layers[0, 0, 3], np.float32),
+        outputs=np.zeros((*layout.layers.shape[:2], TILE * widest), np.float32),
+        slopes=np.zeros(TILE * widest, np.float32),
+        zeros=np.zeros(widest, np.float32),
+        row=np.zeros(widest),
+    )
 
 
 def _up(n: int, multiple: int) -> int:

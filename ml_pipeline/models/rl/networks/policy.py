@@ -17,6 +17,7 @@ from ml_pipeline.models.rl.core.seeding import random_generator
 from ml_pipeline.models.rl.core.spaces import UnsupportedSpace, action_fitter, leaves_of, observation_encoder
 from ml_pipeline.models.rl.networks.acting import ActingMemory, TorchActor
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.compiled_choice import CompiledChoice, can_compile
 from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
 from ml_pipeline.models.rl.networks.memory import MemoryKind
 from ml_pipeline.models.rl.networks.mlp import Activation, NumpyMlp
@@ -83,6 +84,7 @@ class Policy:
                 layout, action_space, body, squash_actions=squash_actions, generator=generator
             ).to(device)
             self._actor = TorchActor(self.network)
+        self._compiled: CompiledChoice | None = None
         self.act = Acting(self)
 
     @classmethod
@@ -123,6 +125,13 @@ class Policy:
     def refresh(self) -> None:
         """Let `act` and `choose` see weights that have just changed or moved."""
         self._actor.refresh()
+        if self._compiled is not None:
+            self._compiled.refresh()
+
+    def compile(self) -> None:
+        """Let `choose` run compiled, which pays for thousands of steps; without effect where that cannot be."""
+        if isinstance(self.network, ActorCritic) and can_compile(self.network):
+            self._compiled = CompiledChoice(self.network)
 
     def new_memory(self, num_envs: int) -> ActingMemory | None:
         """What `choose` needs to act in `num_envs` environments whose episodes begin; None without memory."""
@@ -156,6 +165,8 @@ class Policy:
 
         Raises UserError where a mask allows none.
         """
+        if self._compiled is not None:
+            return self._compiled(normalized, noise)
         return self.distribution.sample(self.parameters(normalized, memory), noise)
 
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:

@@ -8,14 +8,13 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps, can_compile
+from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
 from ml_pipeline.models.rl.algorithms.gradient_steps import StepSettings, TorchSteps
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import AutogradGradients, Minibatch
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossWeights
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
-from ml_pipeline.models.rl.networks.policy import Policy
 
 CHOICES, NUMBERS = spaces.Discrete(3), spaces.Box(-1, 1, (2,))
 WEIGHTS = LossWeights(0.2, 0.2, 0.01, 0.5)
@@ -118,14 +117,3 @@ def test_a_nan_comes_out(field):
     getattr(owner, field)[50] = math.nan
     steps = steps_of("compiled", network, optimizer, PPOConfig(minibatch_size=60, n_epochs=1))
     assert steps(batch, StepSettings(WEIGHTS, 0.01, math.inf)).norms.isnan().all()
-
-
-def test_what_can_be_compiled():
-    observations = spaces.Box(-1, 1, (3,))
-    assert can_compile(Policy(observations, CHOICES).network)
-    assert can_compile(Policy(observations, NUMBERS).network)
-    assert not can_compile(Policy(observations, NUMBERS, squash_actions=True).network)
-    assert not can_compile(Policy(observations, spaces.MultiDiscrete([2, 2])).network)
-    assert not can_compile(Policy(observations, CHOICES, share_layers=True).network)
-    assert not can_compile(Policy(observations, CHOICES, hidden_sizes=(600, 600)).network)
-    assert not can_compile(Policy(observations, CHOICES).network.double())
