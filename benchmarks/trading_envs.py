@@ -92,17 +92,19 @@ def ours(n_steps: int) -> dict[str, Rate]:
     one, ten = market(1, 16), market(10, 100)
     rules = TradingRules("discrete", **EVERYTHING)
     rules_of_ten = TradingRules("target_weights", **EVERYTHING)
-    rates = {"Fast, 1 asset, 16 features": single(FastTradingEnv(one, rules), choices, n_steps)}
+    rates = {}
     for engine in ("plain", "compiled") if can_compile() else ("plain",):
+        env = FastTradingEnv(one, rules, engine=engine)
+        rates[f"Fast, 1 asset, 16 features, {engine}"] = single(env, choices, n_steps)
         env = FastTradingEnv(ten, rules_of_ten, engine=engine)
         rates[f"Fast, 10 assets, 100 features, {engine}"] = single(env, weights, n_steps)
     many = list(generator.integers(0, 3, (64, 4_096)))
     many_weights = list(generator.uniform(-1, 1, (8, 4_096, 10)).astype(np.float32))
     for engine in ("plain", "compiled") if can_compile() else ("plain",):
         env = BatchedTradingEnv(one, 4_096, rules, episode_length=256, engine=engine)
-        rates[f"Batched x 4,096, 1 x 16, {engine}"] = batched(env, many, max(10, n_steps // 200))
+        rates[f"Batched x 4,096, 1 x 16, {engine}"] = batched(env, many, max(10, n_steps // 40))
         env = BatchedTradingEnv(ten, 4_096, rules_of_ten, episode_length=256, engine=engine)
-        rates[f"Batched x 4,096, 10 x 100, {engine}"] = batched(env, many_weights, max(10, n_steps // 2_000))
+        rates[f"Batched x 4,096, 10 x 100, {engine}"] = batched(env, many_weights, max(10, n_steps // 400))
     return rates
 
 

@@ -216,9 +216,8 @@ class BatchedTradingEnv(VectorEnv):
                 raise self._refusal(wanted, lambda choice: 0 <= choice < n_choices, f"not in 0..{n_choices - 1}")
             if stepwise:
                 wanted = ops.least(ops.greatest(now.choices + wanted - 1, 0), highest)
-            may_trade = fillable & (wanted != now.choices)
-            weights = xp.array(wanted - self.rules.positions.index(0), xp.money) / len(wanted)
-            return weights, may_trade, ops.where(may_trade, wanted, now.choices)
+            weights, may_trade, choices = xp.choose(wanted, now.choices, fillable, self.rules.positions.index(0))
+            return weights, may_trade, choices
         lowest = -1.0 if self.rules.allow_short or self.rules.action_mode == "trade" else 0.0
         if not xp.finite(given):
             raise self._refusal(given, isfinite, f"not finite; expected numbers from {lowest:g} to 1")

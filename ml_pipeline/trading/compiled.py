@@ -82,6 +82,25 @@ def compiled_step() -> Callable[..., tuple[float, bool]]:
 
 
 @cache
+def compiled_choose() -> Callable[..., tuple[Any, Any, Any]]:
+    """`array_ops.choose` as machine code, without its first argument."""
+    import numpy as np
+
+    def choose(wanted, had, fillable, flat):  # type: ignore[no-untyped-def]
+        n_assets, n_accounts = wanted.shape
+        weights, choices = np.empty((n_assets, n_accounts)), np.empty((n_assets, n_accounts), np.int64)
+        may_trade = np.empty((n_assets, n_accounts), np.bool_)
+        for a in range(n_assets):
+            for n in range(n_accounts):
+                may_trade[a, n] = fillable[a, n] & (wanted[a, n] != had[a, n])
+                weights[a, n] = (wanted[a, n] - flat) / n_assets
+                choices[a, n] = wanted[a, n] if may_trade[a, n] else had[a, n]
+        return weights, may_trade, choices
+
+    return _jit(inlined=False)(choose)
+
+
+@cache
 def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any, Any]]:
     """`array_ops.advance` as machine code, account by account, without its first argument.
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml_pipeline.trading.array_ops import Batch, Tables, advance, weights_in_equity
+from ml_pipeline.trading.array_ops import Batch, Tables, advance, choose, weights_in_equity
 from ml_pipeline.trading.execution import Kernel, make_kernel
 from ml_pipeline.trading.orders import Ops
 
@@ -60,6 +60,9 @@ class TorchArrays:
 
     def take(self, table: Tensor, rows: Tensor) -> Tensor:
         return table.index_select(1, rows)
+
+    def choose(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        return choose(self, *arguments)
 
     def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return advance(self, *arguments)
