@@ -65,9 +65,12 @@ class ActionReader:
         return weights, fillable
 
     def _read_choice(self, action: Any, weights: list[list[float]], can: bool) -> tuple[list[float], list[bool]]:
-        choice = index(action)
+        try:
+            choice = index(action)
+        except TypeError:
+            raise self._not_in_space(action) from None
         if not 0 <= choice < len(weights):
-            raise UserError(f"Action {action} is not in {self.space}.")
+            raise self._not_in_space(action)
         if can and choice != self._choices[0]:
             self._choices[0] = choice
             return weights[choice], _TRADED
@@ -75,15 +78,20 @@ class ActionReader:
 
     def _chosen(self, action: Any) -> list[int]:
         """The position of each asset that is wanted, as an index of `positions`."""
-        chosen = [index(action)] if len(self._choices) == 1 else self._numbers(action)
         n_choices = 3 if self._stepwise else len(self._position_weights)
-        for choice in chosen:
-            if not 0 <= choice < n_choices:
-                raise UserError(f"Action {action} is not in {self.space}.")
+        try:
+            chosen = [index(choice) for choice in ([action] if len(self._choices) == 1 else self._numbers(action))]
+        except TypeError:
+            raise self._not_in_space(action) from None
+        if not all(0 <= choice < n_choices for choice in chosen):
+            raise self._not_in_space(action)
         if not self._stepwise:
             return chosen
         highest = len(self._position_weights) - 1
         return [min(max(had + step - 1, 0), highest) for had, step in zip(self._choices, chosen, strict=True)]
+
+    def _not_in_space(self, action: Any) -> UserError:
+        return UserError(f"Action {action} is not in {self.space}; choices are whole numbers from 0.")
 
     def _bounded(self, action: Any) -> list[float]:
         weights, lowest = self._numbers(action), self._lowest

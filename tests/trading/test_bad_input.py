@@ -97,6 +97,7 @@ def _env(tmp_path, **settings):
         ("target_weights", [0.1], r"needs a number for each of \('AAA', 'BBB'\)"),
         ("discrete", [3, 0], "is not in MultiDiscrete"),
         ("buy_hold_sell", [0, -1], "is not in MultiDiscrete"),
+        ("discrete", [np.nan, 0], "is not in MultiDiscrete.*; choices are whole numbers from 0"),
     ],
 )
 def test_an_action_that_is_none_is_one_sentence_and_changes_nothing(tmp_path, mode, action, sentence):
@@ -106,6 +107,14 @@ def test_an_action_that_is_none_is_one_sentence_and_changes_nothing(tmp_path, mo
     assert len(env.ledger()["time"]) == 1
     env.step(env.action_space.sample())
     assert len(env.ledger()["time"]) == 2
+
+
+@pytest.mark.parametrize("action", [np.nan, 0.5, None, "buy", 3, -1])
+@pytest.mark.parametrize("mode", ["discrete", "buy_hold_sell"])
+def test_a_choice_for_one_asset_is_a_whole_number(tmp_path, mode, action):
+    env = _env(tmp_path, action_mode=mode, symbols=("AAA",))
+    with pytest.raises(UserError, match=rf"Action {action} is not in Discrete\(3\); choices are whole numbers from 0"):
+        env.step(action)
 
 
 def test_a_target_beyond_a_limit_is_clipped_and_counted_or_refused(tmp_path):

@@ -166,9 +166,9 @@ def test_actions(mode, kind, numbers):
     action = [int(n) if np.isfinite(n) else n for n in numbers] if discrete else np.array(numbers, dtype=float)
     try:
         observation, reward, *_ = env.step(action)
-    except (UserError, TypeError) as error:
+    except UserError as error:
         _require_a_sentence(error)
-        assert discrete or not np.isfinite(action).all()
+        assert discrete or not np.isfinite(action).all()  # what is too large is clipped
         observation, reward, *_ = env.step(env.action_space.sample())  # it goes on
     assert np.isfinite(observation).all()
     assert np.isfinite(reward)
