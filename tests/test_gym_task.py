@@ -36,12 +36,29 @@ class Unready(Choosy):
         raise RuntimeError("no licence")
 
 
+class Wordy(Choosy):
+    observation_space = spaces.Text(9)
+
+    def reset(self, *, seed=None, options=None):
+        return "begin", {}
+
+
+class Verbose(Wordy):
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Text(9)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+
+ENVS = (Choosy, Forbidding, Unready, Wordy, Verbose)
+
+
 @pytest.fixture(autouse=True)
 def registered():
-    for env_class in (Choosy, Forbidding, Unready):
+    for env_class in ENVS:
         gymnasium.register(f"{env_class.__name__}-v0", env_class)
     yield
-    for env_class in (Choosy, Forbidding, Unready):
+    for env_class in ENVS:
         del gymnasium.registry[f"{env_class.__name__}-v0"]
 
 
@@ -77,3 +94,25 @@ def test_an_environment_that_cannot_be_reset_is_told_with_its_index(tmp_path, ca
     err = capsys.readouterr().err
     assert "environment 0" in err.lower()
     assert "no licence" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "sentence"),
+    [
+        (
+            "Wordy",
+            [],
+            "Observations of Text have no fixed size; wrap the environment so that it gives a Box, Discrete,",
+        ),
+        ("Verbose", [], "Actions of Text are not supported; wrap the environment so that it takes a Box, Discrete,"),
+        ("Choosy", ["--squash-actions"], "squash_actions is about numbers, but the action space Discrete(3) has none"),
+        ("Choosy", ["--bfloat16"], "bfloat16 is about images, but the observations Dict("),
+    ],
+)
+def test_a_space_or_an_option_that_the_network_has_not_is_one_sentence(name, flags, sentence, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        train_ppo.main([*options(name, tmp_path), *flags])
+    err = capsys.readouterr().err
+    assert (stopped.value.code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"train_ppo.py: {sentence}")
+    assert not (tmp_path / "config.yaml").exists()
