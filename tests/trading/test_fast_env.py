@@ -186,3 +186,11 @@ def test_a_worker_process_stays_small():
         "print([m for m in ('torch', 'polars', 'matplotlib', 'pydantic', 'pandas') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_mapped_market_is_read_as_arrays_which_are_quicker_and_not_copied(tiny_market):
+    market = tiny_market(close=np.arange(1.0, 9.0), half_spread=np.full(8, 0.01)).mapped()
+    env = FastTradingEnv(market, engine="plain")
+    for table, mapped in ((env._features, market.features), (env._fill_prices, market.open)):
+        assert type(table) is np.ndarray
+        assert np.shares_memory(table, mapped)
