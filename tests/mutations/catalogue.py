@@ -448,6 +448,14 @@ MEMORY = (
         "pass",
         f"{TESTS}/core/test_evaluation.py::test_an_actor_that_remembers_is_told_where_episodes_begin",
     ),
+    Mutation(
+        "memory is not saved",
+        f"{RL}/algorithms/rollout.py",
+        'self._memory.state = state["memory"].numpy()',
+        "pass",
+        f"{TESTS}/algorithms/test_policy_kinds.py::"
+        "test_an_interrupted_run_gone_on_with_by_workers_equals_the_uninterrupted_one[gru]",
+    ),
 )
 
 ACTIONS = (
@@ -509,6 +517,20 @@ ACTIONS = (
         "pass",
         f"{TESTS}/algorithms/test_training.py::"
         "test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does",
+    ),
+    Mutation(
+        "nobody checks that a mask allows something",
+        f"{RL}/core/action_mask.py",
+        "if not allowed.all():",
+        "if False:",
+        "tests/test_gym_task.py::test_a_mask_that_forbids_everything_is_one_sentence",
+    ),
+    Mutation(
+        "a policy that gives NaN goes on learning",
+        f"{RL}/algorithms/alarms.py",
+        "if not math.isfinite(rows.sum().item()):",
+        "if False:",
+        f"{TESTS}/algorithms/test_alarms.py::test_a_policy_that_gives_nan_is_named[actor-log-probability]",
     ),
 )
 
