@@ -235,7 +235,12 @@ def two_halves(env_fns: list[EnvFactory], policy_s: float, num_workers: Any) -> 
             compute(policy_s * len(half))
             envs.send(actions[half.start : half.stop], half)
 
-    return Contestant(step, envs.close)
+    def close() -> None:
+        for half in halves:
+            envs.recv(env_ids=half)
+        envs.close()
+
+    return Contestant(step, close)
 
 
 def compute(time_s: float) -> None:

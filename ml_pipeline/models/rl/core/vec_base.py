@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of, store
 from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.infos import join_infos
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_misfits, observation_spaces
 from ml_pipeline.models.rl.core.rows import rows_of
 from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
@@ -197,10 +198,7 @@ class BlockVectorEnv(VectorEnv):
 
     def _reset_wait(self, timeout_s: float | None) -> tuple[Any, dict[str, Any]]:
         answer = self._collect(Command.RESET, "reset", timeout_s)
-        infos: dict[str, Any] = {}
-        for index, info in answer.infos:
-            infos = self._add_info(infos, info, index)
-        return self._observations(answer), infos
+        return self._observations(answer), join_infos({}, answer.infos, self.num_envs, self._add_info)
 
     def _step_async(self, actions: Any) -> None:
         if self.closed or self._pending is not None:
@@ -294,9 +292,7 @@ class BlockVectorEnv(VectorEnv):
         infos: dict[str, Any] = {}
         if answer.finished and self.autoreset_mode == AutoresetMode.SAME_STEP:
             infos = self._final_infos(answer, done)
-        for index, info in answer.infos:
-            infos = self._add_info(infos, info, index)
-        return infos
+        return join_infos(infos, answer.infos, self.num_envs, self._add_info)
 
     def _final_infos(self, answer: Answer, done: np.ndarray) -> dict[str, Any]:
         """What `_add_info` would make of every final_obs and final_info, in 3 µs instead of 7."""
