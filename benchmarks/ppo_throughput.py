@@ -1,11 +1,11 @@
-"""Training steps a second, beside Stable-Baselines3 with the same settings: interleaved, in one run, by medians.
+"""Training steps a second, beside Stable-Baselines3 and plain torch with the same settings: interleaved, in one run.
 
-    pip install -e '.[bench]' && python benchmarks/ppo_throughput.py
+    pip install -e '.[bench]' && python benchmarks/ppo_throughput.py [--only cheetah]
 
 Every measurement is a process of its own on an otherwise idle machine: it trains for a warm-up, then for a fixed number
 of rollouts and updates, and reports environment transitions over wall time. The contestants take turns within each
 round, so that a machine that changes its speed changes it for all; the ratio of a round is against Stable-Baselines3's
-faster vectorizer in that round.
+faster vectorizer in that round, and, where a job has a limit, against that. Figures are medians.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-NUM_ENVS = 8
 WARM_UP, COUNTED = 2, 8  # iterations
+BUSY_S = 300e-6
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,24 @@ class Job:
     """Settings that every contestant trains with; 64x64 tanh, separate networks, no normalization."""
 
     environment: str  # a name in ENVIRONMENTS
+    num_envs: int
     n_steps: int
     minibatch_size: int
     n_epochs: int
+    contestants: tuple[str, ...] = ("ours", "Stable-Baselines3 DummyVecEnv", "Stable-Baselines3 SubprocVecEnv", "torch")
 
 
 JOBS = {
-    "CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job("CartPole-v1", 256, 256, 10),
-    "CartPole-v1, 8 x 256, minibatch 64, 10 epochs": Job("CartPole-v1", 256, 64, 10),
-    "FastTradingEnv, one asset, 8 x 256, minibatch 256, 10 epochs": Job("trading", 256, 256, 10),
-    "a busy step of 300 µs, 8 x 256, minibatch 256, 10 epochs": Job("busy", 256, 256, 10),
+    "CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job("CartPole-v1", 8, 256, 256, 10),
+    "CartPole-v1, 8 x 256, minibatch 64, 10 epochs": Job("CartPole-v1", 8, 256, 64, 10),
+    "FastTradingEnv, one asset, 16 features, 8 x 256, minibatch 256, 10 epochs": Job("trading", 8, 256, 256, 10),
+    "a busy step of 300 µs, 8 x 256, minibatch 256, 10 epochs": Job(
+        "busy", 8, 256, 256, 10, ("ours", "Stable-Baselines3 SubprocVecEnv", "limit: steps on all cores")
+    ),
+    "BatchedTradingEnv, 1,024 x 32, minibatch 4,096, 4 epochs": Job(
+        "batched", 1024, 32, 4096, 4, ("ours", "limit: its matrix products")
+    ),
+    "HalfCheetah-v5, 1 x 2,048, minibatch 64, 10 epochs": Job("HalfCheetah-v5", 1, 2048, 64, 10),
 }
 
 
@@ -46,11 +54,28 @@ def _cart_pole() -> Any:
     return gymnasium.make("CartPole-v1")
 
 
-def _trading() -> Any:
-    from ml_pipeline.trading.settings import TradingConfig
-    from ml_pipeline.trading.task import TradingTask
+def _half_cheetah() -> Any:
+    import gymnasium
 
-    return TradingTask(TradingConfig()).train_env_fns(1)[0]()
+    return gymnasium.make("HalfCheetah-v5")
+
+
+def _trading() -> Any:
+    from trading_envs import market
+
+    from ml_pipeline.trading.fast_env import FastTradingEnv
+    from ml_pipeline.trading.rules import TradingRules
+
+    return FastTradingEnv(market(1, 16), TradingRules("discrete"), episode_length=256)
+
+
+def _batched(num_envs: int) -> Any:
+    from trading_envs import market
+
+    from ml_pipeline.trading.batched_env import BatchedTradingEnv
+    from ml_pipeline.trading.rules import TradingRules
+
+    return BatchedTradingEnv(market(1, 16), num_envs, TradingRules("discrete"), episode_length=256)
 
 
 def _busy() -> Any:
@@ -58,10 +83,15 @@ def _busy() -> Any:
 
     from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 
-    return gymnasium.wrappers.TimeLimit(TimedEnv(busy_s=300e-6), 500)
+    return gymnasium.wrappers.TimeLimit(TimedEnv(busy_s=BUSY_S), 500)
 
 
-ENVIRONMENTS: dict[str, Callable[[], Any]] = {"CartPole-v1": _cart_pole, "trading": _trading, "busy": _busy}
+ENVIRONMENTS: dict[str, Callable[[], Any]] = {
+    "CartPole-v1": _cart_pole,
+    "HalfCheetah-v5": _half_cheetah,
+    "trading": _trading,
+    "busy": _busy,
+}
 
 
 def ours(job: Job) -> Callable[[int], None]:
@@ -70,7 +100,11 @@ def ours(job: Job) -> Callable[[int], None]:
     from ml_pipeline.models.rl.core.vec_env import ParallelEnv
     from ml_pipeline.models.rl.networks.policy import Policy
 
-    envs = ParallelEnv([ENVIRONMENTS[job.environment]] * NUM_ENVS, copy=False)
+    envs: Any
+    if job.environment == "batched":
+        envs = _batched(job.num_envs)
+    else:
+        envs = ParallelEnv([ENVIRONMENTS[job.environment]] * job.num_envs, copy=False)
     config = PPOConfig(
         n_steps=job.n_steps,
         minibatch_size=job.minibatch_size,
@@ -96,7 +130,7 @@ def stable_baselines3(vectorizer: str, job: Job) -> Callable[[int], None]:
 
     torch.set_num_threads(1)  # faster for it than 2 at this size
     vectorizers = {"DummyVecEnv": DummyVecEnv, "SubprocVecEnv": SubprocVecEnv}
-    envs = make_vec_env(ENVIRONMENTS[job.environment], NUM_ENVS, vec_env_cls=vectorizers[vectorizer])
+    envs = make_vec_env(ENVIRONMENTS[job.environment], job.num_envs, vec_env_cls=vectorizers[vectorizer])
     model = stable_baselines3.PPO(
         "MlpPolicy",
         envs,
@@ -107,7 +141,55 @@ def stable_baselines3(vectorizer: str, job: Job) -> Callable[[int], None]:
     )
 
     def train(iterations: int) -> None:
-        model.learn(iterations * NUM_ENVS * job.n_steps, reset_num_timesteps=False)
+        model.learn(iterations * job.num_envs * job.n_steps, reset_num_timesteps=False)
+
+    return train
+
+
+def torch_alone(job: Job) -> Callable[[int], None]:
+    from plain_torch_ppo import plain_torch
+
+    return plain_torch(
+        ENVIRONMENTS[job.environment],
+        num_envs=job.num_envs,
+        n_steps=job.n_steps,
+        minibatch_size=job.minibatch_size,
+        n_epochs=job.n_epochs,
+    )
+
+
+def steps_on_all_cores(job: Job) -> Callable[[int], None]:
+    """As long as the environments' own steps take, shared by all cores without loss."""
+    from ml_pipeline.models.rl.core.cores import usable_cores
+
+    return lambda iterations: time.sleep(iterations * job.num_envs * job.n_steps * BUSY_S / usable_cores())
+
+
+def matrix_products(job: Job) -> Callable[[int], None]:
+    """The products of acting, values and learning, for 17 observations, two networks of 64 x 64 and 3 + 1 outputs.
+
+    In torch with all cores, into memory that is there: the first layer, the second, and the way back through both.
+    """
+    import torch
+
+    def product(m: int, k: int, n: int) -> Callable[[], Any]:
+        a, b, c = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
+        return lambda: torch.mm(a, b, out=c)
+
+    def layers(b: int) -> list[Callable[[], Any]]:
+        return [product(b, 17, 64), product(b, 64, 64), product(b, 64, 3)]
+
+    n_samples, b = job.num_envs * job.n_steps, job.minibatch_size
+    act, forward = layers(job.num_envs), layers(b)
+    back = [product(17, b, 64), product(64, b, 64), product(64, b, 3), product(b, 64, 64), product(b, 3, 64)]
+
+    def train(iterations: int) -> None:
+        for _ in range(iterations):
+            for run in act * job.n_steps:
+                run()
+            for _ in range(2 * n_samples // b):  # of both networks: once for all samples, then in every epoch
+                for run in forward + (forward + back) * job.n_epochs:
+                    run()
 
     return train
 
@@ -116,6 +198,9 @@ CONTESTANTS: dict[str, Callable[[Job], Callable[[int], None]]] = {
     "ours": ours,
     "Stable-Baselines3 DummyVecEnv": lambda job: stable_baselines3("DummyVecEnv", job),
     "Stable-Baselines3 SubprocVecEnv": lambda job: stable_baselines3("SubprocVecEnv", job),
+    "torch": torch_alone,
+    "limit: steps on all cores": steps_on_all_cores,
+    "limit: its matrix products": matrix_products,
 }
 
 
@@ -125,7 +210,7 @@ def measure(contestant: str, job: Job) -> float:
     train(WARM_UP)
     started = time.perf_counter()
     train(COUNTED)
-    return COUNTED * NUM_ENVS * job.n_steps / (time.perf_counter() - started)
+    return COUNTED * job.num_envs * job.n_steps / (time.perf_counter() - started)
 
 
 def measure_apart(contestant: str, job: Job) -> float:
@@ -136,30 +221,33 @@ def measure_apart(contestant: str, job: Job) -> float:
 
 
 def compare(job: Job, rounds: int) -> str:
-    rates: dict[str, list[float]] = {contestant: [] for contestant in CONTESTANTS}
-    ratios = []
+    """The rates of all contestants, and how ours stands to Stable-Baselines3's better one and to the limit."""
+    rates: dict[str, list[float]] = {contestant: [] for contestant in job.contestants}
     for _ in range(rounds):
         for contestant, measured in rates.items():
             measured.append(measure_apart(contestant, job))
-        ratios.append(rates["ours"][-1] / max(measured[-1] for name, measured in rates.items() if name != "ours"))
-    cells = [f"{statistics.median(measured):,.0f}" for measured in rates.values()]
-    spread = f"{statistics.median(ratios):.1f} x ({min(ratios):.1f}-{max(ratios):.1f})"
-    return " | ".join([*cells, spread])
+    cells = [f"{name} {statistics.median(measured):,.0f}" for name, measured in rates.items()]
+    for kind, unit in (("Stable-Baselines3", "x"), ("limit", "of the limit")):
+        others = [measured for name, measured in rates.items() if name.startswith(kind)]
+        if others:
+            ratios = [mine / max(theirs) for mine, *theirs in zip(rates["ours"], *others, strict=True)]
+            cells.append(f"{statistics.median(ratios):.2f} {unit} ({min(ratios):.2f}-{max(ratios):.2f})")
+    return "; ".join(cells)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="turns that each contestant takes (default: 5)")
+    parser.add_argument("--only", default="", help="jobs whose description contains this")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         contestant, job = json.loads(arguments.measure)
         print(measure(contestant, Job(**job)))
         return
-    print("| job | " + " | ".join(CONTESTANTS) + " | ours / best of theirs, median (range) |")
-    print("| --- |" + " --- |" * (len(CONTESTANTS) + 1))
     for name, job in JOBS.items():
-        print(f"| {name} | {compare(job, arguments.rounds)} |", flush=True)
+        if arguments.only.lower() in name.lower():
+            print(f"- {name}: {compare(job, arguments.rounds)}", flush=True)
 
 
 if __name__ == "__main__":
