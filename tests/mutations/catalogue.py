@@ -325,8 +325,7 @@ UPDATE = (
         f"{RL}/algorithms/schedules.py",
         "(1.0 - math.cos(math.pi * left))",
         "(1.0 + math.cos(math.pi * left))",
-        f"{TESTS}/algorithms/test_ppo_update.py::"
-        "test_a_quarter_into_training_schedules_are_where_their_formulas_say[cosine-clip_range]",
+        f"{TESTS}/algorithms/test_ppo_update.py::test_a_quarter_into_training_schedules_are_where_their_formulas_say",
     ),
     Mutation(
         "the optimizer's state is not saved",
