@@ -223,6 +223,8 @@ def make_envs(config: TrainConfig, task: Task) -> VectorEnv:
         task.train_env_fns(run.n_envs),
         num_workers=0 if run.vec_env == "serial" else run.n_workers,
         start_method=run.parallel_start_method,
+        step_timeout_s=run.step_timeout_s,
+        on_worker_failure=run.on_worker_failure,
         copy=False,  # the trainer copies what it keeps
     )
 

@@ -59,6 +59,13 @@ def test_a_resumed_run_keeps_its_settings_where_none_are_given(in_tmp):
     assert start.config.run == RunConfig(n_envs=8, seed=3, checkpoint_dir=folder)
 
 
+def test_a_resumed_run_may_treat_its_workers_otherwise(in_tmp):
+    run_folder(in_tmp / "run", TrainConfig(run=RunConfig(step_timeout_s=5.0)))
+    given = ["--step-timeout-s", "60", "--on-worker-failure", "restart", "--n-workers", "1"]
+    run = parse_train_start(["--resume", "run", *given]).config.run
+    assert (run.step_timeout_s, run.on_worker_failure, run.n_workers) == (60.0, "restart", 1)
+
+
 def test_settings_are_judged_together_with_those_of_the_resumed_run(in_tmp):
     folder = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(n_envs=8)))
     # 2,048 = 8 * 256 fits the resumed run's 8 environments, and not the default of one.

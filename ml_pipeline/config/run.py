@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from ml_pipeline.config.checks import check_choice, check_count, check_within
+from ml_pipeline.config.checks import check_choice, check_count, check_positive, check_within
 from ml_pipeline.config.errors import UserError
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 VecEnvKind = Literal["parallel", "serial", "batched"]
+OnWorkerFailure = Literal["raise", "restart"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,13 @@ class RunConfig:
 
     parallel_start_method: StartMethod | None = None
     """How workers are started; none is forkserver on Linux and spawn elsewhere."""
+
+    step_timeout_s: float | None = None
+    """Seconds after which a step or a reset counts as stuck, and its worker as failed; none waits forever."""
+
+    on_worker_failure: OnWorkerFailure = "raise"
+    """Where a worker is killed, crashes or is stuck: end the run (raise), or go on with another in its place, and with
+    new episodes of its environments (restart)."""
 
     num_episodes: int | None = 300
     """Iterations of one rollout and one update."""
@@ -90,11 +98,22 @@ class RunConfig:
             raise UserError(
                 f'vec_env "{self.vec_env}" has no workers, but n_workers is {self.n_workers}; leave one of the two out.'
             )
+        check_choice("on_worker_failure", self.on_worker_failure, get_args(OnWorkerFailure))
+        if self.step_timeout_s is not None:
+            check_positive("step_timeout_s", self.step_timeout_s)
+        if self.step_timeout_s is not None or self.on_worker_failure == "restart":
+            self._check_workers_may_fail()
         if self.parallel_start_method is not None:
             check_choice("parallel_start_method", self.parallel_start_method, multiprocessing.get_all_start_methods())
         check_choice("device", self.device, get_args(Device))
         check_count("seed", self.seed, minimum=0)
         check_within("seed", self.seed, 0, 2**32 - 1)  # what every generator takes
+
+    def _check_workers_may_fail(self) -> None:
+        name = "on_worker_failure" if self.step_timeout_s is None else "step_timeout_s"
+        if self.vec_env != "parallel" or self.n_workers == 0:
+            steps_here = "n_workers is 0" if self.vec_env == "parallel" else f'vec_env is "{self.vec_env}"'
+            raise UserError(f"{name} is about worker processes, but {steps_here}; leave one of the two out.")
 
     def n_iterations(self, n_steps: int) -> int:
         """Iterations of `n_steps` in each environment.

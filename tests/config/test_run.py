@@ -1,0 +1,23 @@
+"""The settings of a run that depend on each other."""
+
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.run import RunConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"step_timeout_s": 0.0}, "step_timeout_s must be above 0"),
+        ({"on_worker_failure": "retry"}, "on_worker_failure must be one of raise, restart"),
+        ({"step_timeout_s": 5.0, "n_workers": 0}, "step_timeout_s is about worker processes, but n_workers is 0;"),
+        (
+            {"on_worker_failure": "restart", "vec_env": "serial"},
+            'on_worker_failure is about worker processes, but vec_env is "serial";',
+        ),
+    ],
+)
+def test_what_may_fail_is_checked(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        RunConfig(**settings)
