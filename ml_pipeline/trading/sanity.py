@@ -1,26 +1,26 @@
 """Entry: whether training finds what is there and nothing else, on three small agents, in under three minutes.
 
 python -m ml_pipeline.trading.sanity
-python -m ml_pipeline.trading.sanity --data prices.csv --features rsi_14 my_features:mine
+python -m ml_pipeline.trading.sanity --data prices.csv --features rsi_14 my_features:mine --fee-bps 10
 
 1. One that is given the next bar's return must get rich: it learns at all, and its orders are filled as it means them.
 2. One on the data as they are must beat guessing after costs. On the built-in market it can; on yours, we shall see.
 3. One on shuffled returns must earn nothing: if it does, something tells it what comes.
 """
 
-import argparse
 import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import user_errors_exit
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.settings import build
+from ml_pipeline.monitoring.console import print_anything
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
-from ml_pipeline.trading.features import DEFAULT_FEATURES
-from ml_pipeline.trading.leaks import refuse_leaks
-from ml_pipeline.trading.market_data import BarTime, MarketData
+from ml_pipeline.trading.market_data import MarketData
 from ml_pipeline.trading.rewards import make_reward
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask, load_configured_market
@@ -30,6 +30,13 @@ _N_ENVS = 16
 _RICH = 0.6
 # An agent on shuffled returns may be as lucky as guessing is, to this many deviations of its runs.
 _LUCK = 3.0
+_NO_COSTS: dict[str, Any] = {
+    "fee_bps": 0.0,
+    "sell_fee_bps": None,
+    "fixed_fee": 0.0,
+    "slippage_bps": 0.0,
+    "borrow_bps_per_year": 0.0,
+}
 
 
 class Verdict(NamedTuple):
@@ -37,28 +44,38 @@ class Verdict(NamedTuple):
     sentence: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class SanityConfig:
+    """How the three agents are trained.
+
+    Raises UserError where a value is out of range.
+    """
+
+    total_timesteps: int = 120_000
+    """Steps of each agent."""
+    seed: int = 0
+    """Seed of every training."""
+
+    def __post_init__(self) -> None:
+        check_count("total_timesteps", self.total_timesteps)
+        check_count("seed", self.seed, minimum=0)
+
+
+@dataclass(frozen=True)
+class _CommandLine:
+    sanity: SanityConfig = field(default_factory=SanityConfig)
+    trading: TradingConfig = field(default_factory=TradingConfig)
+
+
 def main(argv: list[str]) -> int:
     """Print one line for each check; return 0 where all passed, else 1."""
-    parser = argparse.ArgumentParser(prog="sanity", description="Check that training finds what is there and no more.")
-    parser.add_argument("--data", type=Path, help="your market data; without, the built-in market")
-    parser.add_argument("--symbols", nargs="+", default=[], help="symbols to trade; without, all there are")
-    parser.add_argument("--bar-time", choices=get_args(BarTime), help="whether times are when bars open or close")
-    parser.add_argument("--features", nargs="+", default=list(DEFAULT_FEATURES), help="features to train on")
-    parser.add_argument("--total-timesteps", type=int, default=120_000, help="steps of each agent")
-    parser.add_argument("--fee-bps", type=float, default=2.0, help="fee on traded value, in basis points")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args(argv)
+    print_anything()
     with user_errors_exit("sanity"):
-        config = TradingConfig(
-            data=arguments.data,
-            symbols=tuple(arguments.symbols),
-            bar_time=arguments.bar_time,
-            features=tuple(arguments.features),
-            fee_bps=arguments.fee_bps,
-            episode_length=128,
-        )
+        description = "Check that training finds what is there and no more."
+        settings = build(_CommandLine, read_flags(argv, _CommandLine, prog="sanity", description=description))
+        config, steps, seed = settings.trading, settings.sanity.total_timesteps, settings.sanity.seed
         market = load_configured_market(config)
-        steps, seed = arguments.total_timesteps, arguments.seed
+        TradingTask(config, seed, market=market).require_trainable()
         passed = True
         for check in (given_the_next_return, as_it_is, shuffled):
             verdict = check(market, config, steps, seed)
@@ -68,10 +85,17 @@ def main(argv: list[str]) -> int:
 
 
 def given_the_next_return(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
-    """A column says what the next bar will return, and orders are filled at the close they were decided on."""
+    """A column says what the next bar will return, and orders are filled at the close they were decided on, free of
+    costs and limits: those of `config` might leave nothing to be had."""
     returns = np.diff(np.log(market.close), axis=0, append=np.nan)
-    knowing = replace(market, columns={"feature_next_return": np.nan_to_num(returns)})
-    config = replace(config, features=("feature_next_return",), fill_at="close")
+    knowing = replace(market, columns={"feature_next_return": np.nan_to_num(returns)}, half_spread=None)
+    config = TradingConfig(
+        **_NO_COSTS,
+        features=("feature_next_return",),
+        fill_at="close",
+        train_fraction=config.train_fraction,
+        validation_fraction=config.validation_fraction,
+    )
     task = TradingTask(config, seed, market=knowing)
     test = task.split("test")
     known = np.nan_to_num(returns[test.start : test.stop - 1])
@@ -80,14 +104,12 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
     return Verdict(
         agent > _RICH * possible,
         f"given the next bar's return: {_times(agent)} of the start, where equal parts of every asset could have made "
-        f"{_times(possible)} for free",
+        f"{_times(possible)}",
     )
 
 
 def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
-    task = TradingTask(config, seed, market=market)
-    refuse_leaks(market, config.features, task.features)
-    result = _trained(task, steps, seed)
+    result = _trained(TradingTask(config, seed, market=market), steps, seed)
     agent, guess = result["agent"]["return"], result["random"]["return"]
     return Verdict(
         agent > max(guess, 0.0),
@@ -97,7 +119,7 @@ def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -
 
 def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
     """The same bars in another order, without costs, so that nothing but foresight can earn, and nothing hides it."""
-    config = replace(config, fee_bps=0.0)
+    config = replace(config, **_NO_COSTS)
     task = TradingTask(config, seed, market=with_returns_shuffled(market, np.random.default_rng(seed)))
     result = _trained(task, steps, seed)
     agent = result["agent"]["return"]
@@ -110,7 +132,10 @@ def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -
 
 
 def with_returns_shuffled(market: MarketData, generator: np.random.Generator) -> MarketData:
-    """The market with its bars, as multiples of the close before, in another order; assets stay side by side."""
+    """The market with its bars, as multiples of the close before, in another order; assets stay side by side.
+
+    Quotes are left out, because they cost.
+    """
     order = np.concatenate([[0], 1 + generator.permutation(market.n_bars - 1)])
     before = np.vstack([market.close[:1], market.close[:-1]])
     before = np.where(np.isnan(before), market.open, before)
@@ -123,7 +148,6 @@ def with_returns_shuffled(market: MarketData, generator: np.random.Generator) ->
     }
     shape["open"][0] = shape["high"][0] = shape["low"][0] = close[0]
     columns = {name: values[order] for name, values in market.columns.items()}
-    spread = None if market.half_spread is None else market.half_spread[order]
     tradable = np.ones_like(market.tradable)
     return replace(
         market,
@@ -131,7 +155,7 @@ def with_returns_shuffled(market: MarketData, generator: np.random.Generator) ->
         volume=market.volume[order],
         tradable=tradable,
         columns=columns,
-        half_spread=spread,
+        half_spread=None,
         source=f"{market.source}, shuffled",
         **shape,
     )

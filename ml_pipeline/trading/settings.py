@@ -30,7 +30,7 @@ class MarketConditions(CostsAndLimits, _MarketSource):
 
 
 @dataclass(frozen=True)
-class TradingConfig(MarketConditions):
+class TraderConfig(MarketConditions):
     """Settings of the market, of what trading it costs, and of what is seen of it."""
 
     features: tuple[str, ...] = DEFAULT_FEATURES
@@ -48,10 +48,6 @@ class TradingConfig(MarketConditions):
     own module:Class."""
     reward_scale: float = 1.0
     """What rewards are multiplied by."""
-    train_fraction: float = 0.7
-    """Part of the bars to train on, the earliest."""
-    validation_fraction: float = 0.15
-    """Part of the bars after those, to choose the best checkpoint on; the rest, the latest, is the test split."""
     embargo_bars: int = 0
     """Bars left out between the splits."""
     episode_length: int = 256
@@ -61,10 +57,6 @@ class TradingConfig(MarketConditions):
         for name in ("window", "episode_length"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "1 or more")
         _require("embargo_bars", self.embargo_bars, self.embargo_bars >= 0, "0 or more")
-        for name in ("train_fraction", "validation_fraction"):
-            _require(name, getattr(self, name), 0 < getattr(self, name) < 1, "between 0 and 1")
-        together = self.train_fraction + self.validation_fraction
-        _require("train_fraction + validation_fraction", together, together < 1, "less than 1, to leave a test split")
         _require("features", self.features, len(self.features) > 0, "at least one feature")
         for feature in self.features:
             make_features(feature)
@@ -79,6 +71,23 @@ class TradingConfig(MarketConditions):
         chosen: ActionMode = "discrete" if n_assets == 1 else "target_weights"
         same = {field.name: getattr(self, field.name) for field in fields(TradingRules)}
         return TradingRules(**{**same, "action_mode": chosen if self.action_mode == "auto" else self.action_mode})
+
+
+@dataclass(frozen=True)
+class TradingConfig(TraderConfig):
+    """Settings of the market, of what trading it costs, of what is seen of it, and of its splits."""
+
+    train_fraction: float = 0.7
+    """Part of the bars to train on, the earliest."""
+    validation_fraction: float = 0.15
+    """Part of the bars after those, to choose the best checkpoint on; the rest, the latest, is the test split."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("train_fraction", "validation_fraction"):
+            _require(name, getattr(self, name), 0 < getattr(self, name) < 1, "between 0 and 1")
+        together = self.train_fraction + self.validation_fraction
+        _require("train_fraction + validation_fraction", together, together < 1, "less than 1, to leave a test split")
 
 
 def _require(name: str, value: object, holds: bool, expected: str) -> None:

@@ -5,6 +5,8 @@ from typing import Literal
 
 from ml_pipeline.config.errors import UserError
 
+TrainingWindow = Literal["rolling", "expanding"]
+
 
 @dataclass(frozen=True)
 class Split:
@@ -56,7 +58,7 @@ def walk_forward_folds(
     n_bars: int,
     n_folds: int,
     *,
-    window: Literal["rolling", "expanding"] = "rolling",
+    window: TrainingWindow = "rolling",
     embargo_bars: int = 0,
     source: str = "the market",
 ) -> list[dict[str, Split]]:

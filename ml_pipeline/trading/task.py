@@ -72,7 +72,7 @@ class TradingTask:
 
         Raises UserError where a feature sees ahead, see `leaks`, and where the rules would refuse what exploring tries.
         """
-        self._require_trainable()
+        self.require_trainable()
         market = self.bars_of("train")
         make = partial(
             FastTradingEnv,
@@ -86,7 +86,7 @@ class TradingTask:
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
         """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
-        self._require_trainable()
+        self.require_trainable()
         return BatchedTradingEnv(
             self.bars_of("train"),
             n,
@@ -101,7 +101,8 @@ class TradingTask:
         """Raise UserError where a feature sees ahead, see `leaks`."""
         refuse_leaks(self.market, self.config.features, self.features)
 
-    def _require_trainable(self) -> None:
+    def require_trainable(self) -> None:
+        """Raise UserError where a feature sees ahead, and where the rules would refuse what exploring tries."""
         self.refuse_leaks()
         if self.rules.may_refuse(len(self.market.symbols)):
             raise UserError(

@@ -1,79 +1,93 @@
 """Entry: train anew on each stretch of the past and trade the next one; the out-of-sample equity stitched together.
 
-python -m ml_pipeline.trading.walk_forward --data prices.csv --folds 5 --window expanding --output-dir walk
+python -m ml_pipeline.trading.walk_forward --data prices.csv --folds 5 --training-window expanding --output-dir walk
 
 Features are scaled, and the policy is trained, anew in each fold, on its own past alone.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
-from ml_pipeline.config.errors import UserError, user_errors_exit
+from ml_pipeline.config.checks import check_choice, check_count
+from ml_pipeline.config.errors import user_errors_exit
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.settings import build
+from ml_pipeline.monitoring.console import print_anything
 from ml_pipeline.trading.baselines import Act, buy_and_hold, run_policy
-from ml_pipeline.trading.features import DEFAULT_FEATURES
 from ml_pipeline.trading.ledger import Ledger
-from ml_pipeline.trading.market_data import BarTime, FloatArray
+from ml_pipeline.trading.market_data import FloatArray
 from ml_pipeline.trading.metrics import max_drawdown, returns_of, sharpe, total_return
-from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.splits import walk_forward_folds
+from ml_pipeline.trading.settings import TraderConfig, TradingConfig
+from ml_pipeline.trading.splits import TrainingWindow, walk_forward_folds
 from ml_pipeline.trading.task import TradingTask, load_configured_market
 
 _N_ENVS = 16
 
 
+@dataclass(frozen=True, kw_only=True)
+class WalkConfig:
+    """How far to walk, and how long to train before each step.
+
+    Raises UserError where a value is out of range.
+    """
+
+    folds: int = 4
+    """How often to train on the past and to trade what comes next."""
+    training_window: TrainingWindow = "rolling"
+    """Whether a fold is trained on the stretch before it alone (rolling), or on everything before it (expanding)."""
+    total_timesteps: int = 100_000
+    """Steps of training in each fold."""
+    seed: int = 0
+    """Seed of every training."""
+    output_dir: Path | None = None
+    """Folder for walk_forward.csv, the stitched equity."""
+
+    def __post_init__(self) -> None:
+        check_count("folds", self.folds)
+        check_choice("training_window", self.training_window, get_args(TrainingWindow))
+        check_count("total_timesteps", self.total_timesteps)
+        check_count("seed", self.seed, minimum=0)
+
+
+@dataclass(frozen=True)
+class _CommandLine:
+    walk: WalkConfig = field(default_factory=WalkConfig)
+    trading: TraderConfig = field(default_factory=TraderConfig)
+
+
 def main(argv: list[str]) -> int:
     """Print a line for each fold and for the whole; return 0, or exit with code 2 after one sentence."""
-    parser = argparse.ArgumentParser(prog="walk_forward", description="Train anew on the past, trade what comes next.")
-    parser.add_argument("--data", type=Path, help="market data; without, the built-in market")
-    parser.add_argument("--symbols", nargs="+", default=[], help="symbols to trade; without, all there are")
-    parser.add_argument("--bar-time", choices=get_args(BarTime), help="whether times are when bars open or close")
-    parser.add_argument("--features", nargs="+", default=list(DEFAULT_FEATURES), help="what is seen of each asset")
-    parser.add_argument("--folds", type=int, default=4)
-    parser.add_argument("--window", choices=("rolling", "expanding"), default="rolling", help="what is trained on")
-    parser.add_argument("--embargo-bars", type=int, default=0)
-    parser.add_argument("--fee-bps", type=float, default=TradingConfig.fee_bps)
-    parser.add_argument("--total-timesteps", type=int, default=100_000, help="steps of training in each fold")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output-dir", type=Path, help="folder for walk_forward.csv, the stitched equity")
-    arguments = parser.parse_args(argv)
+    print_anything()
     with user_errors_exit("walk_forward"):
-        if arguments.folds < 1:
-            raise UserError(f"folds must be 1 or more, but got {arguments.folds}.")
-        config = TradingConfig(
-            data=arguments.data,
-            symbols=tuple(arguments.symbols),
-            bar_time=arguments.bar_time,
-            features=tuple(arguments.features),
-            fee_bps=arguments.fee_bps,
-            embargo_bars=arguments.embargo_bars,
-        )
+        description = "Train anew on the past, trade what comes next."
+        flags = read_flags(argv, _CommandLine, prog="walk_forward", description=description)
+        settings = build(_CommandLine, flags)
+        walk, config = settings.walk, TradingConfig(**vars(settings.trading))
         market = load_configured_market(config)
-        first_bar = TradingTask(config, market=market).first_bar
         folds = walk_forward_folds(
-            first_bar,
+            TradingTask(config, market=market).first_bar,
             market.n_bars,
-            arguments.folds,
-            window=arguments.window,
-            embargo_bars=arguments.embargo_bars,
+            walk.folds,
+            window=walk.training_window,
+            embargo_bars=config.embargo_bars,
             source=market.source,
         )
         agents, holders = [], []
         for k, splits in enumerate(folds):
-            task = TradingTask(config, arguments.seed, market=market, splits=splits)
+            task = TradingTask(config, walk.seed, market=market, splits=splits)
             env = task.evaluation_env("test")
-            agents.append(run_policy(env, _trained(task, arguments.total_timesteps, arguments.seed)))
+            agents.append(run_policy(env, _trained(task, walk.total_timesteps, walk.seed)))
             holders.append(buy_and_hold(env))
             first, last = (str(time)[:10] for time in agents[-1]["time"][[0, -1]])
-            print(f"fold {k + 1}, {first} to {last}: {_said(agents[-1:], holders[-1:], task.market.periods_per_year)}")
+            print(f"fold {k + 1}, {first} to {last}: {_said(agents[-1:], holders[-1:], market.periods_per_year)}")
         print(f"stitched: {_said(agents, holders, market.periods_per_year)}")
-        if arguments.output_dir is not None:
-            _write(arguments.output_dir, agents, holders)
+        if walk.output_dir is not None:
+            _write(walk.output_dir, agents, holders)
     return 0
 
 

@@ -26,6 +26,25 @@ def test_an_agent_that_guesses_fails(monkeypatch, capsys):
     assert shuffled.startswith("ok   on shuffled returns: ")
 
 
+def test_costs_are_those_given_for_the_data_as_they_are_alone(monkeypatch, capsys):
+    seen = []
+
+    def remember(task, steps, seed):
+        seen.append((task.rules.fee_bps, task.rules.fixed_fee, task.rules.max_position, task.config.window))
+        return {name: {"return": 0.0, "volatility": 0.1} for name in ("agent", "random", "buy_and_hold")}
+
+    monkeypatch.setattr(sanity, "_trained", remember)
+    assert sanity.main(["--fee-bps", "9", "--fixed-fee", "2", "--max-position", "0.5", "--window", "4"]) == 1
+    assert seen == [(0.0, 0.0, 1.0, 1), (9.0, 2.0, 0.5, 4), (0.0, 0.0, 0.5, 4)]
+
+
+def test_what_cannot_be_trained_on_is_refused_before_the_first_agent(monkeypatch, capsys):
+    monkeypatch.setattr(sanity, "_trained", None)
+    with pytest.raises(SystemExit, match="2"):
+        sanity.main(["--on-limit", "refuse", "--max-position", "0.5"])
+    assert 'train with on_limit "clip"' in capsys.readouterr().err
+
+
 def test_foresight_on_shuffled_returns_is_found(monkeypatch):
     """An agent that earns what nobody could is what the third check is for."""
     figures = {"agent": {"return": 2.0, "volatility": 0.2}, "buy_and_hold": {"return": 0.1}}

@@ -34,5 +34,30 @@ def test_it_runs_as_a_command(tmp_path, capsys):
     with (tmp_path / "walk_forward.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len({row["time"] for row in rows}) == len(rows) == 2 * (12_000 - 25) // 3 + 1
+
+
+def test_it_takes_the_costs_and_limits_of_training_and_its_settings(tmp_path, capsys):
+    dear = ["--fee-bps", "300", "--sell-fee-bps", "400", "--window", "3", "--training-window", "expanding"]
+    args = ["--folds", "1", "--total-timesteps", "2048", "--no-allow-short"]
+    outcomes = []
+    for costs in ([], dear):
+        assert main([*args, *costs]) == 0
+        outcomes.append(capsys.readouterr().out)
+    assert outcomes[0] != outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--folds", "0"], "walk_forward: folds must be a whole number of at least 1, but got 0."),
+        (["--training-window", "rolled"], "walk_forward: --training-window must be rolling or expanding"),
+        (["--train-fraction", "0.5"], "walk_forward: Unknown flag --train-fraction."),
+        (["--max-gross", "2"], "walk_forward: max_gross must be above 0 and at most 1"),
+    ],
+)
+def test_a_bad_flag_is_one_sentence(flags, sentence, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(["--folds", "0"])
+        main(flags)
+    said = capsys.readouterr().err
+    assert said.startswith(sentence)
+    assert said.count("\n") == 1
