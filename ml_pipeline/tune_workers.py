@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -20,7 +21,7 @@ from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.core.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.worker_choice import StepCost, measure_step
+from ml_pipeline.models.rl.core.worker_choice import HERE, Division, StepCost, measure_step
 from ml_pipeline.monitoring.console import print_anything
 from ml_pipeline.train_config import parse_train_start
 
@@ -44,20 +45,31 @@ def main(argv: list[str]) -> int:
 
         env_fns = make_task(config).train_env_fns(config.run.n_envs)
     costs = measure_costs(env_fns)
-    rates: dict[int, float] = {}
+    print(verdict(costs, measure_rates(env_fns, _mean(costs))))
+    return 0
+
+
+def measure_rates(env_fns: Sequence[EnvFactory], cost: StepCost) -> dict[Division, float]:
+    """Environment steps a second by who steps them: what "auto" chooses, then as many counts as the time allows."""
+    rates: dict[Division, float] = {}
     deadline = time.monotonic() + _RATES_S
+    division, rate = measure_rate(env_fns, "auto")
+    rates[division] = rate
+    print(f"{_flag(division)}: {rate:,.0f} steps/s, which auto chooses", flush=True)
     start_s = _START_S
-    for n_workers, step_s in counts_to_try(len(env_fns), usable_cores(), _mean(costs)).items():
+    for n_workers, step_s in counts_to_try(len(env_fns), usable_cores(), cost).items():
+        if (Division(n_workers, steps_here=False) if n_workers else HERE) in rates:
+            continue
         begin, turns_s = time.monotonic(), _TURNS * max(step_s, _TURN_S)
-        if rates and begin + n_workers * start_s + turns_s > deadline:
+        if begin + n_workers * start_s + turns_s > deadline:
             print(f"--n-workers {n_workers}: not measured, for want of time; no more than {len(env_fns) / step_s:,.0f}")
             continue
-        rates[n_workers] = measure_rate(env_fns, n_workers)
-        print(f"--n-workers {n_workers}: {rates[n_workers]:,.0f} steps/s", flush=True)
+        division, rate = measure_rate(env_fns, n_workers)
+        rates[division] = rate
+        print(f"{_flag(division)}: {rate:,.0f} steps/s", flush=True)
         if n_workers:
             start_s = max(start_s, (time.monotonic() - begin - turns_s) / n_workers)
-    print(verdict(costs, rates))
-    return 0
+    return rates
 
 
 def counts_to_try(num_envs: int, cores: float, cost: StepCost) -> dict[int, float]:
@@ -103,8 +115,8 @@ def measure_costs(env_fns: Sequence[EnvFactory], *, budget_s: float = _COSTS_S) 
     return costs
 
 
-def measure_rate(env_fns: Sequence[EnvFactory], n_workers: int) -> float:
-    """Environment steps a second with this many workers, the median of some short turns."""
+def measure_rate(env_fns: Sequence[EnvFactory], n_workers: int | Literal["auto"]) -> tuple[Division, float]:
+    """Who steps with this many workers, and the environment steps a second, the median of some short turns."""
     with ParallelEnv(env_fns, num_workers=n_workers, copy=False) as envs:
         envs.action_space.seed(0)
         actions = [envs.action_space.sample() for _ in range(16)]
@@ -116,20 +128,34 @@ def measure_rate(env_fns: Sequence[EnvFactory], n_workers: int) -> float:
                 envs.step(actions[n_steps % len(actions)])
                 n_steps += 1
             rates.append(n_steps * envs.num_envs / elapsed_s)
-        return statistics.median(rates)
+        return Division(envs.num_workers, envs.steps_here), statistics.median(rates)
 
 
-def verdict(costs: dict[int, StepCost], rates: dict[int, float]) -> str:
+def verdict(costs: dict[int, StepCost], rates: dict[Division, float]) -> str:
     """Where the time goes and what to pass, in a sentence. Less than 5 % more steps are not worth more workers.
 
-    >>> verdict({0: StepCost(1e-4, 0.0), 1: StepCost(4e-4, 0.0)}, {0: 1000.0, 2: 1800.0})
+    >>> two, eight = Division(2, steps_here=False), Division(8, steps_here=False)
+    >>> verdict({0: StepCost(1e-4, 0.0), 1: StepCost(4e-4, 0.0)}, {HERE: 1000.0, two: 1800.0})
     'environment 1 is 4x slower than the others; stepping computes all the time, 250 µs a step; --n-workers 2'
-    >>> verdict({0: StepCost(1e-3, 3e-3)}, {0: 250.0, 8: 1500.0})
+    >>> verdict({0: StepCost(1e-3, 3e-3)}, {HERE: 250.0, eight: 1500.0})
     'stepping waits 75 % of the time, 4.0 ms a step; --n-workers 8'
     """
     enough = 0.95 * max(rates.values())
-    best = min(n for n, rate in rates.items() if rate >= enough)
-    return "; ".join([*_slow_ones(costs), *_shares(costs), f"--n-workers {best}"])
+    fast = [division for division, rate in rates.items() if rate >= enough]
+    best = min(fast, key=lambda division: (division.n_workers, not division.steps_here))
+    return "; ".join([*_slow_ones(costs), *_shares(costs), _flag(best)])
+
+
+def _flag(division: Division) -> str:
+    """What makes train_ppo step so: this process steps beside workers only where "auto" has it do so.
+
+    >>> _flag(Division(2, steps_here=False)), _flag(Division(1, steps_here=True))
+    ('--n-workers 2', '--n-workers auto (this process and 1 worker)')
+    """
+    n_workers = division.n_workers
+    if not (n_workers and division.steps_here):
+        return f"--n-workers {n_workers}"
+    return f"--n-workers auto (this process and {n_workers} worker{'s' if n_workers > 1 else ''})"
 
 
 def _slow_ones(costs: dict[int, StepCost]) -> list[str]:

@@ -8,14 +8,22 @@ from functools import partial
 import pytest
 
 from ml_pipeline import task_choice, tune_workers
+from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
+from ml_pipeline.models.rl.core.worker_choice import HERE, Division, StepCost
+
+
+def workers(n):
+    return Division(n, steps_here=False)
 
 
 def test_it_says_what_to_pass_within_20_s():
     command = [sys.executable, "-m", "ml_pipeline.tune_workers", "--env-id", "CartPole-v1", "--n-envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     *measured, sentence = done.stdout.splitlines()
-    assert all(re.match(r"--n-workers \d: [\d,]+ steps/s", line) for line in measured)
+    line_form = r"--n-workers (\d|auto \(this process and \d workers?\)): [\d,]+ steps/s"
+    assert all(re.match(line_form, line) for line in measured)
+    assert [line for line in measured if line.endswith("which auto chooses")] == measured[:1]
     assert "stepping " in sentence  # a busy machine makes every step wait
     assert sentence.split("; ")[-1].startswith("--n-workers ")
     assert done.stderr == ""
@@ -48,7 +56,7 @@ def test_slow_environments_are_measured_where_it_matters_and_in_time(monkeypatch
     monkeypatch.setattr(tune_workers, "_RATES_S", 1.5)
     tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", "8"])
     output = capsys.readouterr().out
-    assert re.match(r"--n-workers 8: \d+ steps/s\n", output)
+    assert re.match(r"--n-workers 8: \d+ steps/s, which auto chooses\n", output)
     assert "--n-workers 0: not measured, for want of time; no more than 5\n" in output
     assert output.endswith("--n-workers 8\n")
 
@@ -63,16 +71,36 @@ def test_bad_input_is_one_sentence(capsys):
 def test_a_slow_environment_is_found_and_waiting_told_from_computing():
     env_fns = [partial(TimedEnv, wait_s=2e-3)] * 3 + [partial(TimedEnv, wait_s=20e-3)]
     costs = tune_workers.measure_costs(env_fns, budget_s=0.8)
-    sentence = tune_workers.verdict(costs, {0: 100.0, 2: 190.0, 4: 360.0})
+    sentence = tune_workers.verdict(costs, {HERE: 100.0, workers(2): 190.0, workers(4): 360.0})
     assert sentence.startswith("environment 3 is ")
     assert re.search(r"stepping waits (9\d|100) %", sentence)
     assert sentence.endswith("--n-workers 4")
 
 
 def test_fewer_workers_win_where_more_gain_nothing():
-    assert tune_workers.verdict({}, {0: 96.0, 2: 100.0}).endswith("looked into; --n-workers 0")
-    assert tune_workers.verdict({}, {0: 94.0, 2: 100.0}).endswith("--n-workers 2")
+    assert tune_workers.verdict({}, {HERE: 96.0, workers(2): 100.0}).endswith("looked into; --n-workers 0")
+    assert tune_workers.verdict({}, {HERE: 94.0, workers(2): 100.0}).endswith("--n-workers 2")
+
+
+def test_auto_is_said_where_this_process_should_step_a_share():
+    shared = Division(1, steps_here=True)
+    flag = "--n-workers auto (this process and 1 worker)"
+    assert tune_workers.verdict({}, {shared: 100.0, HERE: 60.0, workers(2): 104.0}).endswith(flag)
+    assert tune_workers.verdict({}, {shared: 100.0, HERE: 60.0, workers(2): 106.0}).endswith("--n-workers 2")
+
+
+def test_a_share_of_this_process_is_measured(monkeypatch, capsys):
+    shared = Division(1, steps_here=True)
+    monkeypatch.setattr(vec_env, "_fastest", lambda example, num_envs: shared)
+    monkeypatch.setattr(tune_workers, "_RATES_S", 0.0)
+    rates = tune_workers.measure_rates([partial(TimedEnv, busy_s=1e-4)] * 4, StepCost(1e-4, 0.0))
+    assert list(rates) == [shared]
+    first, *others = capsys.readouterr().out.splitlines()
+    assert re.match(r"--n-workers auto \(this process and 1 worker\): [\d,]+ steps/s, which auto chooses$", first)
+    assert all("not measured" in line for line in others)
 
 
 def test_rates_are_measured_with_workers():
-    assert 0 < tune_workers.measure_rate([partial(TimedEnv, wait_s=5e-3)] * 2, 2) <= 2 / 5e-3
+    division, rate = tune_workers.measure_rate([partial(TimedEnv, wait_s=5e-3)] * 2, 2)
+    assert division == workers(2)
+    assert 0 < rate <= 2 / 5e-3
