@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +11,14 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features import COLUMN
 from ml_pipeline.trading.market_columns import Layout
 from ml_pipeline.trading.market_data import BarTime, FloatArray, as_text
+from ml_pipeline.trading.market_numbers import parse_numbers, why_unread
 from ml_pipeline.trading.market_tables import Table
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _PRICES = ("open", "high", "low", "close")
 # Where so large a part of the bars is upside down, it is not the bars: columns bear each other's names.
 _SWAPPED = 0.5
+# What the name of a volume in money has in it.
+_MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
 
 Cells = dict[str, FloatArray]
 # Which of the asset's rows cannot be used, and the sentence about one of them.
@@ -89,33 +88,17 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
 
 def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
     """The numbers in the asset's rows; NaN where a cell is empty."""
+    columns = {name: asset.table.frame[title].gather(asset.rows) for name, title in asset.fields.items()}
     cells: Cells = {}
     usable = np.full(len(asset.rows), True)
-    for name, title in asset.fields.items():
-        text, cells[name], unread = _numbers(asset.table.frame[title].gather(asset.rows))
+    for (name, column), (numbers, unread) in zip(columns.items(), parse_numbers([*columns.values()]), strict=True):
+        cells[name] = numbers
         if unread.any():
-            cell = text[int(np.argmax(unread))]
-            sentence = f'{_whose(asset, name)} is "{cell}", which is not a number like 1234.56; mend or drop the row.'
+            cell = column[int(np.argmax(unread))]
+            sentence = f'{_whose(asset, name)} is "{cell}", {why_unread(cell)}.'
             faults.report(asset.table, asset.rows[unread], sentence)
             usable &= ~unread
     return _only(asset, cells, usable)
-
-
-def _numbers(column: "pl.Series") -> tuple["pl.Series", FloatArray, NDArray[np.bool_]]:
-    """(the cells, the numbers in them, which are neither number nor empty)."""
-    import polars as pl
-
-    unread = np.full(len(column), False)
-    numbers = column
-    if not column.dtype.is_numeric():
-        text = column.cast(pl.String).str.strip_chars()
-        text = text.set(text.str.to_lowercase().is_in(["", "na", "n/a", "null", "none", "-"]), None)
-        text = text.str.strip_prefix("$")
-        grouped = text.str.contains(r"^\d{1,3}(,\d{3})+\.\d+$").fill_null(False)  # 1,234.5, which is not 1.234
-        text = text.zip_with(~grouped, text.str.replace_all(",", "", literal=True))
-        numbers = text.cast(pl.Float64, strict=False)
-        unread = (numbers.is_null() & text.is_not_null()).to_numpy()
-    return column, numbers.cast(pl.Float64).fill_null(float("nan")).to_numpy(), unread
 
 
 def _only(asset: Asset, cells: Cells, keep: NDArray[np.bool_]) -> tuple[Asset, Cells]:
@@ -208,6 +191,7 @@ def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
             cells = {**cells, "close": middle}
             notices.append(f"{source}: no column for close; the middle of bid and ask is the close")
     fields["volume"] = _volume(asset, cells.get("volume"), notices)
+    notices += _swapped_volumes(asset, cells["close"])
     factor = np.ones(len(asset.rows))
     if "adjusted" in cells and not np.array_equal(cells["adjusted"], cells["close"]):
         factor = cells["adjusted"] / cells["close"]
@@ -215,6 +199,28 @@ def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
     if missing := [name for name in _PRICES if name not in cells]:
         notices.append(f"{source}: no column for {', '.join(missing)}; the bar's close stands in")
     return fields | {name: cells.get(name, cells["close"]) * factor for name in _PRICES}
+
+
+def _swapped_volumes(asset: Asset, close: FloatArray) -> list[str]:
+    """A sentence where two columns of volume, one in units and one in money, bear each other's names.
+
+    Their ratio is the price; where they are swapped, its inverse.
+    """
+    titles = [name for name in asset.table.frame.columns if name.lower().startswith("volume")]
+    titles.sort(key=lambda name: any(word in name.lower() for word in _MONEY))  # the one in money last
+    if len(titles) != 2 or asset.fields.get("volume") not in titles:
+        return []
+    (units, _), (money, _) = parse_numbers([asset.table.frame[title].gather(asset.rows) for title in titles])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        straight, swapped = (np.abs(np.log(ratio / close)) < np.log(2) for ratio in (money / units, units / money))
+    if not (straight.any() and swapped.any()):
+        return []
+    times = asset.times[asset.rows][swapped]
+    return [
+        f"{asset.table.name}: columns {titles[0]} and {titles[1]} are swapped in {swapped.sum():,} of {len(close):,} "
+        f"rows, from {as_text(times.min())} to {as_text(times.max())}; swap them back in those rows, or leave features "
+        "of volume out"
+    ]
 
 
 def _volume(asset: Asset, volume: FloatArray | None, notices: list[str]) -> FloatArray:

@@ -15,8 +15,8 @@ from ml_pipeline.trading.features import COLUMN
 from ml_pipeline.trading.market_calendar import infer_calendar
 from ml_pipeline.trading.market_columns import find_layout, is_usual
 from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.market_numbers import parse_numbers
 from ml_pipeline.trading.market_tables import Table, read_table
-from ml_pipeline.trading.market_times import parse_times
 
 # A return so many times the median absolute one is an outlier: by chance one in millions, even of heavy tails.
 _OUTLIER = 40
@@ -24,8 +24,6 @@ _OUTLIER = 40
 _STALE_BARS = 20
 # So many symbols are a choice among others.
 _MANY = 5
-# What the name of a volume in money has in it.
-_MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
 
 
 class Finding(NamedTuple):
@@ -171,7 +169,8 @@ def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
 def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
     fields = find_layout(table.frame.columns).fields.get("", {})
     if {"adjusted", "close"} <= fields.keys():
-        close, adjusted = (_numbers(table, fields[name]) for name in ("close", "adjusted"))
+        titles = [fields[name] for name in ("close", "adjusted")]
+        (close, _), (adjusted, _) = parse_numbers([table.frame[title] for title in titles])
         share = float(np.mean(close != adjusted))
         yield (
             f"{fields['close']} differs from {fields['adjusted']} in {share:.0%} of the rows",
@@ -179,34 +178,7 @@ def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
         )
 
 
-def _swapped_volumes(table: Table) -> Iterator[tuple[str, str]]:
-    """Two columns of volume, one in units and one in money: their ratio is the price; where swapped, its inverse."""
-    layout = find_layout(table.frame.columns)
-    volumes = [name for name in table.frame.columns if name.lower().startswith("volume")]
-    volumes.sort(key=lambda name: any(word in name.lower() for word in _MONEY))  # the one in money last
-    fields = layout.fields.get("", {})
-    several = layout.symbol is not None and table.frame[layout.symbol].n_unique() > 1
-    if len(volumes) != 2 or "close" not in fields or several:
-        return
-    units, money, close = (_numbers(table, name) for name in (*volumes, fields["close"]))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        straight, swapped = (np.abs(np.log(ratio / close)) < np.log(2) for ratio in (money / units, units / money))
-    if straight.any() and (rows := int(swapped.sum())):
-        times = parse_times(table.frame[layout.time[-1]])[swapped]
-        yield (
-            f"columns {volumes[0]} and {volumes[1]} are swapped in {rows:,} of {len(close):,} rows, from "
-            f"{as_text(times.min())} to {as_text(times.max())}",
-            "swap them back in those rows, or leave features of volume out",
-        )
-
-
-_OF_TABLES = (_swapped_volumes, _adjusted, _unread_columns)
-
-
-def _numbers(table: Table, column: str) -> FloatArray:
-    import polars as pl
-
-    return table.frame[column].cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
+_OF_TABLES = (_adjusted, _unread_columns)
 
 
 def _count(n: int, what: str) -> str:

@@ -63,7 +63,7 @@ def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[s
     if refused:
         lines += ["", "Refused in training, left out here:", *(f"  {sentence}" for sentence in refused)]
     if market.notices:
-        lines += ["", "Mended while reading:", *(f"  {notice}" for notice in market.notices)]
+        lines += ["", "Noticed while reading:", *(f"  {notice}" for notice in market.notices)]
     findings = _by_symbols(diagnose(market, files))
     lines += ["", "Found:" if findings else "Nothing odd was found."]
     lines += [f"  {whose}: {problem}\n    -> {remedy}" for (problem, remedy), whose in findings.items()]

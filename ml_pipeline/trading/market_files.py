@@ -12,7 +12,7 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.asset_bars import Asset, Faults, read_bars
 from ml_pipeline.trading.bar_clock import on_one_clock
 from ml_pipeline.trading.features import COLUMN
-from ml_pipeline.trading.market_columns import Layout, find_layout
+from ml_pipeline.trading.market_columns import Layout, find_layout, is_usual
 from ml_pipeline.trading.market_data import BarTime, MarketData, market_from_arrays
 from ml_pipeline.trading.market_tables import Table, read_table
 from ml_pipeline.trading.market_times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
@@ -150,7 +150,11 @@ def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
     ):
         if not there:
             has = _listed(table.frame.columns)
-            remedy = "; is the header missing? Write one above the rows" if _lacks_header(table) else ""
+            remedy = ""
+            if _lacks_header(table):
+                remedy = "; is the header missing? Write one above the rows"
+            elif kind == "price" and (bare := next((name for name in table.frame.columns if not is_usual(name)), None)):
+                remedy = f"; if {bare} is a symbol and its column holds closes, name it {bare}:close"
             raise UserError(f"{table.name} has no {kind} column; expected {expected}, but it has: {has}{remedy}.")
     times = _times_of(table, layout, faults)
     known = ~np.isnat(times)

@@ -262,7 +262,10 @@ def test_btc_is_newest_first(market_file):
     market = load_market(market_file("BTC_USD-Hourly.csv"))
     assert market.close.shape == (33_259, 1)
     assert market.symbols == ("BTC/USD",)
-    assert market.notices == ("BTC_USD-Hourly.csv: rows were newest first; sorted",)
+    newest_first, swapped = market.notices
+    assert newest_first == "BTC_USD-Hourly.csv: rows were newest first; sorted"
+    assert "columns volume and Volume USD are swapped in 20,143 of 33,259 rows, from 2018-05-15" in swapped
+    assert "to 2020-10-12 08:00:00; swap them back" in swapped
     assert (market.close[0, 0], market.close[-1, 0]) == (8740.99, 43312.27)
     assert market.periods_per_year == 365 * 24
 
@@ -321,8 +324,36 @@ def test_prices_in_dollars_and_in_groups_of_thousands(write):
     market = load_market(write(text))
     np.testing.assert_array_equal(market.close[:, 0], [1234.5, 2])
     np.testing.assert_array_equal(market.open[:, 0], [1_000_000.5, 3])
-    with pytest.raises(UserError, match='close of prices is "1,234", which is not a number'):  # or 1.234?
+    with pytest.raises(UserError, match=r'close of prices is "1,234", which may be 1234 or 1\.234, and no other'):
         load_market(write('date,close\n2024-01-01,"1,234"\n'))
+
+
+def test_european_files_have_decimal_commas(write):
+    market = load_market(write("Datum;Date;Close;Volume\nx;31.01.2024;1.085,5;1.200\nx;01.02.2024;1,085;12\n"))
+    np.testing.assert_array_equal(market.close[:, 0], [1085.5, 1.085])
+    np.testing.assert_array_equal(market.volume[:, 0], [1200, 12])
+    np.testing.assert_array_equal(market.times.astype("datetime64[D]").astype(str), ["2024-01-31", "2024-02-01"])
+
+
+def test_bare_columns_are_no_closes_but_their_reader_is_told_how_they_would_be(write):
+    with pytest.raises(UserError, match="has: time, BTC, ETH; if BTC is a symbol and its column holds closes, name it"):
+        load_market(write("time,BTC,ETH\n2024-01-01,1,2\n"))
+
+
+SWAPPED = """time,close,Volume BTC,Volume USD
+2024-01-01,100,7,700
+2024-01-02,100,800,8
+2024-01-03,100,900,9
+"""
+
+
+def test_swapped_volumes_are_said_wherever_the_file_is_read(write):
+    said = (
+        "prices.csv: columns Volume BTC and Volume USD are swapped in 2 of 3 rows, from 2024-01-02 to 2024-01-03; swap"
+    )
+    assert [notice for notice in load_market(write(SWAPPED)).notices if notice.startswith(said)]
+    straight = SWAPPED.replace("800,8", "8,800").replace("900,9", "9,900")
+    assert not [notice for notice in load_market(write(straight)).notices if "swapped" in notice]
 
 
 def test_own_features_are_read_from_every_layout(write):
