@@ -1,15 +1,51 @@
-"""How many processors this process may really use: the machine's, its affinity mask's, its container's share."""
+"""How many processors this process may really use: the machine's, its affinity mask's, its container's share.
+
+And how many of them are free, since others may be at work.
+"""
 
 import os
+import time
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_SHORTEST_WATCH_S = 0.05  # the kernel counts idle time in hundredths of a second
 
 
 def usable_cores() -> float:
     """Processors' worth of time this process may use; at least a fraction of one, not always whole."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return min([float(allowed), *_quotas()])
+    return min([float(len(_allowed())), *_quotas()])
+
+
+class IdleWatch:
+    """Sees from its making on how busy others keep the processors that this process may use."""
+
+    def __init__(self) -> None:
+        self._began = self._now()
+
+    def free_cores(self) -> float:
+        """Processors' worth of time that was idle, or this process's own; all usable ones where that is not known."""
+        (wall_s, own_s, idle_s), (end_s, own_end_s, idle_end_s) = self._began, self._now()
+        if idle_s is None or idle_end_s is None or end_s - wall_s < _SHORTEST_WATCH_S:
+            return usable_cores()
+        return min(usable_cores(), (idle_end_s - idle_s + own_end_s - own_s) / (end_s - wall_s))
+
+    @staticmethod
+    def _now() -> tuple[float, float, float | None]:
+        return time.perf_counter(), time.process_time(), _idle_s()
+
+
+def _allowed() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _idle_s() -> float | None:
+    """The idle time of all processors that this process may use, since they started; Linux tells."""
+    names = {f"cpu{number}" for number in _allowed()}
+    try:
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        return sum(int(line[4]) + int(line[5]) for line in lines if line[0] in names) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _quotas() -> list[float]:

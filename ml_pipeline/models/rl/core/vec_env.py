@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.models.rl.core.batch import BatchLayout
-from ml_pipeline.models.rl.core.cores import usable_cores
+from ml_pipeline.models.rl.core.cores import IdleWatch, usable_cores
 from ml_pipeline.models.rl.core.crew_parts import CrewMaker, divide
 from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.joined_crew import JoinedCrew
@@ -257,7 +257,9 @@ def _check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: 
 
 
 def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
-    return choose_division(measure_step(example), num_envs, usable_cores(), wake_s=measure_wake())
+    watch = IdleWatch()
+    cost = measure_step(example)
+    return choose_division(cost, num_envs, watch.free_cores(), wake_s=measure_wake())
 
 
 def _start_method(name: str | None) -> str:

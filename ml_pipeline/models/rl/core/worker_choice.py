@@ -19,6 +19,7 @@ from ml_pipeline.models.rl.core.global_random import global_generators_untouched
 # What each worker adds to a vector step: two system calls. What it adds where neither end sleeps: those of both ends.
 # Measured on 2 cores at 2.5 GHz.
 _WAKE_EACH_S, _SPIN_EACH_S = 8e-6, 12e-6
+_NEARLY = 0.35  # of a core, which others may use now and then
 _LONGEST_SHARE_S = 0.25  # of a step in the trainer's process, which does not notice meanwhile that a worker died
 _ROUND_TRIPS = 50
 _ENOUGH_S, _ENOUGH_STEPS = 0.1, 100  # a measurement may end early once it has lasted for both
@@ -106,6 +107,8 @@ HERE = Division(n_workers=0, steps_here=True)
 def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_s: float) -> Division:
     """That with the fewest workers whose expected vector step is within 3 % of the shortest.
 
+    cores: how many are free for it; nearly one is one.
+
     >>> choose_division(StepCost(cpu_s=1e-6, wait_s=0), num_envs=8, cores=2, wake_s=6e-5)
     Division(n_workers=0, steps_here=True)
     >>> choose_division(StepCost(cpu_s=1e-4, wait_s=0), num_envs=8, cores=2, wake_s=6e-5)
@@ -113,7 +116,7 @@ def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_
     >>> choose_division(StepCost(cpu_s=1e-5, wait_s=2e-3), num_envs=8, cores=2, wake_s=6e-5)
     Division(n_workers=8, steps_here=False)
     """
-    whole_cores = max(1, math.floor(cores))
+    whole_cores = max(1, math.floor(cores + _NEARLY))
     if cost is None:
         return HERE if whole_cores == 1 else Division(min(num_envs, whole_cores), steps_here=False)
     expected_s = {HERE: num_envs * (cost.cpu_s + cost.wait_s)}
