@@ -18,8 +18,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # A stamp a set of packages: a second call finds it newer than what it was made from and installs nothing.
+# The compiler is an extra: where it cannot be had, all runs without it, if slower.
 $(VENV)/.installed: requirements.txt pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable .
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[fast]' || \
+	  $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: requirements.txt pyproject.toml | $(BIN)/python
