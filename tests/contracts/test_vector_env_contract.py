@@ -18,7 +18,7 @@ from gymnasium.error import ClosedEnvironmentError
 from gymnasium.utils import EzPickle
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
+from gymnasium.wrappers import vector as wrappers
 
 from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
@@ -184,6 +184,16 @@ def trajectory(envs: VectorEnv, n_steps: int, *, seed: int | None = 11) -> list[
                 seen.append(envs.reset(options={"reset_mask": over}))
         seen.append(envs.step(rng.integers(0, 4, envs.num_envs)))
     return seen
+
+
+def wrapped(envs: Any) -> Any:
+    """Under most of Gymnasium's vector wrappers; observations can be wrapped in NEXT_STEP mode alone."""
+    mode = envs.metadata["autoreset_mode"]
+    envs = wrappers.NormalizeReward(wrappers.RecordEpisodeStatistics(envs))
+    if mode == AutoresetMode.NEXT_STEP:
+        envs = wrappers.TransformObservation(envs, func=lambda batch: 2 * batch)
+        envs = wrappers.FlattenObservation(wrappers.NormalizeObservation(envs))
+    return wrappers.DictInfoToList(wrappers.ClipReward(envs, -1.0, 1.5))
 
 
 def assert_equal(a: Any, b: Any) -> None:
@@ -370,15 +380,18 @@ class VectorEnvContract:
         with pytest.raises(ValueError, match="Invalid `observation_mode`"):
             make([CountingEnv], observation_mode="any")
 
-    def test_wrappers_of_gymnasium_work(self, make: Any) -> None:
-        envs = NormalizeObservation(
-            RecordEpisodeStatistics(make([lambda: CountingEnv(length=3)] * 2, autoreset_mode="NextStep"))
-        )
-        envs.reset(seed=0)
-        for _ in range(3):
-            infos = envs.step(np.array([0, 1]))[4]
-        assert infos["episode"]["l"].tolist() == [3, 3]
-        assert infos["episode"]["r"].tolist() == [6.0, 36.0]  # 1 + 2 + 3, and 10 more a step
+    @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+    def test_wrappers_of_gymnasium_see_what_they_see_over_its_own(self, make: Any, mode: AutoresetMode) -> None:
+        env_fns = [lambda i=i: FreshCountingEnv(length=2 + i, spread=3) for i in range(3)]
+        ours = trajectory(wrapped(make(env_fns, autoreset_mode=mode)), 20)
+        theirs = trajectory(wrapped(SyncVectorEnv(env_fns, autoreset_mode=mode)), 20)
+        episodes = [info.pop("episode") for *_, infos in theirs for info in infos if "episode" in info]
+        own_episodes = [info.pop("episode") for *_, infos in ours for info in infos if "episode" in info]
+        assert [(episode["r"], episode["l"]) for episode in own_episodes] == [
+            (episode["r"], episode["l"]) for episode in episodes
+        ]
+        assert len(episodes) > 9
+        assert_equal(ours, theirs)
 
     # Resetting
 
@@ -662,6 +675,20 @@ class TestParallelEnv(VectorEnvContract):
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
         return ParallelEnv(env_fns, start_method=self.start_method, num_workers=self.num_workers, **kwargs)
+
+
+class TestParallelEnvBySpawn:
+    """What may depend on how a process came to be; all of it would take a minute, half a second a start."""
+
+    make = VectorEnvContract.make
+    test_steps = VectorEnvContract.test_steps_as_gymnasium_does
+    test_attributes = VectorEnvContract.test_call_and_attributes
+    test_raising_step = VectorEnvContract.test_a_raising_step_is_told_in_full
+    test_raising_construction = VectorEnvContract.test_a_raising_construction_is_told
+    test_states = VectorEnvContract.test_states_hold_wrappers_and_pending_resets
+
+    def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
+        return ParallelEnv(env_fns, start_method="spawn", num_workers=2, **kwargs)
 
 
 class TestParallelEnvThatStepsAShare(VectorEnvContract):
