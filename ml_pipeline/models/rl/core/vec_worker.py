@@ -74,9 +74,10 @@ def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
     link = WorkerLink(origin.inbox, origin.outbox, in_trainer=False)
     try:
         setup: WorkerSetup = pickle.loads(link.receive())
-        block = _set_up(link, setup, origin.memory, worker, first)
+        block, spin_s = _set_up(link, setup, origin.memory, worker, first), setup.spin_s
+        del setup  # the factories may hold a whole market, which the environments then have
         if block is not None:
-            _serve(link, block, setup.spin_s)
+            _serve(link, block, spin_s)
     except (EOFError, BrokenPipeError):
         pass  # the trainer closed the link, or is gone: there is no one left to tell
 
