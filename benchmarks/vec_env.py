@@ -336,13 +336,15 @@ def main() -> None:
     parser.add_argument("--only", choices=TABLES, action="append", help="one table; may be given more than once")
     parser.add_argument("--short", action="store_true", help="8 environments, three rows, short turns: a minute")
     parser.add_argument("--rounds", type=int, help="turns that each contestant takes (default: 7, short: 3)")
+    parser.add_argument("--turn-s", type=float, help="how long each turn takes (default: 1, short: 0.15)")
+    parser.add_argument("--num-envs", type=int, action="append", help="default: 8 and 64 (short: 8)")
     parser.add_argument("--row", choices=ROWS, action="append", dest="rows", help="may be given more than once")
     parser.add_argument("--plot", help="where growth is drawn (needs matplotlib)")
     args = parser.parse_args()
     warnings.filterwarnings("ignore", message="start_method='fork'")  # it is one of the things to be measured
     args.rounds = args.rounds or (3 if args.short else 7)
-    args.turn_s = 0.15 if args.short else 1.0
-    args.num_envs = [8] if args.short else [8, 64]
+    args.turn_s = args.turn_s or (0.15 if args.short else 1.0)
+    args.num_envs = args.num_envs or ([8] if args.short else [8, 64])
     args.rows = args.rows or list(SHORT_ROWS if args.short else ROWS)
     for name in args.only or TABLES:
         globals()[name](args)

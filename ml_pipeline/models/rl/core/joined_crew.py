@@ -1,7 +1,6 @@
 """Several crews over consecutive parts of one batch, as one crew: this process and workers, or groups of workers."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from ml_pipeline.models.rl.core.env_block import Answer, Command
@@ -14,6 +13,7 @@ class JoinedCrew:
 
     def __init__(self, crews: Sequence[LocalCrew | WorkerPool]) -> None:
         self.crews = crews
+        self._by_haste = crews[::-1]  # this process's share is first, and begins when the workers are at theirs
         self.batch = crews[0].batch
         self.misfits = [misfit for crew in crews for misfit in crew.misfits]
 
@@ -29,9 +29,12 @@ class JoinedCrew:
 
     def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
         """Sends workers off; what this process does itself, it does in `collect`."""
-        with self._closed_together():
-            for crew in reversed(self.crews):  # this process's is first, and has the least hurry
+        try:
+            for crew in self._by_haste:
                 crew.post(command, common, per_env)
+        except BaseException:
+            self._close_together()
+            raise
 
     def collect(self, timeout_s: float | None = None) -> Answer:
         """Collects from each, waiting for workers at most `timeout_s` each.
@@ -39,22 +42,31 @@ class JoinedCrew:
         What fails leaves others' answers owed; the next command waits for them and drops them.
         """
         joined = NOTHING
-        with self._closed_together():
+        try:
             for crew in self.crews:
                 answer = crew.collect(timeout_s)
-                if not answer.is_plain() or answer.finished:
+                if answer is not NOTHING and (answer.finished or not answer.is_plain()):
                     joined = answer if joined is NOTHING else joined.followed_by(answer)
+        except BaseException:
+            self._close_together()
+            raise
         return joined
 
     def post_to(self, number: int, command: Command, per_env: Sequence[Any] | None = None) -> None:
         """Sends one crew off, while others may be under way."""
-        with self._closed_together():
+        try:
             self.crews[number].post(command, None, per_env)
+        except BaseException:
+            self._close_together()
+            raise
 
     def collect_from(self, number: int) -> Answer:
         """Waits for one crew."""
-        with self._closed_together():
+        try:
             return self.crews[number].collect()
+        except BaseException:
+            self._close_together()
+            raise
 
     def wait_for_any(self, numbers: Sequence[int]) -> list[int]:
         """Waits until one of these crews, all of them under way, can be collected from at once; which can."""
@@ -66,7 +78,7 @@ class JoinedCrew:
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Ends workers, and closes the environments of this process. May be called twice."""
         errors: list[Exception] = []
-        for crew in reversed(self.crews):
+        for crew in self._by_haste:
             try:
                 crew.close(timeout_s=timeout_s, terminate=terminate)
             except Exception as error:
@@ -74,11 +86,6 @@ class JoinedCrew:
         if errors:
             raise errors[0]
 
-    @contextmanager
-    def _closed_together(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            if self.closed:
-                self.close(terminate=True)
-            raise
+    def _close_together(self) -> None:
+        if self.closed:
+            self.close(terminate=True)

@@ -88,8 +88,7 @@ class WorkerPool:
 
     def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
         """Sends a command to every worker, each with its own part of `per_env`, and returns at once."""
-        if not self._is_settled:
-            self.settle()
+        self.settle()
         self._is_settled = False
         self._number += 1
         self._command, self._per_env = command, per_env
@@ -109,6 +108,8 @@ class WorkerPool:
 
     def settle(self) -> None:
         """Waits for answers that were given up, and drops them; then the batch may be written."""
+        if self._is_settled:
+            return
         for position in range(len(self._workers)):
             self._finish(position, None, wanted=False)
         self._is_settled = True
