@@ -49,8 +49,8 @@ GAE = (
     Mutation(
         "final observations forgotten while collecting",
         f"{RL}/algorithms/rollout.py",
-        "np.flatnonzero(truncated & ~terminated)",
-        "np.flatnonzero(truncated & terminated)",
+        "(truncated & ~terminated).nonzero()",
+        "(truncated & terminated).nonzero()",
         f"{TESTS}/algorithms/test_against_stable_baselines3.py::"
         "test_advantages_returns_values_and_log_probs_are_theirs[box]",
     ),

@@ -16,7 +16,7 @@ from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
 from ml_pipeline.models.rl.algorithms.gradient_steps import StepSettings, StepsTaken, normalizes_minibatches
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.algorithms.minibatches import draw_orders
-from ml_pipeline.models.rl.algorithms.ppo_loss import LossRows, LossWeights
+from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, LossWeights
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 
@@ -41,7 +41,10 @@ class CompiledSteps:
         *,
         n_threads: int | None = None,
     ) -> None:
-        """n_threads: by default as many as there are processors, where minibatches are worth it."""
+        """n_threads: by default as many as there are processors, where minibatches are worth it.
+
+        Compiles, and raises what numba raises where it fails.
+        """
         from ml_pipeline.models.rl.compiled import kernel, layout
 
         self._kernel = kernel
@@ -55,6 +58,8 @@ class CompiledSteps:
         if n_threads is None:
             n_threads = max(1, int(usable_cores())) if size >= _WORTH_SHARING else 1
         self._workspaces = [layout.new_workspace(self._layout) for _ in range(min(n_threads, self._n_chunks))]
+        one = _one_sample(network, observation_size=int(self._layout.layers[0, 0, 2]))
+        self.gradient(one, LossWeights(clip_range=0.2, clip_range_vf=None, ent_coef=0.0, vf_coef=0.5))
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
         config, n_samples = self._config, len(batch.observations)
@@ -66,6 +71,7 @@ class CompiledSteps:
             batch,
             orders,
             self._settings(settings.weights, settings.learning_rate, settings.kl_limit, config.minibatch_size),
+            n_threads=len(self._workspaces),
         )
         for vector, padded in zip(vectors, (networks.parameters, networks.means, networks.squares), strict=True):
             vector.detach().numpy()[:] = padded[self._layout.places]
@@ -77,16 +83,18 @@ class CompiledSteps:
         return StepsTaken(first, LossRows(*rows), torch.from_numpy(results.norms[:n_done]))
 
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
-        """A step of length 0 on a copy, unclipped."""
+        """A step of length 0 on a copy, unclipped, by this thread alone."""
         size = len(minibatch.observations)
         parameters = self._optimizer.parameters
         networks = self._networks(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
         settings = self._settings(weights, 0.0, math.inf, size)
         settings = settings._replace(normalizes=False, max_grad_norm=math.inf)
-        self._run(networks, minibatch, np.arange(size)[None], settings)
+        self._run(networks, minibatch, np.arange(size)[None], settings, n_threads=1)
         return torch.from_numpy(networks.gradients[0, self._layout.places])
 
-    def _run(self, networks: Any, batch: Minibatch, orders: np.ndarray, settings: Any) -> tuple[Any, int]:
+    def _run(
+        self, networks: Any, batch: Minibatch, orders: np.ndarray, settings: Any, *, n_threads: int
+    ) -> tuple[Any, int]:
         kernel = self._kernel
         n_epochs, n_samples = orders.shape
         inputs = torch.stack(batch.inputs).numpy()
@@ -98,7 +106,6 @@ class CompiledSteps:
             squares=np.zeros(2),
             arrivals=np.zeros(1, np.int64),
         )
-        n_threads = len(self._workspaces)
 
         def run(thread: int) -> int:
             return kernel.update(thread, n_threads, networks, samples, settings, self._workspaces[thread], results)
@@ -137,3 +144,9 @@ class CompiledSteps:
             kl_limit=float(kl_limit),
             epsilon=self._optimizer.epsilon,
         )
+
+
+def _one_sample(network: ActorCritic, *, observation_size: int) -> Minibatch:
+    action = network.distribution.mode(np.zeros((1, network.distribution.num_parameters), np.float32))
+    zero = torch.zeros(1)
+    return Minibatch(torch.zeros(1, observation_size), torch.from_numpy(action), LossInputs(zero, zero, zero, zero))

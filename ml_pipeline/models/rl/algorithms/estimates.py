@@ -36,7 +36,8 @@ def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda:
 
     network, sequences, states = policy.network, None, None
     if isinstance(network, ActorCritic):
-        parameters, all_values = network.actor(observations[:n_samples]), network.critic(observations)
+        actor, critic = policy.actor_and_critic
+        parameters, all_values = actor(observations[:n_samples]), critic(observations)
     elif buffer.memory is None:
         parameters, all_values = network(observations)
     else:

@@ -26,7 +26,7 @@ from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, Loss
 from ml_pipeline.models.rl.algorithms.schedules import adapted, scheduled
 from ml_pipeline.models.rl.core.seeding import generator_state, restore_generator
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.compiled_choice import can_compile
+from ml_pipeline.models.rl.networks.compiled_networks import can_compile, give_up_compiling
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.networks.policy import Policy
 
@@ -157,7 +157,10 @@ class PPOUpdate:
     def _fastest_steps(self) -> GradientSteps:
         network = self._policy.network
         if isinstance(network, ActorCritic) and can_compile(network):
-            return CompiledSteps(network, self._optimizer, self._config, self._generator)
+            try:
+                return CompiledSteps(network, self._optimizer, self._config, self._generator)
+            except Exception as error:  # numba's, of any kind
+                give_up_compiling(error)
         if isinstance(network, ActorCritic) and self._policy.device.type == "cpu":
             return self._in_torch(ClosedFormGradients(network))
         return self._in_torch(AutogradGradients(network))

@@ -121,8 +121,8 @@ class RolloutCollector:
         self.episodes.step(rewards, done, global_step=self.global_step, elapsed_s=self._elapsed_s)
         scaled = rewards if self._reward_scaler is None else self._reward_scaler(rewards, done)
         next_obs = self._learn_and_normalize(observations)
-        for i in np.flatnonzero(truncated & ~terminated):
-            buffer.final_observations.append((t, int(i), policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]))
+        for i in (truncated & ~terminated).nonzero()[0].tolist():
+            buffer.final_observations.append((t, i, policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]))
         buffer.store(actions, scaled, terminated, truncated, next_obs)
 
     def _learn_and_normalize(self, observations: Any) -> Array:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
-from ml_pipeline.models.rl.compiled.kernel import ROWS, TILE, WIDTH, Workspace
+from ml_pipeline.models.rl.compiled.kernel import LANES, ROWS, TILE, Acting, Workspace
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 
 Array = np.ndarray
@@ -15,7 +15,7 @@ class Layout(NamedTuple):
     """layers, ends, log_std: as in `kernel.Networks`. size: P. places: int64, where in such a vector each parameter of
     the flat vector lies, in the order of `ActorCritic.parameter_order`.
 
-    The weights of a layer stand there as (inputs, outputs), outputs padded to WIDTH and the first inputs to ROWS; then
+    The weights of a layer stand there as (inputs, outputs), outputs padded to LANES and the first inputs to ROWS; then
     its bias. What fills up is 0 and stays 0: its gradient is 0.
     """
 
@@ -35,7 +35,7 @@ def layout_of(network: ActorCritic) -> Layout:
         stride = _up(linears[0].in_features, ROWS)
         for linear in linears:
             inputs, outputs = linear.in_features, linear.out_features
-            width = _up(outputs, WIDTH)
+            width = _up(outputs, LANES)
             bias = end + stride * width
             rows.append((end, bias, inputs, stride, width, outputs))
             places[id(linear.weight)] = end + np.arange(outputs)[:, None] + width * np.arange(inputs)
@@ -45,7 +45,7 @@ def layout_of(network: ActorCritic) -> Layout:
             log_std = end
             for own in network.distribution.parameters():
                 places[id(own)] = end + np.arange(own.numel())
-                end += _up(own.numel(), WIDTH)
+                end += _up(own.numel(), LANES)
         ends.append(end)
     order = [places[id(parameter)].ravel() for parameter in network.parameter_order()]
     layers = np.array(rows, dtype=np.int64).reshape(2, -1, 6)
@@ -67,6 +67,12 @@ def new_workspace(layout: Layout) -> Workspace:
         zeros=np.zeros(widest, np.float32),
         row=np.zeros(widest),
     )
+
+
+def new_acting(layout: Layout, parameters: Array) -> Acting:
+    """On padded parameters, which stay the caller's to change."""
+    workspace = new_workspace(layout)
+    return Acting(layout.layers, layout.log_std, parameters, workspace.x, workspace.outputs, workspace.row)
 
 
 def _up(n: int, multiple: int) -> int:

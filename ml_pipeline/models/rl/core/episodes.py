@@ -25,11 +25,11 @@ class EpisodeTracker:
         """Count one step of every environment; rewards: float (N,), done: bool (N,); a clock for the records."""
         self._returns += rewards
         self._lengths += 1
-        for i in np.flatnonzero(done):
+        for i in done.nonzero()[0].tolist():
             record = EpisodeRecord(
                 episode_return=float(self._returns[i]),
                 length=int(self._lengths[i]),
-                env_index=int(i),
+                env_index=i,
                 global_step=global_step,
                 time_s=elapsed_s(),
             )

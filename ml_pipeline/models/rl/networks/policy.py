@@ -1,6 +1,6 @@
 """A policy ready to act: it encodes and normalizes observations, chooses, and fits the choice to the action space."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,13 @@ from ml_pipeline.models.rl.core.seeding import random_generator
 from ml_pipeline.models.rl.core.spaces import UnsupportedSpace, action_fitter, leaves_of, observation_encoder
 from ml_pipeline.models.rl.networks.acting import ActingMemory, TorchActor
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.compiled_choice import CompiledChoice, can_compile
+from ml_pipeline.models.rl.networks.compiled_networks import CompiledNetworks, can_compile, give_up_compiling
 from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
 from ml_pipeline.models.rl.networks.memory import MemoryKind
 from ml_pipeline.models.rl.networks.mlp import Activation, NumpyMlp
 
 Array = np.ndarray
+Perceptron = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Policy:
@@ -84,7 +85,7 @@ class Policy:
                 layout, action_space, body, squash_actions=squash_actions, generator=generator
             ).to(device)
             self._actor = TorchActor(self.network)
-        self._compiled: CompiledChoice | None = None
+        self._compiled: CompiledNetworks | None = None
         self.act = Acting(self)
 
     @classmethod
@@ -123,15 +124,25 @@ class Policy:
         return self.network.distribution
 
     def refresh(self) -> None:
-        """Let `act` and `choose` see weights that have just changed or moved."""
+        """Let acting and estimating see weights that have just changed or moved."""
         self._actor.refresh()
         if self._compiled is not None:
             self._compiled.refresh()
 
     def compile(self) -> None:
-        """Let `choose` run compiled, which pays for thousands of steps; without effect where that cannot be."""
+        """Let acting and estimating run compiled, which pays for thousands of steps; no effect where that cannot be."""
         if isinstance(self.network, ActorCritic) and can_compile(self.network):
-            self._compiled = CompiledChoice(self.network)
+            try:
+                self._compiled = CompiledNetworks(self.network)
+            except Exception as error:  # numba's, of any kind
+                give_up_compiling(error)
+
+    @property
+    def actor_and_critic(self) -> tuple[Perceptron, Perceptron]:
+        """Those of an `ActorCritic`, float32 (N, D) to (N, P) and (N, 1), to be called without gradients."""
+        assert isinstance(self.network, ActorCritic)
+        networks = self._compiled or self.network
+        return networks.actor, networks.critic
 
     def new_memory(self, num_envs: int) -> ActingMemory | None:
         """What `choose` needs to act in `num_envs` environments whose episodes begin; None without memory."""
@@ -166,7 +177,7 @@ class Policy:
         Raises UserError where a mask allows none.
         """
         if self._compiled is not None:
-            return self._compiled(normalized, noise)
+            return self._compiled.choose(normalized, noise)
         return self.distribution.sample(self.parameters(normalized, memory), noise)
 
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:

@@ -99,6 +99,7 @@ def test_a_policy_that_gives_nan_is_named(head, what):
     trainer = trainer_for(lambda: Breaking(after=99), lambda: Breaking(after=99))
     with torch.no_grad():
         getattr(trainer.policy.network, head)[-1].bias.fill_(torch.nan)
+    trainer.policy.refresh()
     with pytest.raises(
         TrainingFailed, match=f"The policy's {what} in step 1 of the rollout, for environment 0, is nan"
     ):
