@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_LEAST = 0.5  # of a core, which one more process gets of the fullest machine
 _SHORTEST_WATCH_S = 0.05  # the kernel counts idle time in hundredths of a second
 
 
@@ -27,7 +28,8 @@ class IdleWatch:
         (wall_s, own_s, idle_s), (end_s, own_end_s, idle_end_s) = self._began, self._now()
         if idle_s is None or idle_end_s is None or end_s - wall_s < _SHORTEST_WATCH_S:
             return usable_cores()
-        return min(usable_cores(), (idle_end_s - idle_s + own_end_s - own_s) / (end_s - wall_s))
+        free = (idle_end_s - idle_s + own_end_s - own_s) / (end_s - wall_s)
+        return min(usable_cores(), max(_LEAST, free))
 
     @staticmethod
     def _now() -> tuple[float, float, float | None]:

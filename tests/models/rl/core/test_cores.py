@@ -34,7 +34,7 @@ def test_the_smaller_of_quota_and_affinity_counts(quota_file: Path) -> None:
     [
         (6.0, 0.0, 3.0),  # of four cores, one was busy for others in these two seconds
         (5.0, 2.0, 3.5),  # what this process used itself is free for it
-        (0.0, 0.2, 0.1),
+        (0.0, 0.2, 0.5),  # a full machine shares
         (9.0, 2.0, 4.0),  # clocks are coarse; there are no more than there are
         (None, 1.0, 4.0),  # not known here
     ],
