@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.own_code import call_own, imported
 
 # How the names of the data's own columns of features begin.
 COLUMN = "feature_"
@@ -132,7 +132,7 @@ def make_features(name: str) -> list[Feature]:
     if ":" in name:
         if not callable(formula := imported(name)):
             raise UserError(f"Feature {name} must be a function of Bars, but it is a {type(formula).__name__}.")
-        return [Feature(name, 0, formula)]
+        return [Feature(name, 0, partial(call_own, name, formula))]
     match = re.fullmatch(r"(\w+)_(\d+)", name)
     if match is None or match[1] not in _SPANNED:
         raise UserError(f'There is no feature "{name}". {nearest(name, feature_examples())}')
@@ -160,16 +160,6 @@ DEFAULT_FEATURES = (
     "atr_14",
     "volume_zscore_20",
 )
-
-
-def imported(name: str) -> Any:
-    """What "module:name" names. Raises UserError where it cannot be imported."""
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        remedy = "name it as module:name, with its folder on PYTHONPATH"
-        raise UserError(f"{name} cannot be imported: {error}; {remedy}.") from error
 
 
 def _features_named(name: str, market: MarketData) -> list[Feature]:

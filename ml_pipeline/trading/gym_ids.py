@@ -1,8 +1,9 @@
-"""Gymnasium ids of the trading environments; Gymnasium finds them by the package's entry point `gymnasium.envs`.
+"""Gymnasium ids of the trading environments, known once this is imported.
 
+    import ml_pipeline.trading.gym_ids
     gymnasium.make("TradingEnv-v1", market="prices.csv", fee_bps=2)
 
-Where the package is not installed, `import ml_pipeline.trading.gym_ids` and `register_ids()` do it.
+or, without the import, `gymnasium.make("ml_pipeline.trading.gym_ids:TradingEnv-v1", ...)`.
 """
 
 from pathlib import Path
@@ -11,13 +12,6 @@ from typing import Any, Literal
 import gymnasium
 
 _KINDS = {"TradingEnv-v1": "stateful", "StatefulTradingEnv-v1": "stateful", "FastTradingEnv-v1": "fast"}
-
-
-def register_ids() -> None:
-    """Make the ids known; a second call changes nothing."""
-    for name, kind in _KINDS.items():
-        if name not in gymnasium.registry:
-            gymnasium.register(name, entry_point="ml_pipeline.trading.gym_ids:make_env", kwargs={"kind": kind})
 
 
 def make_env(
@@ -31,7 +25,7 @@ def make_env(
     """An environment on a split of a market; its features are scaled by the training split.
 
     market: a path, a pandas or polars frame, `MarketData`, or None for the built-in one. settings: of `TradingConfig`;
-    without episode_length, "stateful" passes through the whole split.
+    without episode_length, "stateful" passes through the whole split. render_mode: None or, of "stateful", "rgb_array".
     Raises UserError where the market or a setting cannot be used.
     """
     from dataclasses import fields
@@ -47,6 +41,8 @@ def make_env(
     known = [field.name for field in fields(TradingConfig)]
     if unknown := next((name for name in settings if name not in known), None):
         raise UserError(f'There is no setting "{unknown}". {nearest(unknown, known)}')
+    if render_mode not in {None, "rgb_array"} or (render_mode and kind == "fast"):
+        raise UserError(f'render_mode must be "rgb_array", of TradingEnv-v1, or None, but got "{render_mode}".')
     whole_pass = "episode_length" not in settings
     if isinstance(market, str | Path):
         settings["data"] = Path(market)
@@ -65,3 +61,7 @@ def make_env(
         reward=make_reward(config.reward, config.reward_scale),
         render_mode=render_mode,
     )
+
+
+for _name, _kind in _KINDS.items():
+    gymnasium.register(_name, entry_point="ml_pipeline.trading.gym_ids:make_env", kwargs={"kind": _kind})

@@ -37,7 +37,7 @@ def run_picture(ledger: Ledger) -> NDArray[np.uint8]:
         axes.set_ylabel(title)
         plain(axes)
     if len(symbols_of(ledger)) <= 8:
-        above.legend(frameon=False, ncols=4, loc="upper left")
+        above.legend(frameon=False, ncols=8, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
     figure.autofmt_xdate()
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()

@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.features import imported
 from ml_pipeline.trading.orders import Number, Ops
+from ml_pipeline.trading.own_code import imported
 
 State = tuple[Number, ...]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
@@ -31,6 +32,8 @@ from ml_pipeline.trading.synthetic import synthetic_market
 
 # A market of more bytes than this is mapped by the workers, and not sent to each.
 _WORTH_MAPPING = 4_000_000
+# So many constant features are named one by one.
+_MOST_NAMED = 3
 
 
 class TradingTask:
@@ -63,7 +66,9 @@ class TradingTask:
         self.first_bar = features.first_bar + config.window - 1  # the first with a window of complete features
         if scaler is None:
             train = self.split("train")
-            scaler = FeatureScaler.fit(features.values[train.start - config.window + 1 : train.stop])
+            rows = features.values[train.start - config.window + 1 : train.stop]
+            scaler = FeatureScaler.fit(rows)
+            self.notices += _about_constants(features.columns, scaler(rows), ~np.isnan(rows))
         self.scaler = scaler
         self._prepared = prepare_market(market, features, scaler)
 
@@ -223,6 +228,16 @@ class TradingTask:
                 f"{len(market.symbols)} ({', '.join(market.symbols)}); bring data of as many symbols."
             )
         return cls(config, seed, market=market, scaler=scaler)
+
+
+def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known: NDArray[np.bool_]) -> tuple[str, ...]:
+    """A sentence about features that are the same in all rows, (T, D), where there are any."""
+    still = [names[i] for i in np.flatnonzero(known.any(axis=0) & ~scaled.any(axis=0))]
+    if not still:
+        return ()
+    more = f" and {len(still) - _MOST_NAMED} others" if len(still) > _MOST_NAMED else ""
+    shown = ", ".join(still[:_MOST_NAMED])
+    return (f"constant in the training split, and seen as 0: {shown}{more}; leave such features out",)
 
 
 def load_configured_market(config: TradingConfig) -> MarketData:

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import gymnasium
 import numpy as np
 import polars as pl
@@ -5,10 +8,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.gym_ids import make_env, register_ids
+from ml_pipeline.trading.gym_ids import make_env
 from ml_pipeline.trading.synthetic import synthetic_market
-
-register_ids()
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,22 @@ def test_it_draws_the_run_so_far(market):
     for _ in range(10):
         env.step(2)
     assert not np.array_equal(env.render(), first)
+
+
+def test_the_ids_are_known_by_the_module_they_are_in():
+    code = (
+        "import gymnasium as g; print(g.make('ml_pipeline.trading.gym_ids:FastTradingEnv-v1').reset(seed=0)[0].shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "(11,)\n"
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("stateful", "human"), ("fast", "rgb_array")])
+def test_a_render_mode_that_is_none_is_refused(market, kind, mode):
+    with pytest.raises(
+        UserError, match=f'render_mode must be "rgb_array", of TradingEnv-v1, or None, but got "{mode}"'
+    ):
+        make_env(market, kind=kind, render_mode=mode)
 
 
 def test_unknown_settings_are_named(market):

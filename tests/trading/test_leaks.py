@@ -37,6 +37,9 @@ def gap(bars):
 
 def short(bars):
     return bars.close[1:]
+
+def broken(bars):
+    return bars.volumes
 """
 
 
@@ -73,6 +76,11 @@ def test_functions_that_give_no_feature(market):
         compute_features(market, ["my_features:gap"])
     with pytest.raises(UserError, match=r"must give one value a bar, \(300,\), but gave \(299,\)"):
         compute_features(market, ["my_features:short"])
+    sentence = (
+        r"my_features:broken failed in line \d+ of my_features.py: AttributeError: 'Bars' object has no attribute"
+    )
+    with pytest.raises(UserError, match=sentence):
+        compute_features(market, ["my_features:broken"])
     with pytest.raises(UserError, match="my_features:gone cannot be imported"):
         compute_features(market, ["my_features:gone"])
 

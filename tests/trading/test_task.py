@@ -153,6 +153,9 @@ def test_a_constant_feature_is_seen_as_zero():
     task = TradingTask(TradingConfig(), market=market)
     observation, _ = task.train_env_fns(1)[0]().reset(seed=0)
     np.testing.assert_array_equal(observation, 0)
+    constants = "A:log_return_1, A:log_return_5, A:log_return_20 and 7 others"
+    assert task.notices[-1] == f"constant in the training split, and seen as 0: {constants}; leave such features out"
+    assert TradingTask(TradingConfig(), market=synthetic_market(n_bars=300)).notices == ()
     assert "-" in task.evaluate(_flat)["table"]
 
 
