@@ -163,9 +163,9 @@ DEFAULT_FEATURES = (
 
 
 def _features_named(name: str, market: MarketData) -> list[Feature]:
+    if name.startswith(COLUMN) and not market.columns:
+        raise UserError(f"{market.source} has no column that begins with {COLUMN}; name other features.")
     if name == f"{COLUMN}*":
-        if not market.columns:
-            raise UserError(f"{market.source} has no column that begins with {COLUMN}; name other features.")
         return [feature for column in market.columns for feature in make_features(column)]
     if name.startswith(COLUMN) and name not in market.columns:
         raise UserError(f'{market.source} has no column "{name}". {nearest(name, market.columns)}')
