@@ -2,6 +2,7 @@
 
 import multiprocessing
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ __all__ = ["ParallelEnv", "SerialEnv"]
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
+_SOME, _LOOK_AGAIN_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
 _SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
 
 
@@ -259,7 +261,12 @@ def _check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: 
 def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
     watch = IdleWatch()
     cost = measure_step(example)
-    return choose_division(cost, num_envs, watch.free_cores(), wake_s=measure_wake())
+    free_cores = watch.free_cores()
+    if free_cores < usable_cores() - _SOME:  # only who is at work for longer counts
+        watch = IdleWatch()
+        time.sleep(_LOOK_AGAIN_S)
+        free_cores = max(free_cores, watch.free_cores())
+    return choose_division(cost, num_envs, free_cores, wake_s=measure_wake())
 
 
 def _start_method(name: str | None) -> str:
