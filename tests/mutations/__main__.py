@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutations.catalogue import MUTATIONS, Mutation
+from tests.mutations.trading_catalogue import TRADING_MUTATIONS
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 COPIED = ("ml_pipeline", "tests", "pyproject.toml")
@@ -40,7 +41,8 @@ def is_caught(mutation: Mutation, folder: Path) -> bool:
 
 def main(words: Sequence[str]) -> int:
     """Check the mistakes whose description contains every word; return 0 if all are caught."""
-    chosen = [mutation for mutation in MUTATIONS if all(word in mutation.mistake for word in words)]
+    known = (*MUTATIONS, *TRADING_MUTATIONS)
+    chosen = [mutation for mutation in known if all(word in mutation.mistake for word in words)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in COPIED:

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.trading_catalogue import TRADING_MUTATIONS
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.mistake)
+@pytest.mark.parametrize("mutation", [*MUTATIONS, *TRADING_MUTATIONS], ids=lambda mutation: mutation.mistake)
 def test_the_place_of_the_mistake_and_its_test_are_there(mutation):
     assert (REPOSITORY / mutation.source).read_text().count(mutation.old) == 1
     path, *_, test = mutation.caught_by.split("::")
