@@ -533,4 +533,64 @@ ACTIONS = (
     ),
 )
 
-MUTATIONS = (*GAE, *ENVIRONMENTS, *NORMALIZATION, *UPDATE, *NETWORKS, *MEMORY, *ACTIONS)
+COMPILED = (
+    Mutation(
+        "compiled: the ratio clipped the wrong way round",
+        f"{RL}/compiled/kernel.py",
+        "min(max(ratio, low), high)",
+        "max(min(ratio, low), high)",
+        f"{TESTS}/algorithms/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-tanh-discrete]",
+    ),
+    Mutation(
+        "compiled: no entropy in the gradient",
+        f"{RL}/compiled/kernel.py",
+        "d_entropy = -settings.ent_coef * share",
+        "d_entropy = 0.0",
+        f"{TESTS}/algorithms/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-tanh-discrete]",
+    ),
+    Mutation(
+        "compiled: half of the gradient of the squared error",
+        f"{RL}/compiled/kernel.py",
+        "2.0 * settings.vf_coef * share",
+        "settings.vf_coef * share",
+        f"{TESTS}/algorithms/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-tanh-discrete]",
+    ),
+    Mutation(
+        "compiled: the smaller value loss where values are clipped",
+        f"{RL}/compiled/kernel.py",
+        "or error > near_error",
+        "or error < near_error",
+        f"{TESTS}/algorithms/test_compiled_steps.py::"
+        "test_the_gradient_is_that_of_autograd[clipped values-(8,)-tanh-discrete]",
+    ),
+    Mutation(
+        "compiled: one chunk of the minibatch counted twice",
+        f"{RL}/compiled/kernel.py",
+        "range(1, len(gradients))",
+        "range(0, len(gradients))",
+        f"{TESTS}/algorithms/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-tanh-discrete]",
+    ),
+    Mutation(
+        "compiled: deviation of advantages by the size of the minibatch",
+        f"{RL}/compiled/kernel.py",
+        "variance / (size - 1)",
+        "variance / size",
+        f"{TESTS}/algorithms/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",
+    ),
+    Mutation(
+        "compiled: Adam without the correction of its mean",
+        f"{RL}/compiled/kernel.py",
+        "correction / (1.0 - 0.9**n_steps)",
+        "correction",
+        f"{TESTS}/algorithms/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",
+    ),
+    Mutation(
+        "compiled: a numba that fails ends the training",
+        f"{RL}/networks/compiled_networks.py",
+        "except Exception as error:",
+        "except ArithmeticError as error:",
+        f"{TESTS}/networks/test_compiled_networks.py::test_where_numba_cannot_be_imported_training_goes_on_in_torch",
+    ),
+)
+
+MUTATIONS = (*GAE, *ENVIRONMENTS, *NORMALIZATION, *UPDATE, *COMPILED, *NETWORKS, *MEMORY, *ACTIONS)
