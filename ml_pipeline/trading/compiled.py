@@ -6,6 +6,7 @@ processes. The results are those of plain Python to the last digit.
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -19,9 +20,17 @@ from ml_pipeline.trading.orders import Ops, Terms
 _N_TERMS = len(Terms._fields)
 
 
+@cache
 def can_compile() -> bool:
-    """Whether numba is installed; it is not imported for the answer."""
-    return find_spec("numba") is not None
+    """Whether numba is installed and can be imported; where it is and cannot, a warning says why."""
+    if find_spec("numba") is None:
+        return False
+    try:
+        import numba  # noqa: F401
+    except Exception as error:  # it may be too old for the NumPy here, or its library may be missing
+        warnings.warn(f"numba cannot be imported ({error}); accounts are stepped without it.", stacklevel=3)
+        return False
+    return True
 
 
 def _jit(*, inlined: bool) -> Callable[[Any], Any]:

@@ -1,7 +1,9 @@
 import math
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import cloudpickle
 import gymnasium
@@ -194,3 +196,17 @@ def test_a_mapped_market_is_read_as_arrays_which_are_quicker_and_not_copied(tiny
     for table, mapped in ((env._features, market.features), (env._fill_prices, market.open)):
         assert type(table) is np.ndarray
         assert np.shares_memory(table, mapped)
+
+
+def test_a_compiler_that_cannot_be_imported_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1.26 or less. Got NumPy 9.9.')")
+    script = (
+        "import gymnasium, ml_pipeline.trading.gym_ids\n"
+        "env = gymnasium.make('FastTradingEnv-v1')\n"
+        "env.reset(seed=0)\n"
+        "print(env.step(env.action_space.sample())[1])\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, timeout=60)
+    assert float(done.stdout) == pytest.approx(0, abs=1)
+    assert "numba cannot be imported (Numba needs NumPy 1.26 or less. Got NumPy 9.9.)" in done.stderr
