@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Literal
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import Hook, PPOTrainer
 from ml_pipeline.models.rl.core.env_block import EnvFactory
@@ -37,6 +38,8 @@ def train_ppo(
     >>> evaluate(make(), policy.act, n_episodes=3, seed=0).mean_return > 5
     True
     """
+    if total_timesteps < 1:
+        raise UserError(f"total_timesteps must be at least 1, but got {total_timesteps}.")
     config = config or PPOConfig()
     with closing(ParallelEnv(env_fns, num_workers=num_workers, copy=False)) as envs:
         policy = Policy.of_config(

@@ -1,5 +1,6 @@
 """Several crews over consecutive parts of one batch, as one crew: this process and workers, or groups of workers."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,4 +89,5 @@ class JoinedCrew:
 
     def _close_together(self) -> None:
         if self.closed:
-            self.close(terminate=True)
+            with contextlib.suppress(Exception):  # why it has to close is what is told
+                self.close(terminate=True)

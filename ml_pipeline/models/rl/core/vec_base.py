@@ -24,6 +24,7 @@ from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
 
 _NOT_BY_CALL = ("reset", "step", "close")
 CUT_SHORT = "A {} was cut short, and its environments have gone different ways."
+_MOVES = (STEP, Command.RESET, Command.SET_STATES)  # cut short, these leave environments at different points
 SENT = "send"  # pending as long as an environment that was sent was not received
 _PENDING_NAMES: dict[Command | str, str] = {STEP: "step", Command.RESET: "reset", Command.CALL: "call", SENT: SENT}
 
@@ -267,15 +268,17 @@ class BlockVectorEnv(VectorEnv):
             return self._crew.collect(timeout_s)
         except BaseException as error:
             self.closed = self._crew.closed
-            if command in (STEP, Command.RESET) and not isinstance(error, multiprocessing.TimeoutError):
+            if command in _MOVES and not isinstance(error, multiprocessing.TimeoutError):
                 self._reset_first = CUT_SHORT.format(name)
             raise
 
     def _post(self, command: Command, common: Any = None, per_env: list[Any] | None = None) -> None:
         try:
             self._crew.post(command, common, per_env)
-        except BaseException:
+        except BaseException as error:
             self.closed = self._crew.closed
+            if command in _MOVES and not isinstance(error, Exception):  # Ctrl-C, when some may have been sent off
+                self._reset_first = CUT_SHORT.format(command.name.lower())
             raise
         self._pending = command
 

@@ -4,6 +4,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import gymnasium
@@ -81,9 +82,10 @@ class ParallelEnv(BlockVectorEnv):
         observation_mode: ObservationMode = "same",
         num_groups: int = 1,
     ) -> None:
-        n = len(env_fns)
         needs_workers = step_timeout_s is not None or on_worker_failure == "restart"
         _check_failure_options(num_workers, step_timeout_s, on_worker_failure, needs_workers=needs_workers)
+        _check_factories(env_fns)
+        n = len(env_fns)
         _check_sizes(n, num_workers, num_groups)
         check_observation_mode(observation_mode)
         method = _start_method(start_method)
@@ -244,11 +246,24 @@ def _check_failure_options(
         )
 
 
-def _check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: int) -> None:
-    if not num_envs:
+def _check_factories(env_fns: Sequence[EnvFactory]) -> None:
+    if not isinstance(env_fns, Sequence):
+        raise UserError(
+            f"env_fns must be a list of functions that make environments, but is a {type(env_fns).__name__}."
+        )
+    if not env_fns:
         raise UserError("env_fns must hold at least one factory, but is empty.")
-    if num_workers != "auto" and num_workers < 0:
-        raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers}.')
+    for env_fn in env_fns:
+        if not callable(env_fn):
+            raise UserError(
+                "env_fns must hold functions that make environments, such as lambda: gymnasium.make(...), but holds a "
+                f"{type(env_fn).__name__}."
+            )
+
+
+def _check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: int) -> None:
+    if num_workers != "auto" and not (isinstance(num_workers, Integral) and num_workers >= 0):
+        raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers!r}.')
     if not 1 <= num_groups <= num_envs:
         raise UserError(f"num_groups must be from 1 to {num_envs}, the number of environments, but got {num_groups}.")
     if num_workers != "auto" and 0 < num_workers < num_groups:

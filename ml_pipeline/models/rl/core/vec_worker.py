@@ -4,6 +4,7 @@ It imports no torch, draws one thread for numerical libraries, leaves Ctrl-C to 
 trainer is, also in the middle of a step.
 """
 
+import contextlib
 import faulthandler
 import os
 import pickle
@@ -17,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
+import gymnasium
 
 from ml_pipeline.models.rl.core.batch import BatchLayout
 from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvBlock, EnvFactory
@@ -33,13 +35,14 @@ _COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster tha
 class WorkerSetup:
     """What a worker is told first.
 
-    spin_s: how long it spins for the next command before it sleeps. env_fns: a pickled list, opened last so that a
-    failure there can be told.
+    spin_s: how long it spins for the next command before it sleeps. registered: environments that the trainer's script
+    registered, each pickled. env_fns: a pickled list, opened last so that a failure there can be told.
     """
 
     layout: BatchLayout
     environ: dict[str, str]
     spin_s: float
+    registered: list[bytes]
     env_fns: bytes
 
 
@@ -85,6 +88,7 @@ def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
 def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, first: int) -> EnvBlock | None:
     """The block, once every environment is made and fits the others; None, and the trainer told, where one does not."""
     os.environ.update(setup.environ)
+    _register(setup.registered)
     layout = setup.layout
     try:
         env_fns: list[EnvFactory] = pickle.loads(setup.env_fns)
@@ -100,6 +104,13 @@ def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, firs
     block.attach(layout.place_in(memory), layout.observation_space, layout.action_space, worker)
     _send(link, 0, Answer(values=block.misfits(layout.observation_space, layout.action_space)))
     return block
+
+
+def _register(pickled_specs: list[bytes]) -> None:
+    for pickled in pickled_specs:
+        with contextlib.suppress(Exception):  # its module may be missing here: then only who makes it is told
+            spec = pickle.loads(pickled)
+            gymnasium.registry[spec.id] = spec
 
 
 def _serve(link: WorkerLink, block: EnvBlock, spin_s: float) -> None:

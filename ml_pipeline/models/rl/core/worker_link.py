@@ -87,6 +87,7 @@ class WorkerLink:
 
     def close(self) -> None:
         """Closes this end; may be called twice."""
+        self._in_fd = self._out_fd = -1  # their numbers may soon belong to other files
         self._inbox.close()
         self._outbox.close()
 

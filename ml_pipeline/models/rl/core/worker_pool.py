@@ -102,9 +102,13 @@ class WorkerPool:
             ]
         is_step = command is STEP
         self._limit = self._limit_of(command)
-        for worker in self._workers:
-            if not (is_step and worker.is_lost):
-                self._send(worker)
+        try:
+            for worker in self._workers:
+                if not (is_step and worker.is_lost):
+                    self._send(worker)
+        except BaseException:  # Ctrl-C; who waits for the rest of half a command would wait forever
+            self.close(terminate=True)
+            raise
 
     def settle(self) -> None:
         """Waits for answers that were given up, and drops them; then the batch may be written."""

@@ -15,6 +15,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.util import get_temp_dir
 
 import cloudpickle
+import gymnasium
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from ml_pipeline.models.rl.core import vec_worker
@@ -39,6 +40,7 @@ class WorkerStarter:
 
     def __init__(self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str, spin_s: float) -> None:
         self._env_fns = env_fns
+        self._registered = _registered_here()
         self.layout = layout
         self.spin_s = spin_s
         self._context = multiprocessing.get_context(start_method)
@@ -68,9 +70,8 @@ class WorkerStarter:
                 f"A factory of {span(block)} cannot be sent to a worker: "
                 f"{type(error).__name__}: {error}. Create what it holds inside the factory, or pass num_workers=0."
             ) from error
-        return cloudpickle.dumps(
-            vec_worker.WorkerSetup(self.layout, {**os.environ, **_ONE_THREAD}, self.spin_s, factories)
-        )
+        environ = {**os.environ, **_ONE_THREAD}
+        return cloudpickle.dumps(vec_worker.WorkerSetup(self.layout, environ, self.spin_s, self._registered, factories))
 
     def _start(self, number: int, block: range) -> WorkerProcess:
         worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)
@@ -92,6 +93,17 @@ class WorkerStarter:
             for end in (worker_inbox, worker_outbox, worker_stacks):
                 end.close()
         return WorkerProcess(number, block, process, link, stacks)
+
+
+def _registered_here() -> list[bytes]:
+    """The environments beyond Gymnasium's own, each pickled: a worker does not run the script that registered them."""
+    registered = []
+    for spec in gymnasium.registry.values():
+        module = getattr(spec.entry_point, "__module__", spec.entry_point)
+        if not str(module).startswith("gymnasium."):
+            with contextlib.suppress(Exception):  # what cannot be pickled can still be made in this process
+                registered.append(cloudpickle.dumps(spec))
+    return registered
 
 
 @contextlib.contextmanager

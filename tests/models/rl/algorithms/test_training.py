@@ -2,9 +2,11 @@
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
@@ -109,3 +111,8 @@ def plateau_trainer():
     envs = SerialEnv([Constant] * 2)
     policy = Policy.of_config(CONFIG, envs.single_observation_space, envs.single_action_space)
     return PPOTrainer(envs, policy, CONFIG, total_iterations=20)
+
+
+def test_no_timesteps_are_refused():
+    with pytest.raises(UserError, match="total_timesteps must be at least 1, but got 0"):
+        train_ppo([Constant], CONFIG, total_timesteps=0)

@@ -22,16 +22,20 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core import worker_pool
+from ml_pipeline.models.rl.core import vec_env, worker_pool
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.vec_errors import (
     EnvRaisedError,
     EnvResultError,
     FactoryNotPicklableError,
+    ResetRequiredError,
+    StateNotAvailable,
     StepTimeoutError,
     WorkerDiedError,
 )
+from ml_pipeline.models.rl.core.worker_choice import Division
+from ml_pipeline.models.rl.core.worker_link import WorkerLink
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
@@ -130,6 +134,8 @@ def test_auto_measures_the_step(wait_s: float) -> None:
         ({"num_workers": 0, "step_timeout_s": 1.0}, "need worker processes"),
         ({"start_method": "forkserve"}, 'Did you mean "forkserver"?'),
         ({"on_worker_failure": "ignore"}, "on_worker_failure must be"),
+        ({"num_workers": "all"}, "num_workers must be"),
+        ({"num_workers": 1.5}, "num_workers must be"),
     ],
 )
 def test_unfit_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
@@ -137,6 +143,36 @@ def test_unfit_arguments_are_named(arguments: dict[str, Any], message: str) -> N
         ParallelEnv([CountingEnv], **arguments)
     with pytest.raises(UserError, match="at least one factory"):
         ParallelEnv([])
+    with pytest.raises(UserError, match=r"functions that make environments, .* holds a CountingEnv"):
+        ParallelEnv([CountingEnv()])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="must be a list of functions that make environments, but is a type"):
+        ParallelEnv(CountingEnv)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_environment_that_two_factories_return_is_named(num_workers: int) -> None:
+    env = CountingEnv()
+    with pytest.raises(EnvResultError, match=r"nvironment 1 of 2.*its own, but got that of environment 0"):
+        ParallelEnv([lambda: env, lambda: gymnasium.Wrapper(env)], num_workers=num_workers)
+
+
+def test_a_factory_that_returns_nothing_is_named() -> None:
+    with pytest.raises(EnvResultError, match=r"gymnasium\.Env, but got a NoneType"):
+        ParallelEnv([lambda: None], num_workers=0)  # type: ignore[list-item, return-value]
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_workers_know_what_the_script_registered(start_method: Any) -> None:
+    class Mine(CountingEnv):
+        pass
+
+    gymnasium.register("Mine-v0", Mine, max_episode_steps=3)
+    try:
+        with ParallelEnv([lambda: gymnasium.make("Mine-v0")] * 2, num_workers=1, start_method=start_method) as envs:
+            envs.reset(seed=0)
+            assert envs.get_attr("spec")[0].max_episode_steps == 3
+    finally:
+        del gymnasium.registry["Mine-v0"]
 
 
 # The order of calls
@@ -439,6 +475,61 @@ def test_ctrl_c_while_waiting_leaves_it_whole(tmp_path: Path) -> None:
         (tmp_path / "gate").touch()
         envs.reset(seed=0)
         assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
+
+
+def test_ctrl_c_while_a_command_is_sent_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(link: WorkerLink, message: bytes) -> None:
+        raise KeyboardInterrupt
+
+    envs = ParallelEnv([CountingEnv] * 2, num_workers=2)
+    monkeypatch.setattr(WorkerLink, "send", interrupted)  # after the note that announces it
+    with pytest.raises(KeyboardInterrupt):
+        envs.reset(seed=0)
+    assert envs.closed
+
+
+def test_ctrl_c_once_a_command_is_sent_asks_for_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    post = worker_pool.WorkerPool.post
+
+    def interrupted(pool: worker_pool.WorkerPool, *command: Any) -> None:
+        post(pool, *command)
+        raise KeyboardInterrupt
+
+    with ParallelEnv([CountingEnv] * 2, num_workers=2) as envs:
+        envs.reset(seed=0)
+        monkeypatch.setattr(worker_pool.WorkerPool, "post", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([0, 0])
+        monkeypatch.undo()
+        with pytest.raises(ResetRequiredError):
+            envs.step([0, 0])
+        envs.reset(seed=0)
+        assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
+
+
+def test_states_that_fail_half_way_ask_for_a_reset() -> None:
+    with ParallelEnv([CountingEnv] * 2, num_workers=0) as envs:
+        envs.reset(seed=0)
+        states = envs.get_states()
+        envs.step([0, 0])
+        with pytest.raises(StateNotAvailable):
+            envs.set_states([states[0], b"cut short"])
+        with pytest.raises(ResetRequiredError):
+            envs.step([0, 0])
+        envs.set_states(states)
+        assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
+
+
+def test_a_worker_is_named_though_closing_this_processs_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ValueError("already closed")
+
+    monkeypatch.setattr(vec_env, "_fastest", lambda example, n: Division(n_workers=1, steps_here=True))
+    envs = ParallelEnv([CountingEnv, CountingEnv])
+    envs.reset(seed=0)
+    envs.apply(lambda env: setattr(env, "close", refuse), env_ids=[0])
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        envs.apply(lambda env: os.kill(os.getpid(), signal.SIGKILL), env_ids=[1])
 
 
 @pytest.mark.parametrize("start_method", START_METHODS)

@@ -1,6 +1,7 @@
 """The link between trainer and worker: notes, messages, and who is still there."""
 
 import multiprocessing
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -43,6 +44,19 @@ def test_a_closed_end_is_noticed(ends: Ends) -> None:
         trainer.read_note()
     with pytest.raises(BrokenPipeError):
         trainer.note(1, 1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file descriptors elsewhere are no numbers")
+def test_a_closed_end_writes_to_nobody_else(ends: Ends) -> None:
+    trainer, _ = ends
+    trainer.close()
+    descriptors = [os.open(os.devnull, os.O_RDWR) for _ in range(4)]  # they take the numbers that are free now
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        trainer.note(1, 1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        trainer.read_note()
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
