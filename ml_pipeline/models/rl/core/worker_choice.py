@@ -21,6 +21,7 @@ from ml_pipeline.models.rl.core.global_random import global_generators_untouched
 _WAKE_EACH_S, _SPIN_EACH_S = 8e-6, 12e-6
 _NEARLY = 0.35  # of a core, which others may use now and then
 _LONGEST_SHARE_S = 0.25  # of a step in the trainer's process, which does not notice meanwhile that a worker died
+_COUNTS = (2, 4, 8, 16, 32, 64, 128)  # beyond, descriptors and memory run short before time is won
 _ROUND_TRIPS = 50
 _ENOUGH_S, _ENOUGH_STEPS = 0.1, 100  # a measurement may end early once it has lasted for both
 
@@ -124,7 +125,7 @@ def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_
     share_s = math.ceil(num_envs / parties) * (cost.cpu_s + cost.wait_s)
     if parties > 1 and share_s < _LONGEST_SHARE_S:
         expected_s[Division(parties - 1, steps_here=True)] = share_s + (parties - 1) * _SPIN_EACH_S
-    for n_workers in sorted({min(num_envs, n) for n in (whole_cores, 2, 4, 8, 16, 32, 64, num_envs) if n > 1}):
+    for n_workers in sorted({min(num_envs, n) for n in (whole_cores, *_COUNTS) if n > 1}):
         step_s = wake_s + _vector_step_s(cost, num_envs, n_workers, cores)
         expected_s[Division(n_workers, steps_here=False)] = step_s
     return next(division for division, step_s in expected_s.items() if step_s <= 1.03 * min(expected_s.values()))

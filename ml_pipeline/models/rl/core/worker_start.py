@@ -18,6 +18,7 @@ import cloudpickle
 import gymnasium
 from gymnasium.vector.utils import clear_mpi_env_vars
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core import vec_worker
 from ml_pipeline.models.rl.core.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.env_block import EnvFactory
@@ -28,6 +29,7 @@ from ml_pipeline.models.rl.core.worker_process import WorkerProcess
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+_FILES_EACH, _FILES_SPARE = 8, 32  # of a worker: 4 while it lives, twice that while it starts; and for all else
 _starting = threading.Lock()  # process-wide settings are changed while workers start
 
 
@@ -50,6 +52,7 @@ class WorkerStarter:
 
     def start(self, blocks: Mapping[int, range]) -> list[WorkerProcess]:
         """Workers with these numbers for these blocks, told to set up, which they owe as command 0."""
+        _make_room_for(len(blocks))
         setups = [self._setup(block) for block in blocks.values()]
         started: list[WorkerProcess] = []
         with _quiet_start(self._context):
@@ -104,6 +107,25 @@ def _registered_here() -> list[bytes]:
             with contextlib.suppress(Exception):  # what cannot be pickled can still be made in this process
                 registered.append(cloudpickle.dumps(spec))
     return registered
+
+
+def _make_room_for(n_workers: int) -> None:
+    """Lets this process open as many files as these workers need. Raises UserError where the system forbids it."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0
+    needed = open_now + n_workers * _FILES_EACH + _FILES_SPARE
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(
+            f"{n_workers} workers need {needed} open files in this process, but it may have {hard}; pass fewer, "
+            "or have the hard limit raised (ulimit -Hn)."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @contextlib.contextmanager

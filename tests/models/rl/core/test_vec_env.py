@@ -609,3 +609,23 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
         trainer.kill()
         _, errors = trainer.communicate()
     assert errors == ""  # no complaint of a resource tracker
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no limit on open files")
+@pytest.mark.parametrize(("hard", "expected"), [(4096, "8 workers step"), (60, "8 workers need")])
+def test_a_low_limit_on_open_files_is_raised_or_named(hard: int, expected: str) -> None:
+    script = (
+        "import resource\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (40, {hard}))\n"
+        "from ml_pipeline.config.errors import UserError\n"
+        "from ml_pipeline.models.rl.core.probe_envs import CountingEnv\n"
+        "from ml_pipeline.models.rl.core.vec_env import ParallelEnv\n"
+        "try:\n"
+        "    with ParallelEnv([CountingEnv] * 8, num_workers=8) as envs:\n"
+        "        envs.reset(seed=0)\n"
+        "        print('8 workers step', envs.step([0] * 8)[1].sum())\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert expected in done.stdout, done.stderr
