@@ -37,7 +37,7 @@ class GymTask:
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
         return [partial(_make, self._env_id, self._masks_in_info)] * n
 
-    def batched_train_env(self, n: int) -> NoReturn:
+    def batched_train_env(self, n: int, *, device: str | None = None) -> NoReturn:
         """Raises UserError: only trading has it."""
         raise UserError(
             f'vec_env "batched" is for trading, but the environment is {self._env_id}; take "parallel" or "serial".'

@@ -75,3 +75,32 @@ def test_serial_environments_have_no_workers():
     config = TrainConfig(run=RunConfig(n_envs=2, vec_env="serial"), ppo=PPOConfig(minibatch_size=64))
     with closing(make_envs(config, CARTPOLE)) as envs:
         assert envs.num_workers == 0
+
+
+@pytest.mark.parametrize(("device", "given"), [("auto", None), ("cpu", None), ("cuda", "cuda"), ("mps", "mps")])
+def test_batched_environments_are_tensors_where_the_policy_is_on_a_gpu(device, given):
+    class Recorder:
+        def batched_train_env(self, n, *, device=None):
+            return n, device
+
+    config = TrainConfig(run=RunConfig(vec_env="batched", n_envs=64, device=device))
+    assert make_envs(config, Recorder()) == (64, given)
+
+
+def test_trading_as_tensors_trains_without_a_look_at_them():
+    config = parse_train_start([*BATCHED, *SMALL]).config
+    envs = make_task(config).batched_train_env(config.run.n_envs, device="cpu")
+    policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device="cpu")
+    trained = PPOTrainer(envs, policy, config.ppo, total_iterations=2, seed=3)
+    trained.train_episode_vectorized()
+    step, looks = envs.step, []
+
+    def step_unseen(actions):
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("item", "cpu", "numpy", "tolist", "nonzero", "__bool__", "__int__", "__float__"):
+                patch.setattr(torch.Tensor, name, lambda *_, name=name: looks.append(name))
+            return step(actions)
+
+    envs.step = step_unseen
+    assert trained.train_episode_vectorized().n_completed_episodes > 0
+    assert looks == []

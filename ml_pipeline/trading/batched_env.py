@@ -175,6 +175,11 @@ class BatchedTradingEnv(VectorEnv):
         xp.restore_generator(generator_state)
 
     @property
+    def device(self) -> str | None:
+        """Where the tensors live that it takes and gives; None where they are arrays."""
+        return self._device
+
+    @property
     def equity(self) -> Any:
         """(N,), after the latest step and autoreset."""
         return self._now.equity

@@ -17,6 +17,38 @@ class Mutation(NamedTuple):
     caught_by: str
 
 
+DEVICE_TESTS = f"{TESTS}/algorithms/test_device_rollout.py"
+ON_A_DEVICE = (
+    Mutation(
+        "the next episode's value at an end",
+        f"{RL}/algorithms/estimates.py",
+        "torch.where(done, final_values, judged.values[1:])",
+        "judged.values[1:]",
+        f"{DEVICE_TESTS}::test_the_same_noise_gives_what_arrays_give",
+    ),
+    Mutation(
+        "the host looks whether an episode ended",
+        f"{RL}/algorithms/device_rollout.py",
+        "if self._memory is not None:\n            self._memory = torch.where",
+        "if done.any() and self._memory is not None:\n            self._memory = torch.where",
+        f"{DEVICE_TESTS}::test_nothing_is_asked_of_the_device_but_once_an_iteration",
+    ),
+    Mutation(
+        "what is new in a rollout is counted twice",
+        f"{RL}/algorithms/device_rollout.py",
+        "part.moments.begin()",
+        "pass",
+        f"{DEVICE_TESTS}::test_the_same_noise_gives_what_arrays_give",
+    ),
+    Mutation(
+        "actions on a device begin anew after a resumption",
+        f"{RL}/algorithms/device_rollout.py",
+        'self._generator.set_state(state["generator"])',
+        "pass",
+        f"{DEVICE_TESTS}::test_resumed_equals_uninterrupted",
+    ),
+)
+
 GAE = (
     Mutation(
         "no bootstrap at truncation",
@@ -35,8 +67,8 @@ GAE = (
     Mutation(
         "the trace runs through a truncation",
         f"{RL}/core/gae.py",
-        "gae_lambda * ~done",
-        "gae_lambda * ~terminated",
+        "decay = ~done *",
+        "decay = ~terminated *",
         f"{TESTS}/core/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
     ),
     Mutation(
@@ -157,16 +189,16 @@ NORMALIZATION = (
     Mutation(
         "advantages from normalized values",
         f"{RL}/algorithms/estimates.py",
-        "value_rows = _in_units_of_rewards(all_values, policy)",
-        "value_rows = all_values",
+        "_in_units_of_rewards(values, policy).view(",
+        "values.view(",
         f"{TESTS}/algorithms/test_estimates.py::"
         "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
     ),
     Mutation(
         "final values are left normalized",
         f"{RL}/algorithms/estimates.py",
-        "_in_units_of_rewards(_values_of(network, rows, remembered), policy).cpu()",
-        "_values_of(network, rows, remembered).cpu()",
+        "return _in_units_of_rewards(_values_of(policy.network, observations, remembered), policy)",
+        "return _values_of(policy.network, observations, remembered)",
         f"{TESTS}/algorithms/test_estimates.py::"
         "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
     ),
@@ -281,15 +313,15 @@ UPDATE = (
     Mutation(
         "a partial last minibatch is dropped",
         f"{RL}/algorithms/minibatches.py",
-        "order = torch.from_numpy(drawn).to(batch",
-        "order = torch.from_numpy(drawn[: n_samples // size * size]).to(batch",
+        "order = drawn.to(batch",
+        "order = drawn[: n_samples // size * size].to(batch",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[torch-box]",
     ),
     Mutation(
         "every epoch in the same order",
         f"{RL}/algorithms/minibatches.py",
-        "[generator.permutation(n) for",
-        "[np.arange(n) for",
+        "torch.from_numpy(generator.permutation(n)) for",
+        "torch.arange(n) for",
         f"{TESTS}/algorithms/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[torch-box]",
     ),
     Mutation(
@@ -337,7 +369,7 @@ UPDATE = (
     Mutation(
         "the order of minibatches begins anew after a resumption",
         f"{RL}/algorithms/ppo_update.py",
-        'restore_generator(self._generator, state["generator"])',
+        'restore(self._generator, state["generator"])',
         "pass",
         f"{TESTS}/algorithms/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
     ),
@@ -428,8 +460,8 @@ MEMORY = (
     Mutation(
         "V(final_obs) knows nothing of its episode",
         f"{RL}/algorithms/estimates.py",
-        "else states[list(steps), list(envs)]",
-        "else 0 * states[list(steps), list(envs)]",
+        "else judged.states[list(steps), list(envs)]",
+        "else 0 * judged.states[list(steps), list(envs)]",
         f"{TESTS}/algorithms/test_policy_kinds.py::"
         "test_the_value_of_a_final_observation_knows_the_episode_that_ended_there[gru]",
     ),
@@ -593,4 +625,4 @@ COMPILED = (
     ),
 )
 
-MUTATIONS = (*GAE, *ENVIRONMENTS, *NORMALIZATION, *UPDATE, *COMPILED, *NETWORKS, *MEMORY, *ACTIONS)
+MUTATIONS = (*ON_A_DEVICE, *GAE, *ENVIRONMENTS, *NORMALIZATION, *UPDATE, *COMPILED, *NETWORKS, *MEMORY, *ACTIONS)

@@ -6,6 +6,7 @@ import numpy as np
 
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs
 from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
+from ml_pipeline.models.rl.core.device_buffer import DeviceBuffer
 from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
 
 Array = np.ndarray
@@ -29,6 +30,16 @@ def check_rollout(buffer: RolloutBuffer) -> None:
     if not np.isfinite(buffer.rewards).all():
         t, env = np.argwhere(~np.isfinite(buffer.rewards))[0]
         raise _failed(f"reward of environment {env}", t + 1, buffer.rewards[t, env])
+
+
+def check_device_rollout(buffer: DeviceBuffer) -> None:
+    """The same of a full rollout on a device, which is asked once. Which number of the observation is not told."""
+    if not buffer.finite.all():
+        t, env = (~buffer.finite).nonzero()[0].tolist()
+        raise TrainingFailed(
+            f"The observation or reward of environment {env} after step {t + 1} of the rollout is not finite; look "
+            "there for a division by zero, a logarithm or missing data."
+        )
 
 
 def check_policy(inputs: LossInputs, num_envs: int) -> None:

@@ -15,7 +15,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
 from ml_pipeline.models.rl.algorithms.gradient_steps import StepSettings, StepsTaken, normalizes_minibatches
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import Minibatch
-from ml_pipeline.models.rl.algorithms.minibatches import draw_orders
+from ml_pipeline.models.rl.algorithms.minibatches import Generator, draw_orders
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, LossWeights
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
@@ -37,7 +37,7 @@ class CompiledSteps:
         network: ActorCritic,
         optimizer: FlatAdam,
         config: PPOConfig,
-        generator: np.random.Generator,
+        generator: Generator,
         *,
         n_threads: int | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class CompiledSteps:
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
         config, n_samples = self._config, len(batch.observations)
-        orders = np.stack(draw_orders(n_samples, config.n_epochs, self._generator))
+        orders = torch.stack(draw_orders(n_samples, config.n_epochs, self._generator)).numpy()
         vectors = [self._optimizer.parameters, self._optimizer.mean, self._optimizer.square]
         networks = self._networks(*vectors)
         results, n_done = self._run(

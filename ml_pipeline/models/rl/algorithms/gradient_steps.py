@@ -8,14 +8,13 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import AutogradGradients, Minibatch, MinibatchGradients
-from ml_pipeline.models.rl.algorithms.minibatches import epochs_of_samples, epochs_of_sequences
+from ml_pipeline.models.rl.algorithms.minibatches import Generator, epochs_of_samples, epochs_of_sequences
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossRows, LossWeights, approx_kl, normalize_advantages
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 
@@ -59,7 +58,7 @@ class TorchSteps:
     kind = "torch"
 
     def __init__(
-        self, gradients: MinibatchGradients, optimizer: FlatAdam, config: PPOConfig, generator: np.random.Generator
+        self, gradients: MinibatchGradients, optimizer: FlatAdam, config: PPOConfig, generator: Generator
     ) -> None:
         self._gradients = gradients
         self._optimizer = optimizer

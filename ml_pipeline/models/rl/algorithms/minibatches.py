@@ -1,28 +1,46 @@
 """The order in which an update sees a rollout. B samples, T steps, M sequences."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
 from ml_pipeline.models.rl.algorithms.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs
+from ml_pipeline.models.rl.core.seeding import generator_state, restore_generator
 from ml_pipeline.models.rl.networks.memory import Sequences
 
+Generator = np.random.Generator | torch.Generator
+"""What orders are drawn from: one of torch's draws them on its own device, and nothing waits for that."""
 
-def draw_orders(n: int, n_epochs: int, generator: np.random.Generator) -> list[np.ndarray]:
+
+def draw_orders(n: int, n_epochs: int, generator: Generator) -> list[torch.Tensor]:
     """An order of n for each epoch, all drawn ahead: an update that stops early draws as much as one that does not."""
-    return [generator.permutation(n) for _ in range(n_epochs)]
+    if isinstance(generator, torch.Generator):
+        return [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_epochs)]
+    return [torch.from_numpy(generator.permutation(n)) for _ in range(n_epochs)]
 
 
-def epochs_of_samples(
-    batch: Minibatch, *, n_epochs: int, size: int, generator: np.random.Generator
-) -> Iterator[Minibatch]:
+def state_of(generator: Generator) -> Any:
+    """What `restore` needs, for a checkpoint."""
+    return generator.get_state() if isinstance(generator, torch.Generator) else generator_state(generator)
+
+
+def restore(generator: Generator, state: Any) -> None:
+    """Let `generator` go on where the one that gave `state` stood."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    else:
+        restore_generator(generator, state)
+
+
+def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
     """Minibatches of `size` samples without replacement, in a new order every epoch; the last may be smaller."""
     n_samples = len(batch.observations)
     inputs = torch.stack(batch.inputs)
     for drawn in draw_orders(n_samples, n_epochs, generator):
-        order = torch.from_numpy(drawn).to(batch.observations.device)
+        order = drawn.to(batch.observations.device)
         parts = zip(
             batch.observations[order].split(size),
             batch.actions[order].split(size),
@@ -33,9 +51,7 @@ def epochs_of_samples(
             yield Minibatch(observations, actions, LossInputs(*columns.unbind()))
 
 
-def epochs_of_sequences(
-    batch: Minibatch, *, n_epochs: int, size: int, generator: np.random.Generator
-) -> Iterator[Minibatch]:
+def epochs_of_sequences(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
     """Minibatches of whole sequences, as many as `size` samples hold, but at least one; the last may be fewer."""
     assert batch.sequences is not None
     starts, state = batch.sequences
@@ -46,7 +62,7 @@ def epochs_of_sequences(
         LossInputs(*(row.unflatten(0, (n_steps, n_sequences)) for row in batch.inputs)),
     )
     for drawn in draw_orders(n_sequences, n_epochs, generator):
-        order = torch.from_numpy(drawn).to(starts.device)
+        order = drawn.to(starts.device)
         for chosen in order.split(max(1, size // n_steps)):
             yield Minibatch(
                 by_sequence.observations[:, chosen].flatten(0, 1),

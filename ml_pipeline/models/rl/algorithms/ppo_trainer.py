@@ -17,11 +17,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.alarms import check_policy, check_rollout
-from ml_pipeline.models.rl.algorithms.estimates import Estimates, estimate, with_normalized_values
+from ml_pipeline.models.rl.algorithms.alarms import check_policy
+from ml_pipeline.models.rl.algorithms.device_rollout import DeviceCollector
+from ml_pipeline.models.rl.algorithms.estimates import Estimates, with_normalized_values
 from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
 from ml_pipeline.models.rl.algorithms.threads import learning_threads
+from ml_pipeline.models.rl.core.device_seeding import device_generator
 from ml_pipeline.models.rl.core.seeding import random_generator
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 from ml_pipeline.models.rl.core.vec_errors import StateNotAvailable
@@ -109,7 +111,8 @@ class PPOTrainer:
         seed: int = 0,
         sink: MetricsSink | None = None,
     ) -> None:
-        """envs: environments that reset in the step that ends an episode, or a single one. total_iterations: where
+        """envs: environments that reset in the step that ends an episode, or a single one; with a `device`, ones that
+        take and give tensors there, where the policy then must be and all else takes place. total_iterations: where
         `train` ends, and the length that schedules are stretched to.
 
         Raises UserError where the environments reset in another way, or a minibatch is larger than a rollout.
@@ -127,8 +130,13 @@ class PPOTrainer:
         self.iteration = 0
         self._envs: Any = vector
         self._sink = sink
-        self._collector = RolloutCollector(vector, policy, config, seed=seed)
-        self._update = PPOUpdate(policy, config, random_generator(seed, "minibatches"))
+        self._collector: RolloutCollector | DeviceCollector
+        if getattr(vector, "device", None) is None:
+            self._collector = RolloutCollector(vector, policy, config, seed=seed)
+            self._update = PPOUpdate(policy, config, random_generator(seed, "minibatches"))
+        else:
+            self._collector = DeviceCollector(vector, policy, config, seed=seed)
+            self._update = PPOUpdate(policy, config, device_generator(seed, "minibatches", policy.device))
         self._stop_requested = False
 
     @property
@@ -254,11 +262,10 @@ class PPOTrainer:
         return getattr(self._envs, "waited_s", 0.0)
 
     def _learn(self) -> tuple[Estimates, UpdateStatistics]:
-        config, buffer = self.config, self._collector.buffer
+        config = self.config
         n_weights = sum(parameter.numel() for parameter in self.policy.network.parameters())
-        check_rollout(buffer)
         with learning_threads(n_weights, config.minibatch_size):
-            estimates = estimate(buffer, self.policy, gamma=config.gamma, gae_lambda=config.gae_lambda)
+            estimates = self._collector.estimates()
             check_policy(estimates.batch.inputs, self._envs.num_envs)
             batch = estimates.batch
             if self.policy.value_normalizer is not None:

@@ -4,8 +4,6 @@ import math
 import warnings
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
@@ -22,9 +20,9 @@ from ml_pipeline.models.rl.algorithms.minibatch_gradients import (
     Minibatch,
     MinibatchGradients,
 )
+from ml_pipeline.models.rl.algorithms.minibatches import Generator, restore, state_of
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, LossWeights, approx_kl, loss_terms
 from ml_pipeline.models.rl.algorithms.schedules import adapted, scheduled
-from ml_pipeline.models.rl.core.seeding import generator_state, restore_generator
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.compiled_networks import can_compile, give_up_compiling
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
@@ -60,7 +58,7 @@ class PPOUpdate:
     approximate KL is more than 1.5 times the target, the rule of Stable-Baselines3.
     """
 
-    def __init__(self, policy: Policy, config: PPOConfig, generator: np.random.Generator) -> None:
+    def __init__(self, policy: Policy, config: PPOConfig, generator: Generator) -> None:
         self._policy = policy
         self._config = config
         self._generator = generator
@@ -109,14 +107,14 @@ class PPOUpdate:
         """A copy, not views."""
         return {
             "optimizer": self._optimizer.state_dict(),
-            "generator": generator_state(self._generator),
+            "generator": state_of(self._generator),
             "rate_factor": self._rate_factor,
             "steps": self._steps.kind,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state["optimizer"])
-        restore_generator(self._generator, state["generator"])
+        restore(self._generator, state["generator"])
         self._rate_factor = state["rate_factor"]
         if state.get("steps", self._steps.kind) != self._steps.kind:
             warnings.warn(

@@ -11,7 +11,8 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.alarms import check_observations
+from ml_pipeline.models.rl.algorithms.alarms import check_observations, check_rollout
+from ml_pipeline.models.rl.algorithms.estimates import Estimates, estimate
 from ml_pipeline.models.rl.core.episodes import EpisodeTracker
 from ml_pipeline.models.rl.core.normalization import RewardScaler
 from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
@@ -31,6 +32,7 @@ class RolloutCollector:
         self.global_step = 0
         self.stepping_s = 0.0  # in the environments' step(), all in all
         self._policy = policy
+        self._discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
         policy.compile()
         self._reward_scaler = RewardScaler(envs.num_envs, gamma=config.gamma) if config.normalize_rewards else None
         self._memory = policy.new_memory(envs.num_envs)
@@ -53,6 +55,11 @@ class RolloutCollector:
             self._step()
         return True
 
+    def estimates(self) -> Estimates:
+        """What an update learns from, of a full buffer. Raises TrainingFailed where something in it is not finite."""
+        check_rollout(self.buffer)
+        return estimate(self.buffer, self._policy, **self._discounts)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "buffer": self.buffer.state_dict(),
@@ -68,6 +75,11 @@ class RolloutCollector:
     def check_state_dict(self, state: dict[str, Any]) -> None:
         """Raise UserError where `state` is of a rollout of another kind."""
         ours = self.state_dict()
+        if "tensors" in state:
+            raise UserError(
+                "The checkpoint was made with environments of tensors, but these give arrays; go on with the same "
+                "--vec-env and --device."
+            )
         n_saved, n_here = (len(each["episodes"]["returns"]) for each in (state, ours))
         if n_saved != n_here:
             raise UserError(f"The checkpoint was made with {n_saved} environments, but here are {n_here}.")

@@ -1,10 +1,12 @@
-"""Generalized advantage estimation over a rollout. T steps, N environments."""
+"""Generalized advantage estimation over a rollout, in NumPy or in torch. T steps, N environments."""
+
+from typing import Any
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
 
-Array = np.ndarray
+Array = Any  # NumPy's, or a tensor: both read the same here
 
 
 class ShapeError(UserError):
@@ -37,11 +39,8 @@ def compute_gae(
     }.items():
         if array.shape != rewards.shape:
             raise ShapeError(f"{name} must have the shape of rewards, {rewards.shape}, but has {array.shape}.")
-    deltas = rewards + gamma * next_values * ~terminated - values
-    decay = (gamma * gae_lambda * ~done).astype(np.float32)
-    advantages = np.empty_like(values)
-    following = np.zeros_like(values[0])
-    for t in range(len(rewards) - 1, -1, -1):
-        following = deltas[t] + decay[t] * following
-        advantages[t] = following
+    advantages = rewards + gamma * next_values * ~terminated - values  # of one step each, so far
+    decay = ~done * np.float32(gamma * gae_lambda)
+    for t in range(len(rewards) - 2, -1, -1):
+        advantages[t] += decay[t] * advantages[t + 1]
     return advantages, advantages + values

@@ -5,18 +5,38 @@ they never call it. Both save into a checkpoint with `state_dict`.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray
 
+CLIP = 10.0
+EPSILON = 1e-8
 
-class RunningMoments:
-    """Mean and variance of a stream of batches, merged exactly.
+
+class Moments(NamedTuple):
+    """Of n samples; mean and variance are arrays or tensors (size,)."""
+
+    mean: Any
+    variance: Any
+    n: int
+
+
+def merged(known: Moments, mean: Any, squares: Any, n: int) -> Moments:
+    """`known` and n samples more, with the mean and the sum of squares about it; each (size,).
 
     Source: Chan, Golub and LeVeque 1979, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances.
     """
+    difference = mean - known.mean
+    total = known.n + n
+    squares = known.variance * known.n + squares
+    variance = (squares + difference**2 * (known.n * n / total)) / total
+    return Moments(known.mean + difference * (n / total), variance, total)
+
+
+class RunningMoments:
+    """Mean and variance of a stream of batches, merged exactly."""
 
     def __init__(self, size: int) -> None:
         self.mean = np.zeros(size)
@@ -25,14 +45,13 @@ class RunningMoments:
 
     def update(self, batch: Array) -> None:
         """Merge a batch, float (B, size)."""
-        n = len(batch)
-        batch_mean = batch.mean(axis=0, dtype=np.float64)
-        difference = batch_mean - self.mean
-        total = self.count + n
-        squares = self.variance * self.count + ((batch - batch_mean) ** 2).sum(axis=0)
-        self.variance = (squares + difference**2 * (self.count * n / total)) / total
-        self.mean = self.mean + difference * (n / total)
-        self.count = total
+        mean = batch.mean(axis=0, dtype=np.float64)
+        self.merge(mean, ((batch - mean) ** 2).sum(axis=0), len(batch))
+
+    def merge(self, mean: Array, squares: Array, n: int) -> None:
+        """Merge n samples with this mean and this sum of squares about it, float64 (size,)."""
+        known = Moments(self.mean, self.variance, self.count)
+        self.mean, self.variance, self.count = merged(known, mean, squares, n)
 
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self.mean.tolist(), "variance": self.variance.tolist(), "count": self.count}
@@ -49,7 +68,9 @@ class ObservationNormalizer:
     columns: int64, the components that this is done to, the others stay as they are; None is all of them.
     """
 
-    def __init__(self, size: int, *, columns: Array | None = None, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+    def __init__(
+        self, size: int, *, columns: Array | None = None, clip: float = CLIP, epsilon: float = EPSILON
+    ) -> None:
         self.moments = RunningMoments(size if columns is None else len(columns))
         self._columns = columns
         self._clip = clip
@@ -100,7 +121,7 @@ class RewardScaler:
     Source: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, arXiv:2005.12729, section 3.
     """
 
-    def __init__(self, num_envs: int, *, gamma: float, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+    def __init__(self, num_envs: int, *, gamma: float, clip: float = CLIP, epsilon: float = EPSILON) -> None:
         self._returns = np.zeros(num_envs)
         self._moments = RunningMoments(1)
         self._gamma = gamma

@@ -5,6 +5,7 @@ import torch
 
 from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
 from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.networks.transfers import Transfers
 
 Array = np.ndarray
 
@@ -14,6 +15,7 @@ class TorchActor:
 
     def __init__(self, network: GeneralActorCritic) -> None:
         self._network = network
+        self._transfers = Transfers(next(network.parameters()).device)
 
     def refresh(self) -> None:
         """Nothing to do: it reads the weights where they are."""
@@ -21,8 +23,7 @@ class TorchActor:
     @torch.inference_mode()
     def __call__(self, observations: Array) -> Array:
         """Float32 (N, D) to the distribution's parameters, float32 (N, P)."""
-        device = next(self._network.parameters()).device
-        return self._network.parameters_of(torch.from_numpy(observations).to(device)).cpu().numpy()
+        return self._transfers.to_host(self._network.parameters_of(self._transfers.to_device(observations)))
 
 
 class ActingMemory:
@@ -30,17 +31,19 @@ class ActingMemory:
 
     def __init__(self, network: GeneralActorCritic, num_envs: int) -> None:
         self._network = network
+        self._transfers = Transfers(next(network.parameters()).device)
         self.state = np.zeros((num_envs, network.state_size), dtype=np.float32)
 
     @torch.inference_mode()
     def __call__(self, observations: Array) -> Array:
         """Float32 (N, D) to the distribution's parameters, float32 (N, P); from now on these are remembered."""
-        device = next(self._network.parameters()).device
-        starts = torch.zeros(1, len(observations), dtype=torch.bool, device=device)
-        sequences = Sequences(starts, torch.from_numpy(self.state).to(device))
-        parameters, _, states = self._network.over_sequences(torch.from_numpy(observations).to(device), sequences)
-        self.state = states[0].cpu().numpy()
-        return parameters.cpu().numpy()
+        seen = self._transfers.to_device(observations)
+        starts = torch.zeros(1, len(observations), dtype=torch.bool, device=seen.device)
+        sequences = Sequences(starts, self._transfers.to_device(self.state, "state"))
+        parameters, _, states = self._network.over_sequences(seen, sequences)
+        answer = self._transfers.to_host(torch.cat([parameters, states[0]], dim=1))
+        self.state = answer[:, parameters.shape[1] :].copy()
+        return answer[:, : parameters.shape[1]]
 
     def forget(self, done: Array) -> None:
         """Forget the environments whose episode is over; done: bool (N,)."""

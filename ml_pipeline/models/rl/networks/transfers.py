@@ -1,0 +1,51 @@
+"""The way of a step's arrays to a device and back: on cuda through page-locked memory."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray
+
+
+class Transfers:
+    """Between NumPy on the host and tensors on `device`; memory that `pin` makes is kept from call to call.
+
+    Used in turn, `to_device` before `to_host`: an array that is sent is read until the next `to_host` has returned,
+    and what that gives is valid until the one after.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pins = device.type == "cuda"
+        self._kept: dict[str, Tensor] = {}
+
+    def to_device(self, array: Array, name: str = "sent") -> Tensor:
+        """The array on the device; `name` tells the arrays apart that one step sends."""
+        source = torch.from_numpy(array)
+        if not self._pins:
+            return source.to(self._device)
+        return self._pinned(name, source).copy_(source).to(self._device, non_blocking=True)
+
+    def to_host(self, tensor: Tensor) -> Array:
+        """What the tensor holds, once the device has come to it."""
+        if not self._pins:
+            return tensor.cpu().numpy()
+        received = self._pinned("received", tensor).copy_(tensor, non_blocking=True)
+        wait_for(self._device)
+        return received.numpy()
+
+    def _pinned(self, name: str, like: Tensor) -> Tensor:
+        kept = self._kept.get(name)
+        if kept is None or kept.shape != like.shape or kept.dtype != like.dtype:
+            kept = self._kept[name] = pin(like)
+        return kept
+
+
+def pin(like: Tensor) -> Tensor:
+    """Page-locked memory on the host, of this shape and kind."""
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when all that was handed to the device is done."""
+    torch.cuda.current_stream(device).synchronize()
