@@ -289,13 +289,13 @@ def growth(args: Any) -> None:
 def _plot(sizes: list[int], curves: dict[str, list[float]], path: str) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(10, 5), layout="constrained")
     axes = figure.subplots()
     for row, rates in curves.items():
         axes.loglog(sizes, rates, marker="o", label=row)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set(xlabel="environments", ylabel="steps a second per environment", title=f"{usable_cores():g} cores")
-    axes.legend()
+    figure.legend(loc="outside right upper")  # where it covers no curve
     figure.savefig(path)
     print(f"Plot: {path}\n")
 

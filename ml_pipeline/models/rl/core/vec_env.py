@@ -51,11 +51,11 @@ class ParallelEnv(BlockVectorEnv):
     "restart" starts another in its place: a step then reports the episodes of its environments as truncated where they
     were last seen, with reward 0 and the info "worker_restarted", and new episodes begin with new seeds. Attributes
     that were set are as the factory left them. What keeps failing is raised in the end. Needs workers.
-
     observation_mode: as in Gymnasium; "different" lets observation spaces differ in all but shape and dtype, a tuple of
     the batch's space and the single one as well.
     num_groups: how many groups of consecutive environments send() and recv() step apart from each other: 2 to step one
-    half while a policy looks at the other, num_envs where steps take unequal time. Each needs a worker of its own.
+    half while a policy looks at the other, num_envs where steps take unequal time. Each needs a worker of its own,
+    unless this process steps all.
 
     Environment i is seeded seed + i, whichever worker owns it. What can be raised is drawn in `vec_errors`. After a
     worker failed this object is closed; after an environment failed it is whole, and waits for a reset().
