@@ -199,11 +199,16 @@ class FailsOnce(CartPoleEnv):
     n_steps = 0
     def step(self, action):
         self.n_steps += 1
-        failed = Path(__file__).with_name("failed")
-        if self.n_steps == 40 and not failed.exists():
-            failed.touch()
+        if self.n_steps == 40 and first_to_ask():
             self.fail()
         return super().step(action)
+
+def first_to_ask():  # of environments that come to this step at the same moment, one alone
+    try:
+        Path(__file__).with_name("failed").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 class Killed(FailsOnce):
     def fail(self):

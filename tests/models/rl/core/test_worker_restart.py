@@ -73,9 +73,16 @@ def kill_worker_of(envs: ParallelEnv, index: int) -> None:
     worker = psutil.Process(envs.call("pid")[index])
     worker.kill()
     end = time.monotonic() + 10
-    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+    while not _is_dead(worker):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_lost_episodes_are_truncated_where_they_were_last_seen() -> None:
