@@ -248,15 +248,15 @@ def test_what_does_not_fit_together():
     with pytest.raises(UserError, match="environments give tensors on cuda, but the policy is on cpu"):
         trainer(device="cuda")
     arrays, tensors = trainer(device=None), trainer()
-    with pytest.raises(UserError, match="made with environments of tensors, but these give arrays"):
+    with pytest.raises(UserError, match="made with observations as tensors on cpu, but here it is arrays"):
         arrays.load_state_dict(tensors.state_dict())
-    with pytest.raises(UserError, match="tensors on the host, as arrays, but here it is cpu"):
+    with pytest.raises(UserError, match="made with observations as arrays, but here it is tensors on cpu"):
         tensors.load_state_dict(arrays.state_dict())
     with pytest.raises(UserError, match="normalize_rewards False, but here it is True"):
         tensors.load_state_dict(trainer(config=replace(CONFIG, normalize_rewards=False)).state_dict())
     stopped = trainer()
     stopped._collector._begin()
-    with pytest.raises(UserError, match="a rollout of 12 steps, but here n_steps is 24"):
+    with pytest.raises(UserError, match="made with n_steps 12, but here it is 24"):
         trainer(config=replace(CONFIG, n_steps=24)).load_state_dict(stopped.state_dict())
     envs, policy = parts("one choice", device="cpu")
     policy.action_space = gymnasium.spaces.MultiBinary(2)

@@ -148,15 +148,15 @@ def test_environments_that_cannot_be_saved_begin_anew_and_the_state_says_so():
 
 def test_a_state_of_another_number_of_environments_is_refused():
     state = trainer_for(SerialEnv(factories(n=2))).state_dict()
-    with pytest.raises(UserError, match="made with 2 environments, but here are 3"):
+    with pytest.raises(UserError, match="made with num_envs 2, but here it is 3"):
         trainer_for(SerialEnv(factories())).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"n_steps": 17}, "made in a rollout of 16 steps, but here n_steps is 17"),
-        ({"normalize_rewards": False}, "made with normalize_rewards on, but here it is off"),
+        ({"n_steps": 17}, "made with n_steps 16, but here it is 17"),
+        ({"normalize_rewards": False}, "made with normalize_rewards True, but here it is False"),
     ],
 )
 def test_a_state_of_other_rollouts_is_refused_and_nothing_changed(changed, sentence):
