@@ -10,30 +10,24 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.evaluate_config import parse_evaluation
-from ml_pipeline.monitoring.console import print_anything
+from ml_pipeline.monitoring.console import entry
 
 PROG = "evaluate_ppo.py"
 
 
 def main(argv: list[str]) -> int:
-    """Run with these arguments; return 0, or 1 where another engine finds another equity.
+    """Run with these arguments; return 0.
 
-    Exits with code 2 after one sentence where something cannot be used.
+    Exits after one sentence: with code 2 where something cannot be used, with 1 where another engine finds another
+    equity.
     """
-    print_anything()
-    with user_errors_exit(PROG):
+    with entry(PROG):
         start = parse_evaluation(argv, prog=PROG)
 
         from ml_pipeline.evaluating import run_evaluation
-        from ml_pipeline.trading.certify import CertificationFailed
 
-        try:
-            run_evaluation(start)
-        except CertificationFailed as error:
-            print(f"{PROG}: {error}", file=sys.stderr)
-            return 1
+        run_evaluation(start)
     return 0
 
 

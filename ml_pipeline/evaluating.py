@@ -22,12 +22,23 @@ def run_evaluation(start: EvaluationStart) -> None:
 
     Raises UserError where the checkpoint, the data or the folder cannot be used.
     """
-    checkpoint = start.config.checkpoint
-    saved = load_checkpoint(checkpoint)
-    config = build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=checkpoint))
+    config, saved = load_run(start.config.checkpoint)
     folder = start.config.output_dir or _default_folder(start)
     judge = _judge_trading if config.run.env_id is None else _judge_episodes
     print(f"{judge(start, config, saved, folder)}\n\nWritten to {folder}")
+
+
+def load_run(checkpoint: Path) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings of the run that a checkpoint is of, and all that it holds. Raises UserError where it is no use."""
+    saved = load_checkpoint(checkpoint)
+    return build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=checkpoint)), saved
+
+
+def restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Policy:
+    """The policy of a checkpoint, to act in `env`. Raises UserError where it was made for something else."""
+    policy = make_policy(config, env.observation_space, env.action_space, device="cpu")
+    policy.load_state_dict(saved["trainer"]["policy"])
+    return policy
 
 
 def _judge_trading(start: EvaluationStart, config: TrainConfig, saved: dict[str, Any], folder: Path) -> str:
@@ -61,13 +72,6 @@ def _judge_episodes(start: EvaluationStart, config: TrainConfig, saved: dict[str
     env.close()
     with report_folder(folder):
         return task.report(policy.act, folder)
-
-
-def restore_policy(config: TrainConfig, env: Any, saved: dict[str, Any]) -> Policy:
-    """The policy of a checkpoint, to act in `env`. Raises UserError where it was made for something else."""
-    policy = make_policy(config, env.observation_space, env.action_space, device="cpu")
-    policy.load_state_dict(saved["trainer"]["policy"])
-    return policy
 
 
 def _default_folder(start: EvaluationStart) -> Path:

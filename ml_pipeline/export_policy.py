@@ -10,29 +10,24 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.export_config import parse_export
-from ml_pipeline.monitoring.console import print_anything
+from ml_pipeline.monitoring.console import entry
 
 PROG = "export_policy.py"
 
 
 def main(argv: list[str]) -> int:
-    """Run with these arguments; return 0, or 1 where the file would act otherwise than the policy.
+    """Run with these arguments; return 0.
 
-    Exits with code 2 after one sentence where something cannot be used.
+    Exits after one sentence: with code 2 where something cannot be used, with 1 where the file would act otherwise than
+    the policy.
     """
-    print_anything()
-    with user_errors_exit(PROG):
+    with entry(PROG):
         config = parse_export(argv, prog=PROG)
 
-        from ml_pipeline.exporting import ParityFailed, run_export
+        from ml_pipeline.exporting import run_export
 
-        try:
-            run_export(config)
-        except ParityFailed as error:
-            print(f"{PROG}: {error}", file=sys.stderr)
-            return 1
+        run_export(config)
     return 0
 
 

@@ -15,14 +15,11 @@ import numpy as np
 import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import convert_settings
-from ml_pipeline.config.settings import build
-from ml_pipeline.evaluating import restore_policy
+from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.evaluating import load_run, restore_policy
 from ml_pipeline.export_config import ExportConfig, Format
 from ml_pipeline.gym_task import GymTask
 from ml_pipeline.models.rl.core.action_mask import check_masks
-from ml_pipeline.models.rl.core.checkpoint import load_checkpoint
 from ml_pipeline.models.rl.networks.policy import Policy
 from ml_pipeline.models.rl.networks.portable_policy import PortablePolicy
 from ml_pipeline.trading.task import TradingTask
@@ -36,14 +33,13 @@ N_RANDOM, N_RECORDED = 256, 256
 _TOLERANCE = 1e-5
 
 
-class ParityFailed(RuntimeError):
+class ParityFailed(CheckFailed):
     """The file acts otherwise than the policy that it was made from."""
 
 
 def run_export(export: ExportConfig) -> None:
     """Write the file and say what it takes and gives. Raises as `export_policy`, and where the checkpoint is no use."""
-    saved = load_checkpoint(export.checkpoint)
-    config = build(TrainConfig, convert_settings(saved["config"], TrainConfig, source=export.checkpoint))
+    config, saved = load_run(export.checkpoint)
     config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
     with closing(_environment(config, saved)) as env:
         portable = export_policy(restore_policy(config, env, saved), env, export.path, export.format)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ml_pipeline.config.errors import user_errors_exit
-from ml_pipeline.monitoring.console import print_anything
+from ml_pipeline.monitoring.console import entry
 from ml_pipeline.train_config import parse_train_start
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def main(argv: list[str]) -> int:
     Exits with code 2, after one sentence, where something given cannot be used. Nothing heavy is imported before the
     arguments are known to be good.
     """
-    print_anything()
-    with user_errors_exit(PROG):
+    with entry(PROG):
         start = parse_train_start(argv, prog=PROG)
 
         from ml_pipeline.task_choice import make_task

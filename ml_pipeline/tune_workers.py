@@ -17,12 +17,11 @@ from typing import Literal
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.core.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.worker_choice import HERE, Division, StepCost, measure_step
-from ml_pipeline.monitoring.console import print_anything
+from ml_pipeline.monitoring.console import entry
 from ml_pipeline.train_config import parse_train_start
 
 PROG = "tune_workers.py"
@@ -35,8 +34,7 @@ _SLOW = 2.0  # times the median of the others, from which an environment is name
 
 def main(argv: list[str]) -> int:
     """Measure, print a line for each number of workers, and the sentence; return the exit code."""
-    print_anything()
-    with user_errors_exit(PROG):
+    with entry(PROG):
         if not any(flag.split("=")[0] == "--n-envs" for flag in argv):
             argv = [*argv, "--n-envs", "8"]
         config = parse_train_start(argv, prog=PROG).config

@@ -238,10 +238,10 @@ def test_the_written_config_is_plain_yaml_with_every_setting(tmp_path):
 HEAVY = {"torch", "gymnasium", "polars", "matplotlib"}
 PARSE = f"""
 import sys
-from ml_pipeline.config.errors import user_errors_exit
+from ml_pipeline.monitoring.console import entry
 from ml_pipeline.train_config import parse_train_start
 try:
-    with user_errors_exit("train_ppo.py"):
+    with entry("train_ppo.py"):
         parse_train_start(sys.argv[1:])
 finally:
     heavy = {HEAVY} & sys.modules.keys()

@@ -1,9 +1,7 @@
-"""Errors that a user can cause: one clear sentence, and no traceback on the command line."""
+"""Errors that are told to a user: one clear sentence, and no traceback on the command line."""
 
 import difflib
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -13,14 +11,8 @@ class UserError(ValueError):
     """
 
 
-@contextmanager
-def user_errors_exit(prog: str) -> Iterator[None]:
-    """Turn a UserError of the block into its sentence on stderr and exit code 2, which is what entries do."""
-    try:
-        yield
-    except UserError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+class CheckFailed(RuntimeError):
+    """What was made of good input is not as it should be, told in one sentence; entries then exit with code 1."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

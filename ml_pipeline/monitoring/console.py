@@ -1,7 +1,25 @@
-"""The console of an entry: the lines that a training run opens with, and an encoding that takes them."""
+"""The console of an entry: how errors end it, the lines that a training run opens with, an encoding that takes them."""
 
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ml_pipeline.config.errors import CheckFailed, UserError
+
+
+@contextmanager
+def entry(prog: str) -> Iterator[None]:
+    """What every entry does around its work: print anything, and end with one sentence where it goes wrong.
+
+    A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1.
+    """
+    _print_anything()
+    try:
+        yield
+    except (UserError, CheckFailed) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, UserError) else 1) from None
 
 
 def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
@@ -20,7 +38,7 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
     return f"🚀 Using {environments} for training\n   {how}"
 
 
-def print_anything() -> None:
+def _print_anything() -> None:
     """Let prints go on where the terminal's encoding lacks a character (🚀, ±): a question mark stands for it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.trading.ledger import Ledger, symbols_of
 from ml_pipeline.trading.market_data import FloatArray
 from ml_pipeline.trading.rules import TradingRules
@@ -13,7 +13,7 @@ from ml_pipeline.trading.rules import TradingRules
 TOLERANCE = 1e-9
 
 
-class CertificationFailed(Exception):
+class CertificationFailed(CheckFailed):
     """Another engine finds another equity for the same orders: neither can be believed."""
 
 

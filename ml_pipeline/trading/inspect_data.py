@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from ml_pipeline.config.errors import UserError, user_errors_exit
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.asset_bars import Faults
 from ml_pipeline.trading.diagnosis import Finding, diagnose
 from ml_pipeline.trading.market_data import BarTime, MarketData, as_text
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--bar-time", choices=get_args(BarTime), help="whether times are when bars open or close")
     parser.add_argument("--picture", type=Path, help="draw prices and volumes into this file")
     arguments = parser.parse_args(argv)
-    with user_errors_exit("inspect_data"):
+    with entry("inspect_data"):
         faults = Faults(lenient=True)
         market = load_market(arguments.path, bar_time=arguments.bar_time, faults=faults)
         print(describe(market, files_of(arguments.path), faults.sentences))

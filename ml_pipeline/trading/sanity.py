@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ml_pipeline.config.checks import check_count
-from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.config.flags import read_flags
 from ml_pipeline.config.settings import build
-from ml_pipeline.monitoring.console import print_anything
+from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.market_data import MarketData
 from ml_pipeline.trading.rewards import make_reward
@@ -69,8 +68,7 @@ class _CommandLine:
 
 def main(argv: list[str]) -> int:
     """Print one line for each check; return 0 where all passed, else 1."""
-    print_anything()
-    with user_errors_exit("sanity"):
+    with entry("sanity"):
         description = "Check that training finds what is there and no more."
         settings = build(_CommandLine, read_flags(argv, _CommandLine, prog="sanity", description=description))
         config, steps, seed = settings.trading, settings.sanity.total_timesteps, settings.sanity.seed

@@ -14,10 +14,9 @@ from typing import get_args
 import numpy as np
 
 from ml_pipeline.config.checks import check_choice, check_count
-from ml_pipeline.config.errors import user_errors_exit
 from ml_pipeline.config.flags import read_flags
 from ml_pipeline.config.settings import build
-from ml_pipeline.monitoring.console import print_anything
+from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.baselines import Act, buy_and_hold, run_policy
 from ml_pipeline.trading.ledger import Ledger
 from ml_pipeline.trading.market_data import FloatArray
@@ -62,8 +61,7 @@ class _CommandLine:
 
 def main(argv: list[str]) -> int:
     """Print a line for each fold and for the whole; return 0, or exit with code 2 after one sentence."""
-    print_anything()
-    with user_errors_exit("walk_forward"):
+    with entry("walk_forward"):
         description = "Train anew on the past, trade what comes next."
         flags = read_flags(argv, _CommandLine, prog="walk_forward", description=description)
         settings = build(_CommandLine, flags)
