@@ -8,8 +8,7 @@ from typing import Literal, get_args
 import tyro
 
 from ml_pipeline.config.checks import check_choice
-from ml_pipeline.config.flags import read_flags
-from ml_pipeline.config.settings import build
+from ml_pipeline.config.flags import parse_settings
 
 Format = Literal["onnx", "torch"]
 SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
@@ -48,4 +47,4 @@ class _CommandLine:
 def parse_export(argv: Sequence[str], *, prog: str) -> ExportConfig:
     """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
     description = "Write a trained policy, with its normalization, into one file that runs without this package."
-    return build(_CommandLine, read_flags(argv, _CommandLine, prog=prog, description=description)).export
+    return parse_settings(argv, _CommandLine, prog=prog, description=description).export

@@ -18,13 +18,19 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from ml_pipeline.config.conversion import alternatives, convert, is_list
 from ml_pipeline.config.errors import UserError, did_you_mean
-from ml_pipeline.config.settings import groups_of, hints_of
+from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
 class _Words(list[str]):
     """What was typed after a flag; defaults are anything else."""
+
+
+def parse_settings(argv: Sequence[str], settings_class: type[Settings], *, prog: str, description: str) -> Settings:
+    """The settings that a command line means, with defaults for what it does not name. Raises as `read_flags` does, and
+    UserError where a value is out of range."""
+    return build(settings_class, read_flags(argv, settings_class, prog=prog, description=description))
 
 
 def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, description: str) -> dict[str, Any]:

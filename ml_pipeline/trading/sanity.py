@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.config.checks import check_count
-from ml_pipeline.config.flags import read_flags
-from ml_pipeline.config.settings import build
+from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.fit_config import FitConfig
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.market_data import MarketData
@@ -44,20 +43,11 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SanityConfig:
-    """How the three agents are trained.
-
-    Raises UserError where a value is out of range.
-    """
+class SanityConfig(FitConfig):
+    """How the three agents are trained."""
 
     total_timesteps: int = 120_000
-    """Steps of each agent."""
-    seed: int = 0
-    """Seed of every training."""
-
-    def __post_init__(self) -> None:
-        check_count("total_timesteps", self.total_timesteps)
-        check_count("seed", self.seed, minimum=0)
+    """Steps of each training."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,7 @@ def main(argv: list[str]) -> int:
     """Print one line for each check; return 0 where all passed, else 1."""
     with entry("sanity"):
         description = "Check that training finds what is there and no more."
-        settings = build(_CommandLine, read_flags(argv, _CommandLine, prog="sanity", description=description))
+        settings = parse_settings(argv, _CommandLine, prog="sanity", description=description)
         config, steps, seed = settings.trading, settings.sanity.total_timesteps, settings.sanity.seed
         market = load_configured_market(config)
         TradingTask(config, seed, market=market).require_trainable()

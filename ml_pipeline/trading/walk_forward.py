@@ -7,15 +7,15 @@ Features are scaled, and the policy is trained, anew in each fold, on its own pa
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
 from ml_pipeline.config.checks import check_choice, check_count
-from ml_pipeline.config.flags import read_flags
-from ml_pipeline.config.settings import build
+from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.fit_config import FitConfig
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.baselines import Act, buy_and_hold, run_policy
 from ml_pipeline.trading.ledger import Ledger
@@ -29,7 +29,7 @@ _N_ENVS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class WalkConfig:
+class WalkConfig(FitConfig):
     """How far to walk, and how long to train before each step.
 
     Raises UserError where a value is out of range.
@@ -39,18 +39,13 @@ class WalkConfig:
     """How often to train on the past and to trade what comes next."""
     training_window: TrainingWindow = "rolling"
     """Whether a fold is trained on the stretch before it alone (rolling), or on everything before it (expanding)."""
-    total_timesteps: int = 100_000
-    """Steps of training in each fold."""
-    seed: int = 0
-    """Seed of every training."""
     output_dir: Path | None = None
     """Folder for walk_forward.csv, the stitched equity."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("folds", self.folds)
         check_choice("training_window", self.training_window, get_args(TrainingWindow))
-        check_count("total_timesteps", self.total_timesteps)
-        check_count("seed", self.seed, minimum=0)
 
 
 @dataclass(frozen=True)
@@ -63,8 +58,7 @@ def main(argv: list[str]) -> int:
     """Print a line for each fold and for the whole; return 0, or exit with code 2 after one sentence."""
     with entry("walk_forward"):
         description = "Train anew on the past, trade what comes next."
-        flags = read_flags(argv, _CommandLine, prog="walk_forward", description=description)
-        settings = build(_CommandLine, flags)
+        settings = parse_settings(argv, _CommandLine, prog="walk_forward", description=description)
         walk, config = settings.walk, TradingConfig(**vars(settings.trading))
         market = load_configured_market(config)
         folds = walk_forward_folds(
@@ -111,7 +105,7 @@ def _trained(task: TradingTask, total_timesteps: int, seed: int) -> Act:
     from ml_pipeline.fitting import fit
 
     envs = task.batched_train_env(_N_ENVS)
-    ppo = replace(PPOConfig(), n_steps=128, n_epochs=4, learning_rate=1e-3)
+    ppo = PPOConfig(n_steps=128, n_epochs=4, learning_rate=1e-3)
     return fit(envs, ppo, total_timesteps=total_timesteps, seed=seed).act
 
 

@@ -1,0 +1,22 @@
+"""What the entries that train several agents one after another set for each of these trainings."""
+
+from dataclasses import dataclass
+
+from ml_pipeline.config.checks import check_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """How one agent is trained.
+
+    Raises UserError where a value is out of range.
+    """
+
+    total_timesteps: int = 100_000
+    """Steps of each training."""
+    seed: int = 0
+    """Seed of every training."""
+
+    def __post_init__(self) -> None:
+        check_count("total_timesteps", self.total_timesteps)
+        check_count("seed", self.seed, minimum=0)
