@@ -19,7 +19,6 @@ from ml_pipeline.fit_config import FitConfig
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.market_data import MarketData
-from ml_pipeline.trading.rewards import make_reward
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask, load_configured_market
 
@@ -154,15 +153,7 @@ def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
     from ml_pipeline.config.ppo import PPOConfig
     from ml_pipeline.fitting import fit
 
-    config = task.config
-    envs = BatchedTradingEnv(
-        task.bars_of("train"),
-        _N_ENVS,
-        task.rules,
-        window=config.window,
-        episode_length=config.episode_length,
-        reward=make_reward(config.reward, config.reward_scale),
-    )
+    envs = BatchedTradingEnv(task.bars_of("train"), _N_ENVS, task.rules, **task.training_settings())
     ppo = PPOConfig(n_steps=128, minibatch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, hidden_sizes=(32, 32))
     return task.evaluate(fit(envs, ppo, total_timesteps=steps, seed=seed).act)
 

@@ -83,24 +83,19 @@ class TradingTask:
             FastTradingEnv,
             market.mapped() if market.n_bytes > _WORTH_MAPPING else market,
             self.rules,
-            window=self.config.window,
-            episode_length=self.config.episode_length,
-            reward=make_reward(self.config.reward, self.config.reward_scale),
+            **self.training_settings(),
         )
         return [make] * n
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
         """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
         self.require_trainable()
-        return BatchedTradingEnv(
-            self.bars_of("train"),
-            n,
-            self.rules,
-            window=self.config.window,
-            episode_length=self.config.episode_length,
-            reward=make_reward(self.config.reward, self.config.reward_scale),
-            device=device,
-        )
+        return BatchedTradingEnv(self.bars_of("train"), n, self.rules, **self.training_settings(), device=device)
+
+    def training_settings(self) -> dict[str, Any]:
+        """What an environment to train in is given besides bars and rules."""
+        reward = make_reward(self.config.reward, self.config.reward_scale)
+        return {"window": self.config.window, "episode_length": self.config.episode_length, "reward": reward}
 
     def refuse_leaks(self) -> None:
         """Raise UserError where a feature sees ahead, see `leaks`."""
