@@ -22,7 +22,6 @@ from trading_envs import market
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.networks.policy import Policy
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.rules import TradingRules
 
@@ -82,8 +81,7 @@ def parallel(device: str) -> Iterator[PPOTrainer]:
 
 
 def trainer(envs: Any, config: PPOConfig, device: str) -> PPOTrainer:
-    policy = Policy.of_config(config, envs.single_observation_space, envs.single_action_space, device=device)
-    return PPOTrainer(envs, policy, config, total_iterations=WARM_UP + COUNTED)
+    return PPOTrainer(envs, config, device=device)
 
 
 def contestants(device: str | None) -> dict[str, Callable[[], Any]]:

@@ -117,12 +117,13 @@ class _Curve:
 
 def train_ours(job: Job, seed: int, total_steps: int) -> tuple[Episodes, Callable[[Any], Any]]:
     """Its training episodes and its actor."""
-    from ml_pipeline.models.rl.algorithms.training import train_ppo
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 
     curve = _Curve()
-    env_fns = [job.make] * job.num_envs
-    policy = train_ppo(env_fns, job.config, total_timesteps=total_steps, seed=seed, sink=curve)
-    return curve.episodes, policy.act
+    with PPOTrainer(
+        [job.make] * job.num_envs, job.config, total_timesteps=total_steps, seed=seed, sink=curve
+    ) as trainer:
+        return curve.episodes, trainer.train().act
 
 
 def train_theirs(job: Job, seed: int, total_steps: int) -> tuple[Episodes, Callable[[Any], Any]]:

@@ -98,7 +98,6 @@ def ours(job: Job) -> Callable[[int], None]:
     from ml_pipeline.config.ppo import PPOConfig
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
     from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-    from ml_pipeline.models.rl.networks.policy import Policy
 
     envs: Any
     if job.environment == "batched":
@@ -112,8 +111,7 @@ def ours(job: Job) -> Callable[[int], None]:
         normalize_obs=False,
         normalize_rewards=False,
     )
-    policy = Policy(envs.single_observation_space, envs.single_action_space, normalize_obs=False)
-    trainer = PPOTrainer(envs, policy, config, total_iterations=WARM_UP + COUNTED)
+    trainer = PPOTrainer(envs, config)
 
     def train(iterations: int) -> None:
         for _ in range(iterations):

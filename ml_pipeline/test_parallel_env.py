@@ -215,17 +215,15 @@ def _train_briefly(num_workers: int) -> np.ndarray:
 
     from ml_pipeline.config.ppo import PPOConfig
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-    from ml_pipeline.models.rl.networks.policy import Policy
 
     config = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(16, 16))
     with ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * NUM_ENVS, num_workers=num_workers) as envs:
-        policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=(16, 16), seed=1)
-        trainer = PPOTrainer(envs, policy, config, total_iterations=4, seed=1)
+        trainer = PPOTrainer(envs, config, seed=1)
         for _ in range(4):
             statistics = trainer.train_episode_vectorized()
         _expect_equal((statistics.n_envs, statistics.global_step), (NUM_ENVS, 4 * 32 * NUM_ENVS))
         _expect(statistics.n_completed_episodes > 0, "episodes were completed")
-        return torch.cat([parameter.detach().flatten() for parameter in policy.network.parameters()]).numpy()
+        return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.network.parameters()]).numpy()
 
 
 def _expect(condition: bool, what: str) -> None:

@@ -38,9 +38,9 @@ class TrainConfig:
         self.ppo.check_batch(self.run.n_envs)
 
     @property
-    def n_iterations(self) -> int:
-        """Iterations of one rollout and one update, from the first to the end of training."""
-        return self.run.n_iterations(self.ppo.n_steps)
+    def timesteps(self) -> int:
+        """How long training is, over all environments; the trainer rounds it up to whole iterations."""
+        return self.run.timesteps(self.ppo.n_steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,9 +126,9 @@ class _Run:
         self._sinks = Sinks()
         self._trainer = PPOTrainer(
             envs,
-            policy,
             config.ppo,
-            total_iterations=config.n_iterations,
+            total_timesteps=config.timesteps,
+            policy=policy,
             seed=config.run.seed,
             sink=self._sinks,
         )
@@ -144,8 +144,8 @@ class _Run:
         self._sinks.add(metrics)
         self._sinks.add(MonitorCsv(folder / "monitor.csv", resume_step=metrics.last_step if saved else None))
         self._progress = Progress(
-            total_iterations=config.n_iterations,
-            total_steps=config.n_iterations * config.ppo.n_steps * config.run.n_envs,
+            total_iterations=self._trainer.total_iterations,
+            total_steps=self._trainer.total_iterations * config.ppo.n_steps * config.run.n_envs,
             n_envs=config.run.n_envs,
             first_step=self._trainer.global_step,
         )
@@ -162,11 +162,12 @@ class _Run:
         if self._trainer.global_step == 0:
             self._save_latest(self._trainer)  # a run that is killed before its first checkpoint can be gone on with too
         with stop_on_signals(self._trainer.request_stop, self._progress.say) as received:
-            finished = self._trainer.train(
+            self._trainer.train(
                 evaluate=Every(run.eval_interval, self._evaluate),
                 save=Every(run.checkpoint_interval, self._save_latest),
                 after_iteration=self._stop_early,
             )
+        finished = self._trainer.finished
         if not finished and not received:
             self._progress.say(f"Training ends early, after episode {self._trainer.iteration}.")
             self._evaluate(self._trainer)

@@ -28,7 +28,6 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-from ml_pipeline.models.rl.networks.policy import Policy
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 
@@ -89,15 +88,15 @@ def _masked_cartpole() -> gymnasium.Env:
 
 
 def trainer_for(envs: Any, config: PPOConfig) -> PPOTrainer:
-    policy = Policy.of_config(config, envs.single_observation_space, envs.single_action_space, seed=3)
-    return PPOTrainer(envs, policy, config, total_iterations=N_ITERATIONS, seed=3)
+    return PPOTrainer(envs, config, total_timesteps=N_ITERATIONS * envs.num_envs * config.n_steps, seed=3)
 
 
 def trained(job: Job, crew: Crew) -> str:
     """The hash of an uninterrupted run."""
     with closing(crew.make(job.env_fns)) as envs:
         trainer = trainer_for(envs, job.config)
-        assert trainer.train()
+        trainer.train()
+        assert trainer.finished
         return hash_of(trainer)
 
 
@@ -120,13 +119,15 @@ def resumed(job: Job, stop: int, before: Crew, after: Crew) -> str:
     with closing(before.make(job.env_fns)) as envs:
         trainer = trainer_for(envs, job.config)
         _stop_in(stop, trainer, envs)
-        assert not trainer.train()
+        trainer.train()
+        assert not trainer.finished
         torch.save(trainer.state_dict(), file)
     file.seek(0)
     with closing(after.make(job.env_fns)) as envs:
         trainer = trainer_for(envs, job.config)
         trainer.load_state_dict(torch.load(file, weights_only=True))
-        assert trainer.train()
+        trainer.train()
+        assert trainer.finished
         return hash_of(trainer)
 
 

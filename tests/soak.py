@@ -26,7 +26,6 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.networks.policy import Policy
 
 N_RESETS, N_CYCLES, N_KILLS = 10_000, 200, 1_000
 NUM_ENVS, NUM_WORKERS = 6, 3
@@ -106,8 +105,7 @@ def train_through_kills(seconds: float, dice: random.Random) -> str:
     """Trains meanwhile; the trainer counts every step, and its weights stay finite."""
     config = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=1, hidden_sizes=(8,))
     with _crew() as envs:
-        policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=(8,), seed=0)
-        trainer = PPOTrainer(envs, policy, config, total_iterations=1 << 20, seed=0)
+        trainer = PPOTrainer(envs, config, total_timesteps=1 << 40)
         n_iterations = 0
         trainer.train_episode_vectorized()  # what it allocates once is no growth
         with _no_growth():
@@ -119,7 +117,7 @@ def train_through_kills(seconds: float, dice: random.Random) -> str:
                     assert statistics.global_step == (n_iterations + 1) * 32 * NUM_ENVS
             envs.get_attr("length")  # finds whoever was killed last, and replaces it
         assert envs.num_restarts > 0
-        assert all(bool(parameter.isfinite().all()) for parameter in policy.network.parameters())
+        assert all(bool(parameter.isfinite().all()) for parameter in trainer.policy.network.parameters())
         return f"{statistics.global_step:,} steps in {n_iterations:,} iterations, {envs.num_restarts} workers replaced"
 
 

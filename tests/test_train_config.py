@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,12 +85,10 @@ def test_one_length_of_training_replaces_the_other(in_tmp, lower, upper):
     assert (run.num_episodes, run.total_timesteps) in {(None, 1_000_000), (9, None)}
 
 
-def test_total_timesteps_are_rounded_up_to_whole_iterations():
-    # 8 * 256 = 2,048 a rollout: 48 rollouts are 98,304 steps, 1,696 short of 100,000.
+def test_the_length_of_a_training_in_steps():
     run = RunConfig(n_envs=8, num_episodes=None, total_timesteps=100_000)
-    assert TrainConfig(run=run).n_iterations == 49
-    assert TrainConfig(run=replace(run, total_timesteps=98_304)).n_iterations == 48
-    assert TrainConfig(run=RunConfig(num_episodes=20)).n_iterations == 20
+    assert TrainConfig(run=run).timesteps == 100_000
+    assert TrainConfig(run=RunConfig(n_envs=8, num_episodes=20)).timesteps == 20 * 8 * 256
 
 
 def test_paths_do_not_depend_on_the_working_directory(in_tmp):

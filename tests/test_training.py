@@ -13,7 +13,7 @@ from ml_pipeline.gym_task import GymTask
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.task_choice import make_task
 from ml_pipeline.train_config import TrainConfig, parse_train_start
-from ml_pipeline.training import make_envs, make_policy
+from ml_pipeline.training import make_envs
 
 BATCHED = ["--vec-env", "batched", "--n-envs", "64", "--n-steps", "16", "--minibatch-size", "512", "--n-epochs", "1"]
 SMALL = ["--hidden-sizes", "8", "--num-episodes", "5", "--window", "2", "--episode-length", "11"]
@@ -26,11 +26,10 @@ def test_a_batched_run_stopped_in_the_middle_of_a_rollout_ends_as_if_it_had_not_
 
     def trainer():
         envs = task.batched_train_env(config.run.n_envs)
-        policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device="cpu")
-        return PPOTrainer(envs, policy, config.ppo, total_iterations=5, seed=3), envs
+        return PPOTrainer(envs, config.ppo, total_timesteps=config.timesteps, seed=3), envs
 
     whole, _ = trainer()
-    assert whole.train()
+    whole.train()
     stopped, envs = trainer()
     step = envs.step
     n_steps = []
@@ -42,11 +41,13 @@ def test_a_batched_run_stopped_in_the_middle_of_a_rollout_ends_as_if_it_had_not_
         return step(actions)
 
     envs.step = step_and_stop
-    assert not stopped.train()
+    stopped.train()
+    assert not stopped.finished
     torch.save(stopped.state_dict(), tmp_path / "state.pt")
     resumed, _ = trainer()
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert resumed.train()
+    resumed.train()
+    assert resumed.finished
     assert resumed.global_step == whole.global_step
     expected, got = (each.policy.network.state_dict() for each in (whole, resumed))
     for name in expected:
@@ -90,8 +91,7 @@ def test_batched_environments_are_tensors_where_the_policy_is_on_a_gpu(device, g
 def test_trading_as_tensors_trains_without_a_look_at_them():
     config = parse_train_start([*BATCHED, *SMALL]).config
     envs = make_task(config).batched_train_env(config.run.n_envs, device="cpu")
-    policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device="cpu")
-    trained = PPOTrainer(envs, policy, config.ppo, total_iterations=2, seed=3)
+    trained = PPOTrainer(envs, config.ppo, seed=3)
     trained.train_episode_vectorized()
     step, looks = envs.step, []
 

@@ -115,13 +115,13 @@ class RunConfig:
             steps_here = "n_workers is 0" if self.vec_env == "parallel" else f'vec_env is "{self.vec_env}"'
             raise UserError(f"{name} is about worker processes, but {steps_here}; leave one of the two out.")
 
-    def n_iterations(self, n_steps: int) -> int:
-        """Iterations of `n_steps` in each environment.
+    def timesteps(self, n_steps: int) -> int:
+        """How long training is, over all environments, where an episode is `n_steps` in each.
 
-        >>> RunConfig(n_envs=8, num_episodes=None, total_timesteps=100_000).n_iterations(n_steps=256)
-        49
+        >>> RunConfig(n_envs=8, num_episodes=49).timesteps(n_steps=256)
+        100352
         """
         if self.total_timesteps is None:
             assert self.num_episodes is not None
-            return self.num_episodes
-        return -(-self.total_timesteps // (self.n_envs * n_steps))
+            return self.num_episodes * self.n_envs * n_steps
+        return self.total_timesteps

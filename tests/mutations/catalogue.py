@@ -100,7 +100,7 @@ ENVIRONMENTS = (
     Mutation(
         "environments that reset in the next step are accepted",
         f"{RL}/algorithms/ppo_trainer.py",
-        'vector.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP',
+        'envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP',
         "False",
         f"{TESTS}/algorithms/test_ppo_trainer.py::test_environments_that_reset_in_another_way_are_refused",
     ),
@@ -546,7 +546,7 @@ ACTIONS = (
         f"{RL}/algorithms/early_stopping.py",
         'self._best, self._since = state["best"], state["since"]',
         "pass",
-        f"{TESTS}/algorithms/test_training.py::"
+        f"{TESTS}/algorithms/test_ten_lines.py::"
         "test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does",
     ),
     Mutation(

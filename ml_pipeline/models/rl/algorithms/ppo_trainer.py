@@ -1,14 +1,12 @@
 """PPO: collect a rollout, estimate advantages, update the policy, report; again. T steps, N environments.
 
-The trainer is handed environments, a policy, a configuration and a sink for metrics, and builds none of them.
 Learning rate and clip range are those of the configuration in the first update; a linear schedule decays before the
 second.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import gymnasium
 import numpy as np
@@ -18,66 +16,23 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.alarms import check_policy
+from ml_pipeline.models.rl.algorithms.collector import Collector
+from ml_pipeline.models.rl.algorithms.ctrl_c import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.device_rollout import DeviceCollector
 from ml_pipeline.models.rl.algorithms.estimates import Estimates, with_normalized_values
+from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
 from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
 from ml_pipeline.models.rl.algorithms.threads import learning_threads
 from ml_pipeline.models.rl.core.device_seeding import device_generator
+from ml_pipeline.models.rl.core.env_block import EnvFactory
 from ml_pipeline.models.rl.core.seeding import random_generator
-from ml_pipeline.models.rl.core.vec_env import SerialEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.vec_errors import StateNotAvailable
-from ml_pipeline.models.rl.networks.policy import Policy
+from ml_pipeline.models.rl.networks.policy import Policy, choose_device
 from ml_pipeline.monitoring.sink import MetricsSink
 
 Result = TypeVar("Result")
-
-
-class TimeSpent(NamedTuple):
-    """Where the seconds of one iteration went; they add up to it."""
-
-    acting_s: float
-    """Choosing actions, and all that a rollout does with what the environments give."""
-    stepping_s: float
-    """In the environments' step(), as far as this process had something to do there."""
-    waiting_s: float
-    """For workers."""
-    learning_s: float
-
-
-@dataclass(frozen=True)
-class IterationStatistics:
-    """One rollout and one update. Episode figures are means over the episodes that ended in it, NaN where none did."""
-
-    iteration: int
-    global_step: int
-    n_envs: int
-    n_steps: int
-    n_completed_episodes: int
-    episode_return: float
-    episode_length: float
-    mean_return_100: float
-    explained_variance: float
-    update: UpdateStatistics
-    time_spent: TimeSpent
-    n_worker_restarts: int
-    """Since the environments were made."""
-
-    def metrics(self) -> dict[str, float]:
-        """The same under the names that a metrics file uses."""
-        return {
-            "time/iteration": self.iteration,
-            "time/global_step": self.global_step,
-            "time/steps_per_second": self.n_envs * self.n_steps / sum(self.time_spent),
-            **{f"time/{name}": seconds for name, seconds in self.time_spent._asdict().items()},
-            "rollout/n_worker_restarts": self.n_worker_restarts,
-            "rollout/n_completed_episodes": self.n_completed_episodes,
-            "rollout/episode_return": self.episode_return,
-            "rollout/episode_length": self.episode_length,
-            "rollout/mean_return_100": self.mean_return_100,
-            "train/explained_variance": self.explained_variance,
-            **{f"train/{name}": value for name, value in self.update._asdict().items()},
-        }
 
 
 class Every(NamedTuple, Generic[Result]):
@@ -87,7 +42,7 @@ class Every(NamedTuple, Generic[Result]):
     action: Callable[["PPOTrainer"], Result]
 
     def due(self, trainer: "PPOTrainer") -> bool:
-        return trainer.iteration % self.interval == 0 or trainer.iteration == trainer.total_iterations
+        return trainer.iteration % self.interval == 0 or trainer.finished
 
 
 Hook = Callable[["PPOTrainer", IterationStatistics], Mapping[str, float] | None]
@@ -99,45 +54,68 @@ class PPOTrainer:
 
     All that is random is drawn from generators derived from `seed`: on one machine the result depends on the seed and
     the configuration alone.
+
+    >>> import gymnasium
+    >>> from ml_pipeline.models.rl.core.evaluation import evaluate
+    >>> make_env = lambda: gymnasium.make("CartPole-v1")
+    >>> policy = PPOTrainer([make_env] * 4, PPOConfig(n_steps=64), total_timesteps=1_000).train()
+    >>> evaluate(make_env(), policy.act, n_episodes=3, seed=0).mean_return > 5
+    True
     """
 
     def __init__(
         self,
-        envs: VectorEnv | gymnasium.Env,
-        policy: Policy,
-        config: PPOConfig,
+        envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env,
+        config: PPOConfig | None = None,
         *,
-        total_iterations: int,
+        total_timesteps: int = 1_000_000,
+        policy: Policy | None = None,
+        device: str | None = None,
         seed: int = 0,
         sink: MetricsSink | None = None,
     ) -> None:
-        """envs: environments that reset in the step that ends an episode, or a single one; with a `device`, ones that
-        take and give tensors there, where the policy then must be and all else takes place. total_iterations: where
-        `train` ends, and the length that schedules are stretched to.
+        """envs: functions that make an environment each, which are run side by side, as many at once as pays, and
+        closed by `close`; or environments that reset in the step that ends an episode, or a single one, left open.
+        Some have a `device`, where they take and give tensors: all else then takes place there too.
+        config: every hyperparameter; None is the defaults. total_timesteps: over all environments, rounded up to whole
+        iterations: where `train` ends, and the length that schedules are stretched to. policy: what to train; None is
+        a new one as the configuration says, on `device`, or else where the environments are, or on the CPU.
+        sink: where metrics go.
 
-        Raises UserError where the environments reset in another way, or a minibatch is larger than a rollout.
+        Raises UserError where settings, spaces, device and environments do not fit together.
         """
-        vector = envs if isinstance(envs, VectorEnv) else SerialEnv([lambda: envs])
-        if vector.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-            raise UserError(
-                "PPOTrainer needs environments that reset in the step that ends an episode, but these have "
-                f"{vector.metadata.get('autoreset_mode')}; make them with autoreset_mode=AutoresetMode.SAME_STEP."
-            )
-        config.check_batch(vector.num_envs)
-        self.policy = policy
-        self.config = config
-        self.total_iterations = total_iterations
+        if total_timesteps < 1:
+            raise UserError(f"total_timesteps must be at least 1, but got {total_timesteps}.")
+        self.config = config = config or PPOConfig()
         self.iteration = 0
-        self._envs: Any = vector
         self._sink = sink
-        self._collector: RolloutCollector | DeviceCollector
-        if getattr(vector, "device", None) is None:
-            self._collector = RolloutCollector(vector, policy, config, seed=seed)
-            self._update = PPOUpdate(policy, config, random_generator(seed, "minibatches"))
-        else:
-            self._collector = DeviceCollector(vector, policy, config, seed=seed)
-            self._update = PPOUpdate(policy, config, device_generator(seed, "minibatches", policy.device))
         self._stop_requested = False
+        self._envs: Any = _vectorized(envs)
+        self._closes_envs = isinstance(envs, Sequence)
+        try:
+            config.check_batch(self._envs.num_envs)
+            self.total_iterations = -(-total_timesteps // (self._envs.num_envs * config.n_steps))
+            self.policy = policy or self._new_policy(device, seed)
+            self._collector, self._update = self._parts(seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the environments, if they were made here; the policy goes on acting. May be called twice."""
+        if self._closes_envs:
+            self._envs.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all iterations are done."""
+        return self.iteration >= self.total_iterations
 
     @property
     def global_step(self) -> int:
@@ -166,24 +144,29 @@ class PPOTrainer:
         evaluate: Every[Mapping[str, float]] | None = None,
         save: Every[None] | None = None,
         after_iteration: Hook | None = None,
-    ) -> bool:
-        """Train until `total_iterations` are done or `request_stop` is called; return whether all were done.
+    ) -> Policy:
+        """Train until all iterations are done or `request_stop` is called; return the policy, ready to act.
 
         What `evaluate` and `after_iteration` return is written with the metrics of the iteration; `save` comes after
         they are written. Any of the three may call `request_stop`.
         A stop takes effect before the environments' next step. `state_dict` then holds the part of the rollout that is
-        there, and a trainer that loads it goes on in mid-rollout.
+        there, and a trainer that loads it goes on in mid-rollout, as does this one in another call. Ctrl-C is such a
+        stop too, after which KeyboardInterrupt is raised.
         """
-        while self.iteration < self.total_iterations:
-            statistics = self._iterate(should_stop=lambda: self._stop_requested)
-            if statistics is None:
-                return False
-            own = after_iteration(self, statistics) if after_iteration else None
-            evaluation = evaluate.action(self) if evaluate and evaluate.due(self) else {}
-            self._report(statistics, {**(own or {}), **evaluation})
-            if save and save.due(self):
-                save.action(self)
-        return True
+        try:
+            with interrupted_between_steps(self.request_stop):
+                while not self.finished:
+                    statistics = self._iterate(should_stop=lambda: self._stop_requested)
+                    if statistics is None:
+                        break
+                    own = after_iteration(self, statistics) if after_iteration else None
+                    evaluation = evaluate.action(self) if evaluate and evaluate.due(self) else {}
+                    self._report(statistics, {**(own or {}), **evaluation})
+                    if save and save.due(self):
+                        save.action(self)
+        finally:
+            self._stop_requested = False
+        return self.policy
 
     def request_stop(self) -> None:
         """Let `train` return before the next step; may be called from a signal handler."""
@@ -221,6 +204,20 @@ class PPOTrainer:
         if environments is not None:
             self._envs.set_states([environment.numpy().tobytes() for environment in environments])
         self._collector.load_state_dict(state["collector"], environments_restored=environments is not None)
+
+    def _new_policy(self, device: str | None, seed: int) -> Policy:
+        where = choose_device(device or str(getattr(self._envs, "device", None) or "cpu"))
+        spaces = self._envs.single_observation_space, self._envs.single_action_space
+        return Policy.of_config(self.config, *spaces, seed=seed, device=where)
+
+    def _parts(self, seed: int) -> tuple[Collector, PPOUpdate]:
+        """What collects and what learns, each with a generator of its own."""
+        envs, policy, config = self._envs, self.policy, self.config
+        if getattr(envs, "device", None) is None:
+            collector: Collector = RolloutCollector(envs, policy, config, seed=seed)
+            return collector, PPOUpdate(policy, config, random_generator(seed, "minibatches"))
+        collector = DeviceCollector(envs, policy, config, seed=seed)
+        return collector, PPOUpdate(policy, config, device_generator(seed, "minibatches", policy.device))
 
     def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
         started, stepped_s, waited_s = time.perf_counter(), self._collector.stepping_s, self._waited_s()
@@ -276,6 +273,24 @@ class PPOTrainer:
         episodes = self._collector.episodes.take_finished()
         if self._sink is not None:
             self._sink.write({**statistics.metrics(), **further}, episodes)
+
+
+def _vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> VectorEnv:
+    if isinstance(envs, Sequence) and not isinstance(envs, str):
+        return ParallelEnv(envs, copy=False)  # what is kept of an observation is copied
+    if isinstance(envs, gymnasium.Env):
+        return SerialEnv([lambda: envs])
+    if not isinstance(envs, VectorEnv):
+        raise UserError(
+            'PPOTrainer needs functions that make an environment each, such as [lambda: gymnasium.make("CartPole-v1")] '
+            f"* 8, or environments, but got {envs!r}."
+        )
+    if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+        raise UserError(
+            "PPOTrainer needs environments that reset in the step that ends an episode, but these have "
+            f"{envs.metadata.get('autoreset_mode')}; make them with autoreset_mode=AutoresetMode.SAME_STEP."
+        )
+    return envs
 
 
 def _mean(values: Sequence[float]) -> float:

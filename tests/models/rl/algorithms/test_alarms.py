@@ -12,7 +12,6 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
-from ml_pipeline.models.rl.networks.policy import Policy
 
 CONFIG = PPOConfig(n_steps=8, minibatch_size=16, hidden_sizes=(8,))
 
@@ -40,9 +39,7 @@ class Breaking(gymnasium.Env):
 
 
 def trainer_for(*env_fns, config=CONFIG):
-    envs = SerialEnv(env_fns)
-    policy = Policy.of_config(config, envs.single_observation_space, envs.single_action_space)
-    return PPOTrainer(envs, policy, config, total_iterations=3)
+    return PPOTrainer(SerialEnv(env_fns), config, total_timesteps=3 * len(env_fns) * config.n_steps)
 
 
 def state_of(trainer):

@@ -12,7 +12,6 @@ import pytest
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
-from ml_pipeline.models.rl.networks.policy import Policy
 
 N_WARM_UP = 150  # iterations until the last 100 episodes are 100, and allocators have what they need
 KINDS = {"perceptrons": {}, "gru": {"memory": "gru", "memory_size": 8}}
@@ -30,8 +29,7 @@ def growth_bytes(kind, n_iterations):
     """By how much the process grows in so many iterations of tiny rollouts."""
     config = PPOConfig(n_steps=4, minibatch_size=4, n_epochs=1, hidden_sizes=(8,), **KINDS[kind])
     envs = SerialEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
-    policy = Policy.of_config(config, envs.single_observation_space, envs.single_action_space)
-    trainer = PPOTrainer(envs, policy, config, total_iterations=n_iterations, sink=Sink())
+    trainer = PPOTrainer(envs, config, sink=Sink())
     for _ in range(N_WARM_UP):
         trainer.train_episode_vectorized()
     gc.collect()

@@ -100,8 +100,7 @@ def config_for(kind):
 
 
 def trainer_for(kind, envs, *, seed=3):
-    policy = Policy.of_config(config_for(kind), envs.single_observation_space, envs.single_action_space, seed=seed)
-    return PPOTrainer(envs, policy, config_for(kind), total_iterations=N_ITERATIONS, seed=seed)
+    return PPOTrainer(envs, config_for(kind), total_timesteps=N_ITERATIONS * N_STEPS * envs.num_envs, seed=seed)
 
 
 def weights_of(trainer):
@@ -118,7 +117,8 @@ def test_an_interrupted_run_gone_on_with_by_workers_equals_the_uninterrupted_one
         envs = SerialEnv(factories(kind))
         interrupted = trainer_for(kind, envs)
         stop_in(n_steps, interrupted, envs)
-        assert not interrupted.train()
+        interrupted.train()
+        assert not interrupted.finished
         torch.save(interrupted.state_dict(), tmp_path / "state.pt")
         envs = ParallelEnv(factories(kind), num_workers=2 * (n_steps == N_STEPS), copy=False)
         resumed = trainer_for(kind, envs, seed=99)
@@ -126,7 +126,8 @@ def test_an_interrupted_run_gone_on_with_by_workers_equals_the_uninterrupted_one
         # Compared itself: a new policy's actions hardly depend on what it remembers.
         before, after = (each.state_dict()["collector"]["memory"] for each in (interrupted, resumed))
         assert (before is None and after is None) or torch.equal(before, after)
-        assert resumed.train()
+        resumed.train()
+        assert resumed.finished
         envs.close()
         assert torch.equal(weights_of(resumed), weights_of(expected)), n_steps
 
@@ -239,6 +240,5 @@ def test_a_policy_with_memory_learns_what_none_without_it_can(memory):
         normalize_rewards=False,
     )
     envs = SerialEnv([Echo] * 8)
-    policy = Policy.of_config(config, envs.single_observation_space, envs.single_action_space, seed=1)
-    PPOTrainer(envs, policy, config, total_iterations=20, seed=1).train()
+    policy = PPOTrainer(envs, config, total_timesteps=20 * 8 * config.n_steps, seed=1).train()
     assert evaluate(Echo(), policy.act, n_episodes=20, seed=100).mean_return > 0.9

@@ -15,7 +15,6 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-from ml_pipeline.models.rl.networks.policy import Policy
 
 NUM_ENVS, N_ITERATIONS = 3, 4
 CONFIG = PPOConfig(n_steps=16, minibatch_size=20, n_epochs=2, hidden_sizes=(8,), learning_rate_schedule="linear")
@@ -55,10 +54,8 @@ def factories(kind="box", n=NUM_ENVS):
 
 
 def trainer_for(envs, *, seed=3, sink=None, config=CONFIG, total_iterations=N_ITERATIONS):
-    policy = Policy(
-        envs.single_observation_space, envs.single_action_space, hidden_sizes=config.hidden_sizes, seed=seed
-    )
-    return PPOTrainer(envs, policy, config, total_iterations=total_iterations, seed=seed, sink=sink)
+    total_timesteps = total_iterations * envs.num_envs * config.n_steps
+    return PPOTrainer(envs, config, total_timesteps=total_timesteps, seed=seed, sink=sink)
 
 
 def weights_of(trainer):
@@ -68,7 +65,7 @@ def weights_of(trainer):
 def trained(envs):
     with_envs = trainer_for(envs)
     try:
-        assert with_envs.train()
+        with_envs.train()
     finally:
         envs.close()
     return weights_of(with_envs)
@@ -115,13 +112,15 @@ def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(kind, n_ste
     envs = SerialEnv(factories(kind))
     stop = StopAfter(envs, n_steps)
     interrupted = stop.trainer = trainer_for(envs)
-    assert not interrupted.train()
+    interrupted.train()
+    assert not interrupted.finished
     assert interrupted.global_step == n_steps * NUM_ENVS
     torch.save(interrupted.state_dict(), tmp_path / "state.pt")
 
     resumed = trainer_for(SerialEnv(factories(kind)), seed=99)
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert resumed.train()
+    resumed.train()
+    assert resumed.finished
     assert torch.equal(weights_of(resumed), weights_of(expected))
     assert resumed.global_step == expected.global_step
     assert resumed.state_dict()["collector"]["episodes"] == without_times(expected, resumed)
@@ -142,7 +141,7 @@ def test_environments_that_cannot_be_saved_begin_anew_and_the_state_says_so():
     assert "environment 0" in state["environments_missing"].lower()
     resumed = trainer_for(SerialEnv(factories()))
     resumed.load_state_dict(state)
-    assert resumed.train()
+    resumed.train()
     assert resumed.iteration == N_ITERATIONS
 
 
@@ -173,9 +172,7 @@ def test_a_state_of_other_rollouts_is_refused_and_nothing_changed(changed, sente
 
 def test_one_environment_trains_by_train_episode_and_as_a_plain_gymnasium_environment():
     config = PPOConfig(n_steps=16, minibatch_size=16, hidden_sizes=(8,))
-    env = factories()[0]()
-    policy = Policy(env.observation_space, env.action_space, hidden_sizes=(8,), seed=3)
-    plain = PPOTrainer(env, policy, config, total_iterations=2, seed=3)
+    plain = PPOTrainer(factories()[0](), config, total_timesteps=32, seed=3)
     statistics = plain.train_episode()
     assert (statistics.n_envs, statistics.global_step, statistics.iteration) == (1, 16, 1)
     vectorized = trainer_for(SerialEnv(factories(n=1)), config=config, total_iterations=2)
@@ -324,8 +321,7 @@ def test_under_a_time_limit_the_value_of_a_constant_reward_goes_to_that_of_the_e
         hidden_sizes=(8,),
     )
     envs = SerialEnv([Endless] * 4)
-    policy = Policy(envs.single_observation_space, envs.single_action_space, hidden_sizes=(8,), normalize_obs=False)
-    PPOTrainer(envs, policy, config, total_iterations=60).train()
+    policy = PPOTrainer(envs, config, total_timesteps=60 * 4 * config.n_steps).train()
     with torch.no_grad():
         value = policy.network.critic(torch.ones(1, 1)).item()
     assert value == pytest.approx(5.0, abs=0.02)

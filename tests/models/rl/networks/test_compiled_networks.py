@@ -73,10 +73,8 @@ def numba_untried(monkeypatch):
 def train_once():
     """The kinds of choosing and of steps that a training has come to, after a first iteration."""
     config = PPOConfig(n_steps=8, minibatch_size=8, n_epochs=1)
-    env = gymnasium.make("CartPole-v1")
-    policy = Policy(env.observation_space, env.action_space)
-    trainer = PPOTrainer(env, policy, config, total_iterations=1)
-    trainer.train()
+    trainer = PPOTrainer(gymnasium.make("CartPole-v1"), config, total_timesteps=8)
+    policy = trainer.train()
     return policy._compiled is not None, trainer.state_dict()["update"]["steps"]
 
 

@@ -1,0 +1,53 @@
+"""What an iteration of training tells: its episodes, its update, and where its time went."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ml_pipeline.models.rl.algorithms.ppo_update import UpdateStatistics
+
+
+class TimeSpent(NamedTuple):
+    """Where the seconds of one iteration went; they add up to it."""
+
+    acting_s: float
+    """Choosing actions, and all that a rollout does with what the environments give."""
+    stepping_s: float
+    """In the environments' step(), as far as this process had something to do there."""
+    waiting_s: float
+    """For workers."""
+    learning_s: float
+
+
+@dataclass(frozen=True)
+class IterationStatistics:
+    """One rollout and one update. Episode figures are means over the episodes that ended in it, NaN where none did."""
+
+    iteration: int
+    global_step: int
+    n_envs: int
+    n_steps: int
+    n_completed_episodes: int
+    episode_return: float
+    episode_length: float
+    mean_return_100: float
+    explained_variance: float
+    update: UpdateStatistics
+    time_spent: TimeSpent
+    n_worker_restarts: int
+    """Since the environments were made."""
+
+    def metrics(self) -> dict[str, float]:
+        """The same under the names that a metrics file uses."""
+        return {
+            "time/iteration": self.iteration,
+            "time/global_step": self.global_step,
+            "time/steps_per_second": self.n_envs * self.n_steps / sum(self.time_spent),
+            **{f"time/{name}": seconds for name, seconds in self.time_spent._asdict().items()},
+            "rollout/n_worker_restarts": self.n_worker_restarts,
+            "rollout/n_completed_episodes": self.n_completed_episodes,
+            "rollout/episode_return": self.episode_return,
+            "rollout/episode_length": self.episode_length,
+            "rollout/mean_return_100": self.mean_return_100,
+            "train/explained_variance": self.explained_variance,
+            **{f"train/{name}": value for name, value in self.update._asdict().items()},
+        }

@@ -1,0 +1,184 @@
+"""PPO as a library: training in one line, with hooks, and nothing left behind."""
+
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.core.vec_env import SerialEnv
+from ml_pipeline.models.rl.networks.policy import Policy
+
+CONFIG = PPOConfig(n_steps=8, minibatch_size=16, n_epochs=2, hidden_sizes=(8,))
+
+
+class Constant(gymnasium.Env):
+    """Episodes of two steps that return 2, whatever is done."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(2, np.float32), 1.0, self.t == 2, False, {}
+
+
+class Recorder:
+    def __init__(self):
+        self.metrics = []
+
+    def write(self, metrics, episodes):
+        self.metrics.append(metrics)
+
+    def close(self):
+        pass
+
+
+def test_one_call_is_the_trainer_put_together_by_hand():
+    policy = PPOTrainer([Constant] * 2, CONFIG, total_timesteps=33, seed=5).train()
+    envs = SerialEnv([Constant] * 2)
+    by_hand = Policy.of_config(CONFIG, envs.single_observation_space, envs.single_action_space, seed=5)
+    trainer = PPOTrainer(envs, CONFIG, total_timesteps=48, policy=by_hand, seed=5)  # 33 steps are 3 iterations of 16
+    assert trainer.train() is by_hand
+    assert trainer.iteration == 3
+    for ours, theirs in zip(policy.network.parameters(), by_hand.network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+NOTEBOOK = """
+import os, signal, threading, gymnasium, psutil, torch
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.core.evaluation import evaluate
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+class Mine(gymnasium.Wrapper):  # in a cell, not in a module that workers could import
+    gain = 2.0
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        return observation, reward * self.gain, *rest
+
+make_env = lambda: Mine(gymnasium.make("CartPole-v1"))
+config = PPOConfig(n_steps=16, minibatch_size=32, n_epochs=1)
+policy = PPOTrainer([make_env] * 4, config, total_timesteps=200).train()
+print("as many as pay:", evaluate(make_env(), policy.act, n_episodes=1, seed=0).mean_return > 10)
+print("left:", [c.name() for c in psutil.Process().children() if "resource" not in "".join(c.cmdline())])
+
+trainer = PPOTrainer(ParallelEnv([make_env] * 4, num_workers=2), config, total_timesteps=20_000)
+def press_stop(trainer, statistics):
+    if statistics.iteration == 2:
+        threading.Timer(1e-3, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    trainer.train(after_iteration=press_stop)
+except KeyboardInterrupt:
+    print("stopped", trainer.iteration >= 2)
+policy = trainer.train()
+print("gone on until", trainer.iteration, trainer.finished)
+alike = PPOTrainer([make_env] * 4, config, total_timesteps=20_000).train()
+print("as if nothing had been:", all(map(torch.equal, policy.network.parameters(), alike.network.parameters())))
+"""
+
+
+def test_cells_of_a_notebook():
+    """What is typed there is in no file; and what a cell leaves is closed with the last name of it."""
+    run = subprocess.run(
+        [sys.executable, "-"], input=NOTEBOOK, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (run.stderr, run.returncode) == ("", 0)
+    assert run.stdout.splitlines() == [
+        "as many as pay: True", "left: []", "stopped True", "gone on until 313 True", "as if nothing had been: True"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "iterations"), [(1, 1), (16, 1), (17, 2), (48, 3)])
+def test_steps_are_rounded_up_to_whole_iterations(steps, iterations):
+    assert PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=steps).total_iterations == iterations
+
+
+def iterations(hook):
+    sink = Recorder()
+    PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=16 * 10, sink=sink).train(after_iteration=hook)
+    return sink.metrics
+
+
+def test_metrics_of_the_users_own_are_written_with_all_others():
+    metrics = iterations(lambda trainer, statistics: {"own/double": 2.0 * statistics.iteration})
+    assert [m["own/double"] for m in metrics] == [2.0 * k for k in range(1, 11)]
+    assert "train/value_loss" in metrics[0]
+
+
+def test_training_ends_at_a_target():
+    assert len(iterations(StopAtReturn(2.0))) == 1
+    assert len(iterations(StopAtReturn(2.1))) == 10
+
+
+def test_training_ends_where_it_no_longer_gets_better():
+    assert len(iterations(StopOnPlateau(patience=3))) == 4  # the first is a rise from nothing
+
+
+def test_a_rise_begins_the_patience_anew():
+    class Statistics:
+        def __init__(self, mean_return_100):
+            self.mean_return_100 = mean_return_100
+
+    class Trainer:
+        stopped = False
+
+        def request_stop(self):
+            self.stopped = True
+
+    hook, trainer, log = StopOnPlateau(patience=2, min_rise=0.5), Trainer(), []
+    for value in (float("nan"), 1.0, 1.4, 1.6, 1.7, 1.8):
+        hook(trainer, Statistics(value))
+        log.append(trainer.stopped)
+    assert log == [False, False, False, False, False, True]
+
+
+def test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does():
+    def run(n_before):
+        """A run that stops on a plateau, saved and resumed after so many iterations: how many it has in the end."""
+        trainer, hook = plateau_trainer(), StopOnPlateau(patience=4)
+        for _ in range(n_before):
+            hook(trainer, trainer.train_episode_vectorized())
+        state, count = trainer.state_dict(), hook.state_dict()
+        trainer, hook = plateau_trainer(), StopOnPlateau(patience=4)
+        trainer.load_state_dict(state)
+        hook.load_state_dict(count)
+        trainer.train(after_iteration=hook)
+        assert not trainer.finished
+        return trainer.iteration
+
+    assert [run(n) for n in range(4)] == [5] * 4
+
+
+def plateau_trainer():
+    return PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=20 * 16)
+
+
+@pytest.mark.parametrize(
+    ("envs", "settings", "message"),
+    [
+        ([Constant], {"total_timesteps": 0}, "total_timesteps must be at least 1, but got 0"),
+        ("CartPole-v1", {}, "needs functions that make an environment each, such as .* but got 'CartPole-v1'"),
+        (Constant, {}, "needs functions that make an environment each, such as .* but got <class"),
+        ([Constant] * 2, {"device": "mps"}, "The device mps is not there; this machine has cpu"),
+        ([Constant], {}, "minibatch_size must be at most"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(envs, settings, message):
+    before = psutil.Process().children()
+    with pytest.raises(UserError, match=message):
+        PPOTrainer(envs, CONFIG, **settings)
+    assert psutil.Process().children() == before
