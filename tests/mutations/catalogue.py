@@ -118,7 +118,7 @@ ENVIRONMENTS = (
     ),
     Mutation(
         "every environment has the same seed",
-        f"{RL}/core/vec_base.py",
+        f"{RL}/core/reset_arguments.py",
         "int(seed) + index for index",
         "int(seed) for index",
         f"{CONTRACT}::test_environment_i_is_seeded_by_its_index",

@@ -7,10 +7,8 @@ lives in the trainer's process or in a worker's: serial and parallel cannot diff
 import copy
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from numbers import Real
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -20,75 +18,12 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ml_pipeline.models.rl.core import env_state
 from ml_pipeline.models.rl.core.batch import Batch, rows_between
+from ml_pipeline.models.rl.core.crew import STEP, Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.env_results import checked_reset, checked_step
 from ml_pipeline.models.rl.core.rows import have_equal_rows, rows_of
 from ml_pipeline.models.rl.core.vec_errors import FailureReport, InvalidResultError
 
 EnvFactory = Callable[[], gymnasium.Env]
-
-
-class Command(IntEnum):
-    """What a block can be asked for. Per environment: what travels with it, one item an environment."""
-
-    STEP = 1  # per environment: actions, only where the action space has no rows
-    RESET = 2  # common: options; per environment: ResetOrder
-    CALL = 3  # common: (name, args, kwargs)
-    SET_ATTR = 4  # common: name; per environment: values
-    GET_STATES = 5
-    SET_STATES = 6  # per environment: bytes; answers which environments wait for a reset
-    APPLY = 7  # common: (function, args); per environment: whether it takes part, the others answering None
-    CLOSE = 8
-
-
-STEP = Command.STEP  # looking a member up in its class takes 0.2 µs, which a step would pay several times
-
-
-@dataclass(frozen=True, slots=True)
-class Misfit:
-    """A space that differs from the batch's. has_equal_rows: its observations fit the batch's arrays all the same."""
-
-    index: int
-    name: str
-    expected: str
-    received: str
-    has_equal_rows: bool
-
-
-class ResetOrder(NamedTuple):
-    """How one environment takes part in a RESET. expired: its new episode is over at once, and waits for a reset."""
-
-    seed: int | None
-    wanted: bool
-    expired: bool = False
-
-
-@dataclass(slots=True)
-class Answer:
-    """What a block has to say besides the arrays.
-
-    finished: whether an episode ended. infos: (index, info) where there is something to say. finals: (index, final
-    observation, final info) of what SAME_STEP reset; the observation only where the space has no rows. values: one an
-    environment: observations without rows, results of calls, states. failure: what stopped the command.
-    """
-
-    finished: bool = False
-    infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    finals: list[tuple[int, Any, dict[str, Any]]] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    failure: FailureReport | None = None
-
-    def is_plain(self) -> bool:
-        """Whether `finished` says it all."""
-        return not (self.infos or self.finals or self.values or self.failure)
-
-    def followed_by(self, other: "Answer") -> "Answer":
-        """The answer of two blocks, `other` having the higher indices."""
-        return Answer(
-            self.finished or other.finished,
-            self.infos + other.infos,
-            self.finals + other.finals,
-            self.values + other.values,
-            self.failure or other.failure,
-        )
 
 
 @dataclass(slots=True)
@@ -232,7 +167,7 @@ class EnvBlock:
                     plain = False
                 # What nearly every step returns is told here in 0.1 µs; the rest is looked at, and named.
                 if not plain or reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
-                    observation, reward, terminated, truncated, info = _step_result(result)
+                    observation, reward, terminated, truncated, info = checked_step(result)
                     if terminated or truncated:
                         answer.finished = self._has_flags = True
                         batch.terminated[index] = terminated
@@ -266,7 +201,7 @@ class EnvBlock:
 
     def _reset_after_episode(self, slot: _Slot) -> tuple[Any, dict[str, Any]]:
         self._doing_now = "the reset after its episode"
-        result = _reset_result(slot.env.reset())
+        result = checked_reset(slot.env.reset())
         self._doing_now = "step"
         return result
 
@@ -290,7 +225,7 @@ class EnvBlock:
             slot.steps_before = self._n_steps
             slot.needs_reset = expired
             batch.terminated[index] = batch.truncated[index] = False
-            observation, info = _reset_result(slot.env.reset(seed=seed, options=copy.copy(options)))
+            observation, info = checked_reset(slot.env.reset(seed=seed, options=copy.copy(options)))
             if self._rows is not None:
                 self._rows.write(index, observation)
             else:
@@ -360,46 +295,3 @@ class EnvBlock:
         if slot is None or slot.needs_reset or self._given is None:
             return None
         return self._given[slot.index - self._slots[0].index]
-
-
-def _step_result(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """The five parts of a step, checked."""
-    try:
-        observation, reward, terminated, truncated, info = result
-    except (TypeError, ValueError):
-        received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-        expected = "(observation, reward, terminated, truncated, info)"
-        raise InvalidResultError("the result of step()", expected, received, "return all five") from None
-    if not isinstance(reward, float):
-        reward = _real(reward)
-    if reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
-        raise InvalidResultError("reward", "a number", "NaN", "look for a division by zero in the environment")
-    if terminated is not False or truncated is not False:
-        terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
-    if not isinstance(info, dict):
-        raise InvalidResultError("info", "a dict", f"a {type(info).__name__}", "return {} where there is none")
-    return observation, reward, terminated, truncated, info
-
-
-def _reset_result(result: Any) -> tuple[Any, dict[str, Any]]:
-    if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[1], dict):
-        received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
-        if received == "2 values":
-            received = f"a {type(result[1]).__name__} for info"
-        raise InvalidResultError("the result of reset()", "(observation, info dict)", received, "return both")
-    return result[0], result[1]
-
-
-def _real(reward: Any) -> float:
-    if isinstance(reward, (Real, np.number, np.bool_)) or (isinstance(reward, np.ndarray) and reward.ndim == 0):
-        return float(reward)
-    received = f"an array of shape {reward.shape}" if isinstance(reward, np.ndarray) else f"a {type(reward).__name__}"
-    raise InvalidResultError("reward", "one number", received, "return a float")
-
-
-def _flag(name: str, value: Any) -> bool:
-    if isinstance(value, (bool, np.bool_)) or (
-        isinstance(value, np.ndarray) and value.shape == () and value.dtype == bool
-    ):
-        return bool(value)
-    raise InvalidResultError(name, "True or False", f"{value!r}", "return a bool")

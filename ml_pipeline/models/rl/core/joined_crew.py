@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from ml_pipeline.models.rl.core.env_block import Answer, Command
+from ml_pipeline.models.rl.core.crew import Answer, Command
 from ml_pipeline.models.rl.core.local_crew import LocalCrew
 from ml_pipeline.models.rl.core.worker_pool import NOTHING, WorkerPool, wait_for_any
 

@@ -8,7 +8,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.batch import Batch, BatchLayout
-from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.crew import STEP, Answer, Command
+from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
 
 _NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
 

@@ -7,7 +7,7 @@ from gymnasium import Space
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.env_block import Misfit
+from ml_pipeline.models.rl.core.crew import Misfit
 from ml_pipeline.models.rl.core.rows import have_equal_rows
 from ml_pipeline.models.rl.core.vec_errors import SpacesDifferError
 

@@ -5,8 +5,7 @@ Seeds, masks, actions in, the order of calls, and results out as Gymnasium shape
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -15,10 +14,11 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from ml_pipeline.models.rl.core.batch import Batch, BatchLayout, copy_of, store
-from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.batch import BatchLayout, copy_of, store
+from ml_pipeline.models.rl.core.crew import STEP, Answer, Command, Crew, ResetOrder
 from ml_pipeline.models.rl.core.infos import join_infos
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_misfits, observation_spaces
+from ml_pipeline.models.rl.core.reset_arguments import seeds_of, split_mask
 from ml_pipeline.models.rl.core.rows import rows_of
 from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
 
@@ -27,29 +27,6 @@ CUT_SHORT = "A {} was cut short, and its environments have gone different ways."
 _MOVES = (STEP, Command.RESET, Command.SET_STATES)  # cut short, these leave environments at different points
 SENT = "send"  # pending as long as an environment that was sent was not received
 _PENDING_NAMES: dict[Command | str, str] = {STEP: "step", Command.RESET: "reset", Command.CALL: "call", SENT: SENT}
-
-
-class Crew(Protocol):
-    """Who steps the environments: this process, or workers."""
-
-    batch: Batch
-    misfits: list[Misfit]
-
-    @property
-    def closed(self) -> bool:
-        """Also after a failure that leaves nothing to go on with."""
-
-    def settle(self) -> None:
-        """Waits for answers that nobody waited for, and drops them; then the batch may be written."""
-
-    def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
-        """Begins a command; `per_env` has one item an environment."""
-
-    def collect(self, timeout_s: float | None = None) -> Answer:
-        """Waits for the last command's answer, `values` and infos in the order of the environments."""
-
-    def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
-        """Ends all; may be called twice."""
 
 
 class BlockVectorEnv(VectorEnv):
@@ -190,8 +167,8 @@ class BlockVectorEnv(VectorEnv):
 
     def _reset_async(self, seed: Any, options: dict[str, Any] | None) -> None:
         self._check_idle("reset_async")
-        mask, options = self._split_mask(options)
-        orders = [ResetOrder(*order) for order in zip(self._seeds(seed), mask.tolist(), strict=True)]
+        mask, options = split_mask(options, self.num_envs)
+        orders = [ResetOrder(*order) for order in zip(seeds_of(seed, self.num_envs), mask.tolist(), strict=True)]
         self._post(Command.RESET, options, orders)
         if mask.all():
             self._reset_first = ""
@@ -309,33 +286,3 @@ class BlockVectorEnv(VectorEnv):
                 final_obs[index] = observation
             final_info = self._add_info(final_info, info, index)
         return {"final_obs": final_obs, "_final_obs": done, "final_info": final_info, "_final_info": done.copy()}
-
-    def _seeds(self, seed: Any) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, Integral):
-            return [int(seed) + index for index in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(
-                "If seeds are passed as a list the length must match "
-                f"num_envs={self.num_envs} but got length={len(seed)}."
-            )
-        return [None if one is None else int(one) for one in seed]
-
-    def _split_mask(self, options: dict[str, Any] | None) -> tuple[np.ndarray, dict[str, Any] | None]:
-        """Which environments to reset, and the options without that; the caller's dict stays as it is."""
-        if options is None or "reset_mask" not in options:
-            return np.ones(self.num_envs, np.bool_), options
-        mask = options["reset_mask"]
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}.")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"`options['reset_mask']` must have shape `({self.num_envs},)`, got {mask.shape}.")
-        if mask.dtype != np.bool_:
-            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}.")
-        if not mask.any():
-            raise ValueError(
-                "`options['reset_mask']` must contain a boolean array with at least one True value, "
-                f"got reset_mask={mask}."
-            )
-        return mask, {key: value for key, value in options.items() if key != "reset_mask"}

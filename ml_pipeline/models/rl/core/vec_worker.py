@@ -21,7 +21,8 @@ import cloudpickle
 import gymnasium
 
 from ml_pipeline.models.rl.core.batch import BatchLayout
-from ml_pipeline.models.rl.core.env_block import Answer, Command, EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.crew import Answer, Command
+from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.vec_errors import EnvFailedError, FailureReport
 from ml_pipeline.models.rl.core.worker_link import WorkerLink
 

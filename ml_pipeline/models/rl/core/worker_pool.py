@@ -9,11 +9,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 import cloudpickle
-import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core import vec_worker
-from ml_pipeline.models.rl.core.env_block import STEP, Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.crew import STEP, Answer, Command, Misfit, ResetOrder
 from ml_pipeline.models.rl.core.lost_episodes import LostEpisodes
 from ml_pipeline.models.rl.core.vec_errors import StepTimeoutError, WorkerFailedError
 from ml_pipeline.models.rl.core.worker_link import WorkerLink, wait_for_links
@@ -46,7 +44,7 @@ class WorkerPool:
         step_timeout_s: float | None,
         on_failure: Literal["raise", "restart"],
     ) -> None:
-        self._starter, self._layout = starter, starter.layout
+        self._starter = starter
         self.batch = starter.batch
         self.closed = False
         self.num_restarts = 0
@@ -55,7 +53,6 @@ class WorkerPool:
         self.environments = range(indices[0], indices[-1] + 1)
         lost_episodes = LostEpisodes(self.batch, starter.layout, self.environments)
         self._lost_episodes = lost_episodes if on_failure == "restart" else None
-        self._seeds: list[int | None] = [None] * starter.layout.num_envs
         self._spin_s = starter.spin_s
         self._step_timeout_s = step_timeout_s
         self._owner = os.getpid()
@@ -96,10 +93,8 @@ class WorkerPool:
         if common is not None or per_env is not None:
             self._code |= vec_worker.WITH_MESSAGE
             self._messages = {worker.number: worker.pack(common, per_env) for worker in self._workers}
-        if per_env is not None and command is Command.RESET:
-            self._seeds = [
-                now.seed if now.seed is not None else old for now, old in zip(per_env, self._seeds, strict=True)
-            ]
+        if self._lost_episodes is not None and per_env is not None and command is Command.RESET:
+            self._lost_episodes.remember_seeds(per_env)
         is_step = command is STEP
         self._limit = self._limit_of(command)
         try:
@@ -261,7 +256,7 @@ class WorkerPool:
         successor.failures_in_a_row = worker.failures_in_a_row
         self.num_restarts += 1
         try:
-            self._begin_new_episodes(successor)
+            self._begin(successor, self._lost_episodes.new_episodes(successor.environments, self.num_restarts))
         except EOFError:
             self._replace(successor, self._death_of(successor))
             return
@@ -276,11 +271,8 @@ class WorkerPool:
             self._limit = self._limit_of(self._command)
             self._send(successor)
 
-    def _begin_new_episodes(self, worker: WorkerProcess) -> None:
-        """Resets all environments of a new worker, with seeds of their own. Raises EOFError where it dies."""
-        seeds = [_successor_seed(self._seeds[index], self.num_restarts) for index in worker.environments]
-        expired = self._layout.autoreset_mode != AutoresetMode.SAME_STEP
-        orders = [ResetOrder(seed, wanted=True, expired=expired) for seed in seeds]
+    def _begin(self, worker: WorkerProcess, orders: Sequence[ResetOrder]) -> None:
+        """Resets all environments of a new worker. Raises EOFError where it dies."""
         limit = self._limit_of(None)
         self._await(worker, None, limit)
         worker.read()
@@ -313,10 +305,6 @@ class WorkerPool:
 def wait_for_any(pools: Sequence[WorkerPool]) -> None:
     """Waits until a worker of these pools has something to say, or has died, but for a limited time."""
     wait_for_links([link for pool in pools for link in pool.late_links()], _WATCH_INTERVAL_S)
-
-
-def _successor_seed(seed: int | None, n_restarts: int) -> int | None:
-    return None if seed is None else int(np.random.SeedSequence([seed, n_restarts]).generate_state(1)[0])
 
 
 def _join(workers: Sequence[WorkerProcess]) -> Answer:

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from ml_pipeline.models.rl.core import env_block, vec_worker
-from ml_pipeline.models.rl.core.env_block import Answer
+from ml_pipeline.models.rl.core.crew import Answer
 from ml_pipeline.models.rl.core.vec_errors import StepTimeoutError, WorkerDiedError
 from ml_pipeline.models.rl.core.worker_link import WorkerLink
 

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.env_block import Misfit
+from ml_pipeline.models.rl.core.crew import Misfit
 from ml_pipeline.models.rl.core.observation_mode import check_misfits, check_observation_mode, observation_spaces
 from ml_pipeline.models.rl.core.vec_errors import SpacesDifferError
 
