@@ -159,9 +159,9 @@ NORMALIZATION = (
     Mutation(
         "evaluation learns",
         f"{RL}/networks/policy.py",
-        "return self.encode(concatenate(",
+        "return self.encode(observation)",
         "self.normalizer and self.normalizer.update(np.ones((1, self.observation_size)))\n"
-        "        return self.encode(concatenate(",
+        "        return self.encode(observation)",
         f"{TESTS}/networks/test_policy.py::test_acting_changes_nothing_in_the_policy",
     ),
     Mutation(
@@ -428,7 +428,7 @@ NETWORKS = (
     Mutation(
         "numbers reach the environment unclipped",
         f"{RL}/core/spaces.py",
-        "np.clip(actions.reshape(shape), low, high)",
+        "actions.reshape(shape).clip(low, high)",
         "actions.reshape(shape)",
         f"{TESTS}/algorithms/test_rollout.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
     ),

@@ -17,7 +17,8 @@ class UnsupportedSpace(UserError):
 
 
 def observation_encoder(space: spaces.Space) -> tuple[Callable[[Any], Array], int]:
-    """How a batch of observations of this (single) space becomes float32 (N, D), and D.
+    """How a batch of observations of this (single) space becomes float32 (N, D), and D. A single observation is read
+    too, as (1, D).
 
     Numbers are flattened, choices become one-hot, the parts of a Dict or Tuple stand side by side.
     The arrays that the encoder returns may be views of what it was given.
@@ -30,9 +31,9 @@ def observation_encoder(space: spaces.Space) -> tuple[Callable[[Any], Array], in
         one_hot = np.eye(int(space.n), dtype=np.float32)
         return lambda batch: one_hot[np.asarray(batch).reshape(-1) - space.start], int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
-        choices = zip(space.nvec.ravel(), space.start.ravel(), strict=True)
+        choices, size = zip(space.nvec.ravel(), space.start.ravel(), strict=True), space.nvec.size
         parts: dict[Any, spaces.Space] = {i: spaces.Discrete(n, start=start) for i, (n, start) in enumerate(choices)}
-        return _side_by_side(parts, lambda batch, i: np.asarray(batch).reshape(len(batch), -1)[:, i])
+        return _side_by_side(parts, lambda batch, i: np.asarray(batch).reshape(-1, size)[:, i])
     if isinstance(space, spaces.Dict | spaces.Tuple):
         named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         return _side_by_side(dict(named), lambda batch, key: batch[key])
@@ -107,9 +108,18 @@ def _fit_parts(fitters: Sequence[tuple[Callable[[Array], Any], int]], columns: A
         start += width
 
 
+def only_row(batch: Any) -> Any:
+    """What a batch of one consists of, in the form in which a single environment takes it."""
+    if isinstance(batch, dict):
+        return {key: only_row(part) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(only_row(part) for part in batch)
+    return batch[0]
+
+
 def _clipping(space: spaces.Box) -> Callable[[Array], Array]:
     shape, low, high = (-1, *space.shape), space.low, space.high
-    return lambda actions: np.clip(actions.reshape(shape), low, high).astype(space.dtype, copy=False)
+    return lambda actions: actions.reshape(shape).clip(low, high).astype(space.dtype, copy=False)
 
 
 def _squashing(space: spaces.Box) -> Callable[[Array], Array]:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
@@ -14,7 +13,7 @@ from ml_pipeline.models.rl.core.action_mask import check_masks
 from ml_pipeline.models.rl.core.normalization import ObservationNormalizer, ValueNormalizer
 from ml_pipeline.models.rl.core.observation_layout import observation_layout
 from ml_pipeline.models.rl.core.seeding import random_generator
-from ml_pipeline.models.rl.core.spaces import UnsupportedSpace, action_fitter, leaves_of, observation_encoder
+from ml_pipeline.models.rl.core.spaces import UnsupportedSpace, action_fitter, leaves_of, observation_encoder, only_row
 from ml_pipeline.models.rl.networks.acting import ActingMemory, TorchActor
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.compiled_networks import CompiledNetworks, can_compile, give_up_compiling
@@ -85,6 +84,7 @@ class Policy:
                 layout, action_space, body, squash_actions=squash_actions, generator=generator
             ).to(device)
             self._actor = TorchActor(self.network)
+        self.distribution: Any = self.network.distribution
         self._compiled: CompiledNetworks | None = None
         self.act = Acting(self)
 
@@ -119,10 +119,6 @@ class Policy:
     def squashes_actions(self) -> bool:
         return self._squash_actions
 
-    @property
-    def distribution(self) -> Any:
-        return self.network.distribution
-
     def refresh(self) -> None:
         """Let acting and estimating see weights that have just changed or moved."""
         self._actor.refresh()
@@ -151,9 +147,8 @@ class Policy:
         return None
 
     def encode_one(self, observation: Any) -> Array:
-        """A single observation as float32 (1, D)."""
-        batch: Any = create_empty_array(self.observation_space, 1)
-        return self.encode(concatenate(self.observation_space, [observation], batch))
+        """A single observation as float32 (1, D), never a view of it."""
+        return self.encode(observation).reshape(1, self.observation_size).copy()
 
     def normalize(self, encoded: Array) -> Array:
         """Encoded observations, float32 (N, D), as the network wants them, float32 (N, D)."""
@@ -249,7 +244,7 @@ class Acting:
             chosen = policy.choose_likeliest(normalized, self._memory)
         else:
             chosen = policy.choose(normalized, policy.distribution.draw_noise(generator, (1,)), self._memory)
-        return next(iter(iterate(batch_space(policy.action_space, 1), policy.fit_actions(chosen))))
+        return only_row(policy.fit_actions(chosen))
 
 
 def _on_or_off(value: bool) -> str:

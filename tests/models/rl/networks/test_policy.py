@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.networks.policy import Policy
@@ -37,6 +38,60 @@ def test_acting_alone_is_acting_in_a_batch():
     with torch.no_grad():
         expected, _ = policy.network(torch.from_numpy(policy.normalizer(encoded)))
     np.testing.assert_allclose(policy.act(sample), expected[0].clamp(-9, 9).numpy(), rtol=1e-5)
+
+
+PARTS = spaces.Dict(
+    a=spaces.Discrete(3, start=2),
+    b=spaces.Box(-1, 1, (2, 2), np.float64),
+    c=spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [0, 7]]),
+    d=spaces.Tuple((spaces.MultiBinary((2, 2)), spaces.Box(0, 9, (2,), np.int64), spaces.Box(-1, 1, ()))),
+)
+MASKED = spaces.Dict(x=OBSERVATIONS, action_mask=spaces.Box(1, 1, (3,), np.int8))
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space", "settings"),
+    [
+        *((observations, ACTIONS, {}) for observations in (OBSERVATIONS, PARTS, MASKED, IMAGE)),
+        *((OBSERVATIONS, actions, {}) for actions in (*PARTS.spaces.values(), PARTS)),
+        (OBSERVATIONS, spaces.Box(-0.1, 0.3, (2, 2)), {"squash_actions": True}),
+        (OBSERVATIONS, ACTIONS, {"normalize_obs": False}),
+        (OBSERVATIONS, ACTIONS, {"memory": "gru"}),
+    ],
+)
+def test_acting_has_the_form_and_the_bits_of_a_batch_of_one(observation_space, action_space, settings):
+    policy = make(observation_space, action_space, **settings)
+    observation_space.seed(0)
+    observations = [observation_space.sample() for _ in range(9)]
+    if policy.normalizer is not None:
+        policy.normalizer.update(np.concatenate([policy.encode_one(observation) for observation in observations]))
+    memory = policy.new_memory(1)
+    for observation in observations:
+        batch = concatenate(observation_space, [observation], create_empty_array(observation_space, 1))
+        chosen = policy.choose_likeliest(policy.normalize(policy.encode(batch)), memory)
+        expected = next(iter(iterate(batch_space(action_space, 1), policy.fit_actions(chosen))))
+        assert _with_types(policy.act(observation)) == _with_types(expected)
+
+
+def _with_types(action):
+    if isinstance(action, dict):
+        return {key: _with_types(part) for key, part in action.items()}
+    if isinstance(action, tuple):
+        return tuple(map(_with_types, action))
+    return type(action), action.dtype, action.shape, action.tobytes()
+
+
+def test_an_encoded_observation_is_kept_when_the_environment_writes_over_its_own():
+    observation = np.array([0.5, -0.2, 0.1], np.float32)
+    encoded = make(normalize_obs=False).encode_one(observation)
+    observation[:] = 9.0
+    np.testing.assert_array_equal(encoded, np.array([[0.5, -0.2, 0.1]], np.float32))
+
+
+def test_an_observation_of_another_size_is_not_taken_for_several():
+    with pytest.raises(ValueError, match="reshape"):
+        make().act(np.zeros(6, np.float32))
 
 
 def test_a_saved_policy_acts_the_same():
