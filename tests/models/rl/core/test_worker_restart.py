@@ -19,6 +19,7 @@ from ml_pipeline.models.rl.core import worker_pool
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.vec_errors import WorkerDiedError
+from tests.models.rl.core.worker_probes import is_gone, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 pytestmark = pytest.mark.timeout(30)
@@ -72,17 +73,7 @@ def restarting(**kwargs: Any) -> ParallelEnv:
 def kill_worker_of(envs: ParallelEnv, index: int) -> None:
     worker = psutil.Process(envs.call("pid")[index])
     worker.kill()
-    end = time.monotonic() + 10
-    while not _is_dead(worker):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def _is_dead(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+    wait_until(lambda: is_gone(worker))
 
 
 def test_lost_episodes_are_truncated_where_they_were_last_seen() -> None:
