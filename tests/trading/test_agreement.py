@@ -17,82 +17,110 @@ from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
 
 
-def reference(market, rules, actions):  # noqa: PLR0912, PLR0915  # as plain as can be
-    """Equity bar by bar, written from the rules and not from the code; ends at ruin."""
-    n_bars, n_assets = market.close.shape
-    cash, held, equity = rules.initial_cash, np.zeros(n_assets), [rules.initial_cash]
-    position = np.zeros(n_assets)
-    spreads = np.zeros(market.close.shape) if market.half_spread is None else market.half_spread
-    sell_fee = rules.fee_bps if rules.sell_fee_bps is None else rules.sell_fee_bps
-    limit = rules.trade_limit_percent / 100 if rules.trade_limit_percent else math.inf
-    for t in range(n_bars - 1):
+class ReferenceAccount:
+    """An account as plain as can be, written from the rules and not from the code. A assets."""
+
+    def __init__(self, market, rules):
+        self.market, self.rules = market, rules
+        n_assets = market.close.shape[1]
+        self.cash, self.held, self.position = rules.initial_cash, np.zeros(n_assets), np.zeros(n_assets)
+        self.limit = math.inf if rules.trade_limit_percent is None else rules.trade_limit_percent / 100
+        self.lowest = -1 if rules.allow_short else 0
+
+    def step(self, t, action):
+        """Fill the orders of bar t, pay for what is borrowed; return the equity at the next close, and whether a fee
+        could not be paid."""
+        market, rules = self.market, self.rules
         if rules.fill_at == "next_open":
             price, can = market.open[t + 1], market.tradable[t + 1] & (market.close[t] > 0)
         else:
             price, can = market.close[t], market.tradable[t].copy()
-        worth = max(cash + held @ price, 0.0)
+        worth = max(self.cash + self.held @ price, 0.0)
+        targets = self.targets(action, can, price, worth)
+        spread = 0.0 * price if market.half_spread is None else market.half_spread[t]
+        self.fill(self.orders(targets, can, price, worth), price, spread, worth)
+        short = -np.minimum(self.held, 0) @ market.close[t + 1]
+        fee = short * rules.borrow_bps_per_year / 1e4 / market.periods_per_year
+        called, self.cash = fee > max(self.cash, 0.0), max(self.cash - fee, 0.0)
+        return self.cash + self.held @ market.close[t + 1], called
+
+    def targets(self, action, can, price, worth):
+        """Weights (A,) that an action asks for; what it leaves alone is taken out of `can`."""
+        rules, n_assets = self.rules, len(price)
         targets = np.zeros(n_assets)
         for a in range(n_assets):
-            action = actions[t][a]
             if rules.action_mode in {"discrete", "buy_hold_sell"}:
-                lowest = -1 if rules.allow_short else 0
-                step = rules.action_mode == "buy_hold_sell"
-                wanted = np.clip(position[a] + action - 1, lowest, 1) if step else rules.positions[action]
-                can[a] &= wanted != position[a]
-                position[a] = wanted if can[a] else position[a]
-                targets[a] = wanted / n_assets
+                targets[a] = self.take_position(a, action[a], can) / n_assets
                 continue
-            lowest = -1.0 if rules.allow_short else 0.0
+            wanted = np.clip(action[a], -1.0 if rules.action_mode == "trade" else self.lowest, 1)
+            can[a] &= abs(wanted) >= rules.action_threshold
             if rules.action_mode == "trade":
-                action = np.clip(action, -1, 1)
-                unit = 0.1 if limit == math.inf else limit
-                targets[a] = held[a] * price[a] / max(worth, 1e-300) + action * unit
-            else:
-                action = targets[a] = np.clip(action, lowest, 1)
-            can[a] &= abs(action) >= rules.action_threshold
-        targets = np.clip(targets, -rules.max_position if rules.allow_short else 0.0, rules.max_position)
+                unit = 0.1 if self.limit == math.inf else self.limit
+                wanted = self.held[a] * price[a] / max(worth, 1e-300) + wanted * unit
+            targets[a] = wanted
+        targets = np.clip(targets, self.lowest * rules.max_position, rules.max_position)
         gross = np.abs(targets).sum()
-        targets = targets * min(1.0, rules.max_gross / gross if gross > 0 else 1.0)
-        most = 0.1 * worth if rules.action_mode == "trade" and limit == math.inf else limit * worth if worth else 0.0
-        if rules.trade_limit_percent is None and rules.action_mode != "trade":
-            most = math.inf
+        return targets * min(1.0, rules.max_gross / gross if gross > 0 else 1.0)
 
-        def whole(quantity):
-            if not rules.lot_size:
-                return quantity
-            return math.copysign(math.floor(abs(quantity) / rules.lot_size + 1e-9) * rules.lot_size, quantity)
+    def take_position(self, a, action, can):
+        """Short, flat or long: the one that is chosen, or a step from where it is."""
+        rules, old = self.rules, self.position[a]
+        step = rules.action_mode == "buy_hold_sell"
+        wanted = np.clip(old + action - 1, self.lowest, 1) if step else rules.positions[action]
+        can[a] &= wanted != old
+        self.position[a] = wanted if can[a] else old
+        return wanted
 
-        smallest = max(rules.min_order, 1e-9 * worth)
-        buys = {}
-        for a in range(n_assets):
-            if not can[a] or price[a] == 0:
-                continue
-            order = targets[a] * worth / price[a] - held[a]
-            order = whole(np.clip(order, -most / price[a], most / price[a]))
+    def orders(self, targets, can, price, worth):
+        """Signed quantities by asset, within the largest and above the smallest order."""
+        most = self.limit * worth if worth else 0.0
+        if self.limit == math.inf:
+            most = 0.1 * worth if self.rules.action_mode == "trade" else math.inf
+        orders = {}
+        for a in np.flatnonzero(can & (price > 0)):
+            order = targets[a] * worth / price[a] - self.held[a]
+            order = self.whole(np.clip(order, -most / price[a], most / price[a]))
+            if abs(order) * price[a] > self.smallest(worth):
+                orders[a] = order
+        return orders
+
+    def fill(self, orders, price, spread, worth):
+        """Sales first; what they bring in, with the cash there is, is shared by the purchases."""
+        rules = self.rules
+        sell_fee = rules.fee_bps if rules.sell_fee_bps is None else rules.sell_fee_bps
+        for a, order in orders.items():
             value = abs(order) * price[a]
-            if value <= smallest:
-                continue
-            if order > 0:
-                buys[a] = order
-                continue
-            cost = value * ((sell_fee + rules.slippage_bps) / 1e4 + spreads[t, a]) + rules.fixed_fee
-            if value > cost:
-                cash += value - cost
-                held[a] += order
-        rate = {a: (rules.fee_bps + rules.slippage_bps) / 1e4 + spreads[t, a] for a in buys}
+            cost = value * ((sell_fee + rules.slippage_bps) / 1e4 + spread[a]) + rules.fixed_fee
+            if order < 0 and value > cost:
+                self.cash += value - cost
+                self.held[a] += order
+        buys = {a: order for a, order in orders.items() if order > 0}
+        rate = (rules.fee_bps + rules.slippage_bps) / 1e4 + spread
         needed = sum(order * price[a] * (1 + rate[a]) for a, order in buys.items())
-        free = max(cash - rules.min_cash * worth - rules.fixed_fee * len(buys), 0.0)
+        free = max(self.cash - rules.min_cash * worth - rules.fixed_fee * len(buys), 0.0)
         for a, order in buys.items():
-            quantity = whole(order * min(1.0, free / needed))
+            quantity = self.whole(order * min(1.0, free / needed))
             value = quantity * price[a]
-            if value > smallest:
-                cash -= value * (1 + rate[a]) + rules.fixed_fee
-                held[a] += quantity
-        short = -np.minimum(held, 0) @ market.close[t + 1]
-        fee = short * rules.borrow_bps_per_year / 1e4 / market.periods_per_year
-        called, cash = fee > max(cash, 0.0), max(cash - fee, 0.0)
-        equity.append(cash + held @ market.close[t + 1])
-        if called or equity[-1] <= 0.01 * equity[0]:
+            if value > self.smallest(worth):
+                self.cash -= value * (1 + rate[a]) + rules.fixed_fee
+                self.held[a] += quantity
+
+    def smallest(self, worth):
+        return max(self.rules.min_order, 1e-9 * worth)
+
+    def whole(self, quantity):
+        """Whole lots of it."""
+        lot = self.rules.lot_size
+        return math.copysign(math.floor(abs(quantity) / lot + 1e-9) * lot, quantity) if lot else quantity
+
+
+def reference(market, rules, actions):
+    """Equity bar by bar; ends at ruin."""
+    account, equity = ReferenceAccount(market, rules), [rules.initial_cash]
+    for t in range(len(market.close) - 1):
+        after, called = account.step(t, actions[t])
+        equity.append(after)
+        if called or after <= 0.01 * equity[0]:
             break
     return np.array(equity)
 
