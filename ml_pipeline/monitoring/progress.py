@@ -49,7 +49,7 @@ class Progress:
         self._out = out or sys.stdout
         self._clock = clock
         self._started_s = self._line_s = clock()
-        self._spent_s = dict.fromkeys(("acting", "stepping", "waiting", "learning"), 0.0)
+        self._spent_s = dict.fromkeys(("acting", "stepping", "waiting", "learning", "evaluating"), 0.0)
         self._bar = _Bar(
             total=total_steps,
             initial=first_step,

@@ -87,6 +87,17 @@ def test_where_there_is_no_terminal_a_line_comes_at_intervals():
     ]
 
 
+def test_evaluations_have_their_share_of_the_time():
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(total_iterations=100, total_steps=100_000, n_envs=8, out=out, clock=clock)
+    progress.write(figures(1, **{"time/evaluating_s": 3.0}), [])
+    clock.now_s += 10.0
+    progress.write(figures(2), [])
+    progress.close()
+    # Acting took 0.5 + 1, stepping and learning 0.5 each, of 5.5 s.
+    assert out.getvalue().splitlines()[0].endswith("acting 27%, stepping 9%, learning 9%, evaluating 55%")
+
+
 def test_the_block_comes_at_its_interval_and_after_the_last_iteration():
     out = io.StringIO()
     progress = Progress(total_iterations=7, total_steps=7000, n_envs=1, block_interval=3, out=out, clock=Clock())

@@ -147,8 +147,9 @@ class PPOTrainer:
     ) -> Policy:
         """Train until all iterations are done or `request_stop` is called; return the policy, ready to act.
 
-        What `evaluate` and `after_iteration` return is written with the metrics of the iteration; `save` comes after
-        they are written. Any of the three may call `request_stop`.
+        What `evaluate` and `after_iteration` return is written with the metrics of the iteration, and how long
+        `evaluate` took as "time/evaluating_s"; `save` comes after they are written. Any of the three may call
+        `request_stop`.
         A stop takes effect before the environments' next step. `state_dict` then holds the part of the rollout that is
         there, and a trainer that loads it goes on in mid-rollout, as does this one in another call. Ctrl-C is such a
         stop too, after which KeyboardInterrupt is raised.
@@ -160,7 +161,7 @@ class PPOTrainer:
                     if statistics is None:
                         break
                     own = after_iteration(self, statistics) if after_iteration else None
-                    evaluation = evaluate.action(self) if evaluate and evaluate.due(self) else {}
+                    evaluation = self._timed(evaluate) if evaluate and evaluate.due(self) else {}
                     self._report(statistics, {**(own or {}), **evaluation})
                     if save and save.due(self):
                         save.action(self)
@@ -254,6 +255,12 @@ class PPOTrainer:
             time_spent=time_spent,
             n_worker_restarts=getattr(self._envs, "num_restarts", 0),
         )
+
+    def _timed(self, evaluate: Every[Mapping[str, float]]) -> dict[str, float]:
+        """What an evaluation says, and how long it took."""
+        began = time.perf_counter()
+        metrics = evaluate.action(self)
+        return {**metrics, "time/evaluating_s": time.perf_counter() - began}
 
     def _waited_s(self) -> float:
         return getattr(self._envs, "waited_s", 0.0)

@@ -241,6 +241,16 @@ def test_it_says_where_the_time_goes(num_workers):
     assert statistics.metrics()["time/waiting_s"] == spent.waiting_s
 
 
+def test_it_says_how_long_evaluations_took_beside_the_iterations():
+    sink = Recorder()
+    trainer = trainer_for(SerialEnv(factories()), sink=sink, total_iterations=3)
+    trainer.train(evaluate=Every(2, lambda _: time.sleep(0.05) or {"eval/score": 1.0}))
+    evaluating_s = [line.get("time/evaluating_s") for line in sink.metrics]
+    assert evaluating_s[0] is None  # where there was none
+    assert min(evaluating_s[1:]) >= 0.05
+    assert sink.metrics[1]["eval/score"] == 1.0
+
+
 class Mortal(Drift):
     """Its worker dies in the fifth step of its first episode, whoever began with seed 4."""
 
