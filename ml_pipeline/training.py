@@ -100,7 +100,7 @@ def make_policy(
     config: TrainConfig, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, device: str
 ) -> Policy:
     """A new policy of the configured kind for the spaces of a single environment."""
-    return Policy.of_config(config.ppo, observation_space, action_space, seed=config.run.seed, device=device)
+    return Policy(observation_space, action_space, config.ppo, seed=config.run.seed, device=device)
 
 
 class _Run:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from ml_pipeline import export_policy as entry
 from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.exporting import ParityFailed, export_policy
 from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
 from ml_pipeline.models.rl.networks.policy import Policy
@@ -79,7 +80,7 @@ def learned(kind):
     """A policy whose statistics are not those of the beginning and whose actions differ, and its environment."""
     observation_space, action_space, settings = KINDS[kind]
     env = Random(observation_space, action_space)
-    policy = Policy(observation_space, action_space, hidden_sizes=(8,), seed=1, **settings)
+    policy = Policy(observation_space, action_space, PPOConfig(hidden_sizes=(8,), **settings), seed=1)
     env.reset(seed=3)
     if policy.normalizer is not None:
         policy.normalizer.update(np.concatenate([3 * policy.encode_one(env._observe()) + 1 for _ in range(20)]))

@@ -209,7 +209,7 @@ class PPOTrainer:
     def _new_policy(self, device: str | None, seed: int) -> Policy:
         where = choose_device(device or str(getattr(self._envs, "device", None) or "cpu"))
         spaces = self._envs.single_observation_space, self._envs.single_action_space
-        return Policy.of_config(self.config, *spaces, seed=seed, device=where)
+        return Policy(*spaces, self.config, seed=seed, device=where)
 
     def _parts(self, seed: int) -> tuple[Collector, PPOUpdate]:
         """What collects and what learns, each with a generator of its own."""

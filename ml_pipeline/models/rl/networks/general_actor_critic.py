@@ -5,13 +5,14 @@ B samples, D observation size, P parameters of the distribution; T steps, M sequ
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.observation_layout import ObservationLayout
 from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
 from ml_pipeline.models.rl.networks.distribution_choice import distribution_for
@@ -32,6 +33,14 @@ class Body(NamedTuple):
     memory: MemoryKind | None = None
     memory_size: int = 64
     bfloat16: bool = False
+
+    @classmethod
+    def of_config(cls, config: PPOConfig) -> Self:
+        """What the settings ask for."""
+        memory = None if config.memory == "none" else config.memory
+        return cls(
+            config.hidden_sizes, config.activation, config.share_layers, memory, config.memory_size, config.bfloat16
+        )
 
 
 class GeneralActorCritic(nn.Module):

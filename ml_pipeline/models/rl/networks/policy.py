@@ -1,6 +1,6 @@
 """A policy ready to act: it encodes and normalizes observations, chooses, and fits the choice to the action space."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,7 @@ from ml_pipeline.models.rl.networks.acting import ActingMemory, TorchActor
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.compiled_networks import CompiledNetworks, can_compile, give_up_compiling
 from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
-from ml_pipeline.models.rl.networks.memory import MemoryKind
-from ml_pipeline.models.rl.networks.mlp import Activation, NumpyMlp
+from ml_pipeline.models.rl.networks.mlp import NumpyMlp
 
 Array = np.ndarray
 Perceptron = Callable[[torch.Tensor], torch.Tensor]
@@ -35,89 +34,56 @@ class Policy:
         self,
         observation_space: spaces.Space,
         action_space: spaces.Space,
+        config: PPOConfig | None = None,
         *,
-        hidden_sizes: Sequence[int] = (64, 64),
-        activation: Activation = "tanh",
-        normalize_obs: bool = True,
-        normalize_values: bool = False,
-        squash_actions: bool = False,
-        share_layers: bool = False,
-        memory: MemoryKind | None = None,
-        memory_size: int = 64,
-        bfloat16: bool = False,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
-        """For the spaces of a single environment. Raises UnsupportedSpace where no network fits them."""
-        if squash_actions and not any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space)):
+        """For the spaces of a single environment, of the kind that `config` asks for; None is that of PPOConfig().
+
+        Raises UnsupportedSpace where no network fits the spaces.
+        """
+        config = config or PPOConfig()
+        self.squashes_actions = config.squash_actions
+        if config.squash_actions and not any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space)):
             raise UnsupportedSpace(
                 f"squash_actions is about numbers, but the action space {action_space} has none; switch it off."
             )
         self.observation_space = observation_space
         self.action_space = action_space
         self.encode, self.observation_size = observation_encoder(observation_space)
-        self.fit_actions = action_fitter(action_space, squash=squash_actions)
+        self.fit_actions = action_fitter(action_space, squash=config.squash_actions)
         self.layout = layout = observation_layout(observation_space)
-        if bfloat16 and not layout.images:
+        if config.bfloat16 and not layout.images:
             raise UnsupportedSpace(f"bfloat16 is about images, but the observations {observation_space} have none.")
         columns = None if layout.is_plain else layout.numbers
-        self.normalizer = ObservationNormalizer(self.observation_size, columns=columns) if normalize_obs else None
-        self.value_normalizer = ValueNormalizer() if normalize_values else None
+        self.normalizer = (
+            ObservationNormalizer(self.observation_size, columns=columns) if config.normalize_obs else None
+        )
+        self.value_normalizer = ValueNormalizer() if config.normalize_values else None
         self.device = torch.device(device)
-        self._body = body = Body(hidden_sizes, activation, share_layers, memory, memory_size, bfloat16)
-        self._squash_actions = squash_actions
+        self._body = body = Body.of_config(config)
         generator = torch.Generator().manual_seed(int(random_generator(seed, "weights").integers(2**62)))
         self.network: ActorCritic | GeneralActorCritic
         self._actor: NumpyMlp | TorchActor
-        if layout.is_plain and not share_layers and memory is None:
+        if layout.is_plain and not body.share_layers and body.memory is None:
             self.network = ActorCritic(
                 self.observation_size,
                 action_space,
-                hidden_sizes=hidden_sizes,
-                activation=activation,
-                squash_actions=squash_actions,
+                hidden_sizes=body.hidden_sizes,
+                activation=body.activation,
+                squash_actions=config.squash_actions,
                 generator=generator,
             ).to(device)
             self._actor = NumpyMlp(self.network.actor)
         else:
             self.network = GeneralActorCritic(
-                layout, action_space, body, squash_actions=squash_actions, generator=generator
+                layout, action_space, body, squash_actions=config.squash_actions, generator=generator
             ).to(device)
             self._actor = TorchActor(self.network)
         self.distribution: Any = self.network.distribution
         self._compiled: CompiledNetworks | None = None
         self.act = Acting(self)
-
-    @classmethod
-    def of_config(
-        cls,
-        config: PPOConfig,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        *,
-        seed: int = 0,
-        device: str = "cpu",
-    ) -> "Policy":
-        """A new policy of the kind that a configuration asks for."""
-        return cls(
-            observation_space,
-            action_space,
-            hidden_sizes=config.hidden_sizes,
-            activation=config.activation,
-            normalize_obs=config.normalize_obs,
-            normalize_values=config.normalize_values,
-            squash_actions=config.squash_actions,
-            share_layers=config.share_layers,
-            memory=None if config.memory == "none" else config.memory,
-            memory_size=config.memory_size,
-            bfloat16=config.bfloat16,
-            seed=seed,
-            device=device,
-        )
-
-    @property
-    def squashes_actions(self) -> bool:
-        return self._squash_actions
 
     def refresh(self) -> None:
         """Let acting and estimating see weights that have just changed or moved."""
@@ -216,7 +182,7 @@ class Policy:
             "activation": body.activation,
             "observation normalization": _on_or_off(self.normalizer is not None),
             "value normalization": _on_or_off(self.value_normalizer is not None),
-            "squashing of actions": _on_or_off(self._squash_actions),
+            "squashing of actions": _on_or_off(self.squashes_actions),
             "sharing of layers": _on_or_off(body.share_layers),
             "memory": "none" if body.memory is None else f"{body.memory} of {body.memory_size}",
         }

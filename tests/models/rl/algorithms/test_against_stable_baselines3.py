@@ -100,9 +100,7 @@ def pair(kind, **settings):
         **settings,
     )
     envs = SerialEnv([lambda: Walk(kind)] * NUM_ENVS)
-    policy = Policy(
-        envs.single_observation_space, envs.single_action_space, hidden_sizes=(16, 8), normalize_obs=False, seed=0
-    )
+    policy = Policy(envs.single_observation_space, envs.single_action_space, config, seed=0)
     take_weights(theirs.policy, policy.network)
     policy.refresh()
     collector = RolloutCollector(envs, policy, config, seed=SEED)

@@ -77,7 +77,7 @@ class Drift(VectorEnv):
 
 def parts(kind, config=CONFIG, device=None):
     envs = Drift(ACTION_SPACES[kind], device)
-    return envs, Policy.of_config(config, envs.single_observation_space, envs.single_action_space, seed=1)
+    return envs, Policy(envs.single_observation_space, envs.single_action_space, config, seed=1)
 
 
 def trainer(kind="one choice", config=CONFIG, device="cpu", **parameters):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.estimates import estimate, explained_variance, with_normalized_values
 from ml_pipeline.models.rl.core.gae import compute_gae
 from ml_pipeline.models.rl.core.rollout_buffer import RolloutBuffer
@@ -33,7 +34,7 @@ def filled_buffer():
 
 
 def test_truncation_bootstraps_from_final_obs():
-    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), hidden_sizes=(4,), normalize_obs=False)
+    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), PPOConfig(hidden_sizes=(4,), normalize_obs=False))
     buffer, final = filled_buffer()
     batch, explained = estimate(buffer, policy, gamma=0.9, gae_lambda=0.8)
 
@@ -60,10 +61,12 @@ def test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_the
         Policy(
             spaces.Box(-1, 1, (2,)),
             spaces.Discrete(2),
-            hidden_sizes=(4,),
-            normalize_obs=False,
-            normalize_values=normalize_values,
-            share_layers=share_layers,
+            PPOConfig(
+                hidden_sizes=(4,),
+                normalize_obs=False,
+                normalize_values=normalize_values,
+                share_layers=share_layers,
+            ),
         )
         for normalize_values in (False, True)
     )

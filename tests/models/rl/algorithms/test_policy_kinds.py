@@ -155,7 +155,7 @@ def test_an_evaluation_plays_within_the_space(kind):
 
 def collected(kind):
     envs = SerialEnv(factories(kind))
-    policy = Policy.of_config(config_for(kind), envs.single_observation_space, envs.single_action_space, seed=3)
+    policy = Policy(envs.single_observation_space, envs.single_action_space, config_for(kind), seed=3)
     with torch.no_grad():
         policy.network.actor_head[-1].weight *= 100.0
     collector = RolloutCollector(envs, policy, config_for(kind), seed=3)

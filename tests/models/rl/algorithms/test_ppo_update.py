@@ -29,9 +29,8 @@ def kind(request, monkeypatch):
 
 
 def make_policy(action_space):
-    return Policy(
-        spaces.Box(-1, 1, (3,)), action_space, hidden_sizes=(8, 8), activation="tanh", normalize_obs=False, seed=1
-    )
+    kind = PPOConfig(hidden_sizes=(8, 8), normalize_obs=False)
+    return Policy(spaces.Box(-1, 1, (3,)), action_space, kind, seed=1)
 
 
 def rollout_of(policy, seed=0):

@@ -35,7 +35,9 @@ class Diary(gymnasium.Env):
 
 def collected(*, normalize_obs=False):
     envs = SerialEnv([Diary] * 2)
-    policy = Policy(envs.single_observation_space, envs.single_action_space, normalize_obs=normalize_obs, seed=0)
+    policy = Policy(
+        envs.single_observation_space, envs.single_action_space, PPOConfig(normalize_obs=normalize_obs), seed=0
+    )
     collector = RolloutCollector(envs, policy, CONFIG, seed=0)
     assert collector.collect(should_stop=lambda: False)
     return envs, policy, collector

@@ -49,7 +49,7 @@ class Recorder:
 def test_one_call_is_the_trainer_put_together_by_hand():
     policy = PPOTrainer([Constant] * 2, CONFIG, total_timesteps=33, seed=5).train()
     envs = SerialEnv([Constant] * 2)
-    by_hand = Policy.of_config(CONFIG, envs.single_observation_space, envs.single_action_space, seed=5)
+    by_hand = Policy(envs.single_observation_space, envs.single_action_space, CONFIG, seed=5)
     trainer = PPOTrainer(envs, CONFIG, total_timesteps=48, policy=by_hand, seed=5)  # 33 steps are 3 iterations of 16
     assert trainer.train() is by_hand
     assert trainer.iteration == 3

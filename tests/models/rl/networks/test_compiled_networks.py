@@ -31,7 +31,8 @@ def moved(policy):
 @pytest.mark.parametrize("action_space", [CHOICES, NUMBERS], ids=["discrete", "box"])
 def test_choices_are_those_of_numpy(action_space, activation):
     plain, compiled = (
-        Policy(spaces.Box(-1, 1, (5,)), action_space, hidden_sizes=(33, 20), activation=activation) for _ in range(2)
+        Policy(spaces.Box(-1, 1, (5,)), action_space, PPOConfig(hidden_sizes=(33, 20), activation=activation))
+        for _ in range(2)
     )
     compiled.compile()
     compiled.distribution.sample = None  # is not called
@@ -54,10 +55,10 @@ def test_what_can_be_compiled():
     observations = spaces.Box(-1, 1, (3,))
     assert can_compile(Policy(observations, CHOICES).network)
     assert can_compile(Policy(observations, NUMBERS).network)
-    assert not can_compile(Policy(observations, NUMBERS, squash_actions=True).network)
+    assert not can_compile(Policy(observations, NUMBERS, PPOConfig(squash_actions=True)).network)
     assert not can_compile(Policy(observations, spaces.MultiDiscrete([2, 2])).network)
-    assert not can_compile(Policy(observations, CHOICES, share_layers=True).network)
-    assert not can_compile(Policy(observations, CHOICES, hidden_sizes=(600, 600)).network)
+    assert not can_compile(Policy(observations, CHOICES, PPOConfig(share_layers=True)).network)
+    assert not can_compile(Policy(observations, CHOICES, PPOConfig(hidden_sizes=(600, 600))).network)
     assert not can_compile(Policy(observations, CHOICES).network.double())
 
 

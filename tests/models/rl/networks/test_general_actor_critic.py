@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.observation_layout import observation_layout
 from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
 from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
@@ -95,7 +96,7 @@ def test_forbidden_choices_have_no_probability_no_entropy_and_no_gradient():
 
 def test_a_mask_is_no_feature_and_is_not_normalized():
     space = spaces.Dict(action_mask=spaces.MultiBinary(3), x=VECTOR)
-    policy = Policy(space, spaces.Discrete(3), hidden_sizes=(8,))
+    policy = Policy(space, spaces.Discrete(3), PPOConfig(hidden_sizes=(8,)))
     rows = np.array([[1, 0, 1, 0.5, -1.0], [1, 1, 0, -0.5, 1.0]], np.float32)
     policy.normalizer.update(rows)
     np.testing.assert_array_equal(policy.normalize(rows)[:, :3], rows[:, :3])
@@ -106,7 +107,7 @@ def test_a_mask_is_no_feature_and_is_not_normalized():
 
 def test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything():
     space = spaces.Dict(action_mask=spaces.MultiBinary(5), x=VECTOR)
-    policy = Policy(space, spaces.MultiDiscrete([2, 3]), hidden_sizes=(8,))
+    policy = Policy(space, spaces.MultiDiscrete([2, 3]), PPOConfig(hidden_sizes=(8,)))
     generator = np.random.default_rng(0)
     seen = set()
     for _ in range(50):
@@ -141,7 +142,7 @@ def test_an_image_is_seen_the_same_wherever_its_channels_stand(channels_last):
 
 
 def test_a_recurrent_policy_remembers_until_an_episode_begins():
-    policy = Policy(VECTOR, spaces.Box(-9, 9, (1,)), hidden_sizes=(8,), memory="gru")
+    policy = Policy(VECTOR, spaces.Box(-9, 9, (1,)), PPOConfig(hidden_sizes=(8,), memory="gru"))
     with torch.no_grad():
         policy.network.actor_head[-1].weight *= 100.0
     observation = np.array([0.5, -0.5], np.float32)

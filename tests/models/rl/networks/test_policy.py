@@ -7,14 +7,15 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.policy import Policy
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,))
 ACTIONS = spaces.Discrete(3, start=4)
 
 
-def make(observation_space=OBSERVATIONS, action_space=ACTIONS, **kwargs):
-    return Policy(observation_space, action_space, **{"hidden_sizes": (8,), **kwargs})
+def make(observation_space=OBSERVATIONS, action_space=ACTIONS, *, seed=0, **settings):
+    return Policy(observation_space, action_space, PPOConfig(**{"hidden_sizes": (8,), **settings}), seed=seed)
 
 
 def test_acting_gives_actions_of_the_space():
