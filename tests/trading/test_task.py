@@ -54,6 +54,20 @@ def test_what_comes_after_the_training_split_changes_neither_scaler_nor_observat
     np.testing.assert_array_equal(one.market.close, other.market.close)
 
 
+def test_the_best_policy_is_chosen_without_the_test_split():
+    task = TradingTask(CONFIG, market=MARKET)
+    scores = [task.score(_follow)]
+    validation, test = task.split("validation"), task.split("test")
+    assert (validation.start, validation.stop, test.start) == (215, 257, 257)  # 16 + 70 %, 16 + 85 % of 284
+    for first in (validation.start + 20, test.start):
+        arrays = {name: getattr(MARKET, name).copy() for name in ("open", "high", "low", "close", "volume")}
+        for values in arrays.values():
+            values[first:] *= np.linspace(1, 2, 300 - first)[:, None]
+        changed = TradingTask(CONFIG, market=market_from_arrays(MARKET.symbols, MARKET.times, **arrays))
+        scores.append(changed.score(_follow))
+    assert scores[0] == scores[2] != scores[1]
+
+
 def test_scaled_features_of_the_training_split_have_mean_0_and_deviation_1():
     features = TradingTask(CONFIG, market=MARKET).train_env_fns(1)[0]().market.features
     np.testing.assert_allclose(features.mean(axis=0), 0, atol=0.02)

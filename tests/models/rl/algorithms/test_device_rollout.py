@@ -12,6 +12,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
@@ -189,14 +191,35 @@ def test_asking_is_noticed(asked):
     assert np.diff(seen).min() > 0
 
 
-def test_no_tensor_is_float64():
-    collector = trainer()._collector
-    collector.collect(should_stop=lambda: False)
-    kept = [*vars(collector).values(), *vars(collector.buffer).values(), *vars(collector._normalizer.moments).values()]
-    scaler = collector._reward_scaler
-    kept += [*vars(scaler).values(), *vars(scaler.moments).values(), *scaler.moments._base, *scaler.moments._new]
-    dtypes = {each.dtype for each in kept if isinstance(each, torch.Tensor)}
-    assert dtypes == {torch.float32, torch.int64, torch.bool}
+class Seen(TorchDispatchMode):
+    """The kind of number of every tensor that is made within, also of those that nobody keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        made = function(*arguments, **(named or {}))
+        self.dtypes |= {each.dtype for each in tree_leaves(made) if isinstance(each, torch.Tensor)}
+        return made
+
+
+@pytest.mark.parametrize("kind", ACTION_SPACES)
+@pytest.mark.parametrize("body", [{}, {"memory": "gru"}, {"normalize_values": True}])
+def test_no_tensor_is_float64(kind, body, monkeypatch):
+    monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)  # as on a GPU
+    trained = trainer(kind, replace(CONFIG, **body))
+    collector, step, seen = trained._collector, trained._collector._step, Seen()
+
+    def watched_step():
+        with seen:
+            step()
+
+    monkeypatch.setattr(collector, "_step", watched_step)
+    collector.collect(should_stop=lambda: False)  # what comes before and after the steps is the host's, in float64
+    with seen:
+        trained._learn()
+    assert seen.dtypes == {torch.float32, torch.int64, torch.bool}
 
 
 @pytest.mark.parametrize("n_steps", [29, 36])  # in the third rollout, and at its end

@@ -92,3 +92,10 @@ def test_explained_variance():
     assert explained_variance(returns, returns) == 1.0
     assert explained_variance(np.full(3, 9.0), returns) == 0.0
     assert math.isnan(explained_variance(returns, np.ones(3)))
+
+
+def test_everything_that_an_update_learns_from_is_float32():
+    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), hidden_sizes=(4,))
+    buffer, _ = filled_buffer()
+    batch = estimate(buffer, policy, gamma=0.9, gae_lambda=0.8).batch
+    assert {tensor.dtype for tensor in (batch.observations, *batch.inputs)} == {torch.float32}

@@ -335,3 +335,11 @@ def test_under_a_time_limit_the_value_of_a_constant_reward_goes_to_that_of_the_e
     with torch.no_grad():
         value = policy.network.critic(torch.ones(1, 1)).item()
     assert value == pytest.approx(5.0, abs=0.02)
+
+
+def test_normalization_is_frozen_during_an_update():
+    trainer = trainer_for(SerialEnv(factories()))
+    for iteration in (1, 2):
+        trainer.train_episode_vectorized()
+        # Each observation once: those of the resets at first, then one of every step.
+        assert trainer.policy.normalizer.moments.count == NUM_ENVS * (1 + iteration * CONFIG.n_steps)

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core import worker_pool
+from ml_pipeline.models.rl.core import vec_env, worker_pool
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.vec_errors import (
@@ -54,6 +54,24 @@ def test_auto_measures_the_step(wait_s: float) -> None:
     with ParallelEnv([lambda: TimedEnv(wait_s=wait_s)] * 6) as envs:
         assert (envs.num_workers > 2) == (wait_s > 0)  # an empty step stays here, waiting is spread
     assert np.random.get_state()[1].tolist() == before
+
+
+@pytest.mark.parametrize(("platform", "expected"), [("linux", "forkserver"), ("darwin", "spawn"), ("win32", "spawn")])
+def test_the_default_start_method_is_the_safe_one_of_the_platform(
+    platform: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert vec_env._start_method(None) == expected
+
+
+@pytest.mark.parametrize(("cores", "spins"), [(2.0, False), (2.9, False), (3.0, True), (64.0, True)])
+def test_waits_spin_only_where_every_spinner_has_a_core(
+    cores: float, spins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vec_env, "usable_cores", lambda: cores)
+    with ParallelEnv([CountingEnv] * 2, num_workers=2) as envs:  # two workers and this process
+        (pool,) = envs._pools
+        assert (pool._spin_s > 0) == (pool._starter.spin_s > 0) == spins
 
 
 @pytest.mark.parametrize(

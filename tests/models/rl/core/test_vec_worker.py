@@ -67,6 +67,17 @@ def test_workers_leave_ctrl_c_to_the_trainer() -> None:
         assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
 
 
+def test_closing_closes_the_environments_of_workers(tmp_path: Path) -> None:
+    class Noting(CountingEnv):
+        def close(self) -> None:
+            (tmp_path / str(self.np_random_seed)).touch()
+
+    envs = ParallelEnv([Noting] * 3, num_workers=2)
+    envs.reset(seed=4)
+    envs.close()
+    assert {"4", "5", "6"} <= set(os.listdir(tmp_path))
+
+
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_nothing_is_left_behind(start_method: Any) -> None:
     def count() -> tuple[int, int, set[str]]:

@@ -150,3 +150,19 @@ def test_a_recurrent_policy_remembers_until_an_episode_begins():
     assert first != second
     policy.act.begin_episode()
     assert policy.act(observation) == first
+
+
+@pytest.mark.parametrize("share_layers", [False, True])
+def test_gains_are_those_of_two_perceptrons(share_layers):
+    body = Body(hidden_sizes=(8, 8), activation="tanh", share_layers=share_layers)
+    generator = torch.Generator().manual_seed(0)
+    network = GeneralActorCritic(
+        observation_layout(VECTOR), spaces.Discrete(3), body, squash_actions=False, generator=generator
+    )
+    for tower in network.towers:
+        first, second = tower.hidden[0].weight, tower.hidden[2].weight
+        torch.testing.assert_close(first.T @ first, 2.0 * torch.eye(2), atol=1e-5, rtol=0)
+        torch.testing.assert_close(second @ second.T, 2.0 * torch.eye(8), atol=1e-5, rtol=0)
+    policy_weight, value_weight = network.actor_head[-1].weight, network.critic_head[-1].weight
+    torch.testing.assert_close(policy_weight @ policy_weight.T, 1e-4 * torch.eye(3), atol=1e-8, rtol=0)
+    torch.testing.assert_close(value_weight @ value_weight.T, torch.ones(1, 1), atol=1e-5, rtol=0)
