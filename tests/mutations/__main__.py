@@ -1,30 +1,38 @@
 """Proves that the suite catches each mistake of the catalogue.
 
-    python -m tests.mutations              # every mistake, some seconds each
-    python -m tests.mutations truncation   # those whose description contains the word
+    python -m tests.mutations                  # every mistake, some seconds each
+    python -m tests.mutations trading fees     # those whose subject, clause or description contain all of the words
 
 Each mistake is put into a copy of the repository, where its test must fail; without mistakes all tests pass there.
 """
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutations.catalogue import MUTATIONS, Mutation
-from tests.mutations.trading_catalogue import TRADING_MUTATIONS
+from tests.mutations.catalogue import MUTATIONS
+from tests.mutations.mutation import Mutation
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 COPIED = ("ml_pipeline", "tests", "pyproject.toml")
 PASSED, FAILED = 0, 1
 
 
-def verdict(folder: Path, tests: Sequence[str]) -> int:
+def verdict(folder: Path, tests: Sequence[str], output: int | None = subprocess.DEVNULL) -> int:
     """Pytest's exit code for these tests of the copy in `folder`; 0 is passed, 1 failed, others are no verdict."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
+    pytest = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, start_new_session=True)
+    try:
+        return pytest.wait()
+    finally:  # a mistake may leave workers behind
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pytest.pid, signal.SIGKILL)
 
 
 def is_caught(mutation: Mutation, folder: Path) -> bool:
@@ -39,25 +47,38 @@ def is_caught(mutation: Mutation, folder: Path) -> bool:
         source.write_text(original)
 
 
+def chosen_by(words: Sequence[str]) -> dict[str, list[Mutation]]:
+    """By subject, the mistakes whose subject, clause or description contain every word."""
+    chosen = {
+        subject: [m for m in known if all(word in f"{subject} {m.clause} {m.mistake}" for word in words)]
+        for subject, known in MUTATIONS.items()
+    }
+    return {subject: mutations for subject, mutations in chosen.items() if mutations}
+
+
 def main(words: Sequence[str]) -> int:
-    """Check the mistakes whose description contains every word; return 0 if all are caught."""
-    known = (*MUTATIONS, *TRADING_MUTATIONS)
-    chosen = [mutation for mutation in known if all(word in mutation.mistake for word in words)]
+    """Check the mistakes that the words choose; return 0 if all are caught."""
+    chosen = chosen_by(words)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in COPIED:
             copy = shutil.copytree if (REPOSITORY / part).is_dir() else shutil.copy
             copy(REPOSITORY / part, folder / part)
-        if verdict(folder, sorted({mutation.caught_by for mutation in chosen})) != PASSED:
+        tests = sorted({mutation.caught_by for of_subject in chosen.values() for mutation in of_subject})
+        if verdict(folder, tests, output=None) != PASSED:
             print("Some test of the catalogue is not there, or does not pass as the source stands; run `make test`.")
             return 1
-        survivors = 0
-        for mutation in chosen:
-            caught = is_caught(mutation, folder)
-            survivors += not caught
-            print(f"{'caught ' if caught else 'SURVIVES'}  {mutation.mistake}  ({mutation.source})", flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} mistakes are caught.")
-    return 1 if survivors else 0
+        n_caught = dict.fromkeys(chosen, 0)
+        for subject, mutations in chosen.items():
+            for mutation in mutations:
+                caught = is_caught(mutation, folder)
+                n_caught[subject] += caught
+                about = f"{mutation.clause}: {mutation.mistake}" if mutation.clause else mutation.mistake
+                print(f"{'caught ' if caught else 'SURVIVES'}  {about}  ({mutation.source})", flush=True)
+    n_missed = {subject: len(mutations) - n_caught[subject] for subject, mutations in chosen.items()}
+    counts = ", ".join(f"{subject} {n_caught[subject]} / {n_missed[subject]}" for subject in chosen)
+    print(f"Caught / not caught: {counts}; in all {sum(n_caught.values())} / {sum(n_missed.values())}.")
+    return 1 if any(n_missed.values()) else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,182 @@
+"""Mistakes that are easily made in networks, distributions and masks of actions."""
+
+from tests.mutations.mutation import RL, RL_TESTS, Mutation
+
+BEGINNINGS = (
+    Mutation(
+        "weights are not orthogonal",
+        f"{RL}/networks/mlp.py",
+        "nn.init.orthogonal_(linear.weight, output_gain if last else math.sqrt(2.0), generator=generator)",
+        "nn.init.xavier_uniform_(linear.weight, output_gain if last else math.sqrt(2.0), generator=generator)",
+        f"{RL_TESTS}/networks/test_mlp.py::test_weights_are_orthogonal_with_their_gain_and_biases_zero",
+        "P11a",
+    ),
+    Mutation(
+        "hidden gain 1",
+        f"{RL}/networks/mlp.py",
+        "math.sqrt(2.0)",
+        "1.0",
+        f"{RL_TESTS}/networks/test_mlp.py::test_weights_are_orthogonal_with_their_gain_and_biases_zero",
+        "P11b",
+    ),
+    Mutation(
+        "policy gain 1",
+        f"{RL}/networks/actor_critic.py",
+        "output_gain=0.01",
+        "output_gain=1.0",
+        f"{RL_TESTS}/networks/test_actor_critic.py::test_the_last_layers_have_gains_of_a_hundredth_and_one",
+        "P11b",
+    ),
+    Mutation(
+        "value gain 0.01",
+        f"{RL}/networks/actor_critic.py",
+        "output_gain=1.0",
+        "output_gain=0.01",
+        f"{RL_TESTS}/networks/test_actor_critic.py::test_the_last_layers_have_gains_of_a_hundredth_and_one",
+        "P11b",
+    ),
+    Mutation(
+        "policy gain 1 where layers are shared",
+        f"{RL}/networks/general_actor_critic.py",
+        "output_gain=0.01",
+        "output_gain=1.0",
+        f"{RL_TESTS}/networks/test_general_actor_critic.py::test_gains_are_those_of_two_perceptrons",
+        "P11b",
+    ),
+    Mutation(
+        "value gain 0.01 where layers are shared",
+        f"{RL}/networks/general_actor_critic.py",
+        "output_gain=1.0",
+        "output_gain=0.01",
+        f"{RL_TESTS}/networks/test_general_actor_critic.py::test_gains_are_those_of_two_perceptrons",
+        "P11b",
+    ),
+    Mutation(
+        "hidden gain 1 where layers are shared",
+        f"{RL}/networks/general_actor_critic.py",
+        "hidden = build_mlp(sizes, activation=body.activation, output_gain=np.sqrt(2.0)",
+        "hidden = build_mlp(sizes, activation=body.activation, output_gain=1.0",
+        f"{RL_TESTS}/networks/test_general_actor_critic.py::test_gains_are_those_of_two_perceptrons",
+        "P11b",
+    ),
+    Mutation(
+        "log-deviation begins at -0.5",
+        f"{RL}/networks/distributions.py",
+        "nn.Parameter(torch.zeros(size))",
+        "nn.Parameter(torch.full((size,), -0.5))",
+        f"{RL_TESTS}/networks/test_distributions.py::test_a_new_gaussian_has_deviation_one_everywhere",
+        "P11c",
+    ),
+)
+
+DISTRIBUTIONS = (
+    Mutation(
+        "log-probabilities of the parts are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        "return torch.stack(log_probs).mean(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        f"{RL_TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
+        "P13c",
+    ),
+    Mutation(
+        "entropies of the parts are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).mean(dim=0)\n",
+        f"{RL_TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
+        "P13c",
+    ),
+    Mutation(
+        "choices: log-probabilities are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        "return torch.stack(log_probs).mean(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
+        "test_advantages_returns_values_and_log_probs_are_theirs[choices]",
+        "P13c",
+    ),
+    Mutation(
+        "choices: entropies are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).mean(dim=0)\n",
+        f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::test_entropies_are_theirs[choices]",
+        "P13c",
+    ),
+    Mutation(
+        "in closed form: log-probabilities of the parts are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0), backward",
+        "return torch.stack(log_probs).mean(dim=0), torch.stack(entropies).sum(dim=0), backward",
+        f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
+        "test_losses_and_gradients_are_theirs[float64--choices]",
+        "P13c",
+    ),
+    Mutation(
+        "in closed form: entropies of the parts are averaged",
+        f"{RL}/networks/joint_distribution.py",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0), backward",
+        "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).mean(dim=0), backward",
+        f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
+        "test_losses_and_gradients_are_theirs[float64--choices]",
+        "P13c",
+    ),
+    Mutation(
+        "squashing without its log-determinant",
+        f"{RL}/networks/squashed_gaussian.py",
+        "return log_probs - _log_determinant(actions).sum(dim=1), entropies",
+        "return log_probs, entropies",
+        f"{RL_TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
+    ),
+    Mutation(
+        "a forbidden choice is taken by the least noise",
+        f"{RL}/networks/distributions.py",
+        "(cumulative <= noise",
+        "(cumulative < noise",
+        f"{RL_TESTS}/networks/test_distributions.py::test_an_impossible_first_choice_is_not_taken",
+    ),
+)
+
+MASKS = (
+    Mutation(
+        "masks are not applied in the update",
+        f"{RL}/networks/general_actor_critic.py",
+        "return self._allowed(observations, self.actor_head(tops[0]))",
+        "return self.actor_head(tops[0])",
+        f"{RL_TESTS}/networks/test_general_actor_critic.py::"
+        "test_forbidden_choices_have_no_probability_no_entropy_and_no_gradient",
+        "P13b",
+    ),
+    Mutation(
+        "masks are not applied in the rollout",
+        f"{RL}/networks/general_actor_critic.py",
+        "return self._allowed(observations, self.actor_head(self._towers[0](observations)))",
+        "return self.actor_head(self._towers[0](observations))",
+        f"{RL_TESTS}/networks/test_general_actor_critic.py::"
+        "test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything",
+        "P13a",
+    ),
+    Mutation(
+        "a mask shifted by a choice",
+        f"{RL}/networks/general_actor_critic.py",
+        "torch.where(observations[:, self._mask] > 0.5",
+        "torch.where(observations[:, self._mask].roll(1, 1) > 0.5",
+        f"{RL_TESTS}/networks/test_general_actor_critic.py::"
+        "test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything",
+        "P13a",
+    ),
+    Mutation(
+        "masks of infos never become part of the observation",
+        "ml_pipeline/gym_task.py",
+        "return ActionMaskInObservation(env) if masks_in_info else env",
+        "return env",
+        "tests/test_gym_task.py::test_masks_of_infos_are_kept_to_in_training_and_evaluation",
+    ),
+    Mutation(
+        "nobody checks that a mask allows something",
+        f"{RL}/core/action_mask.py",
+        "if not allowed.all():",
+        "if False:",
+        "tests/test_gym_task.py::test_a_mask_that_forbids_everything_is_one_sentence",
+    ),
+)

@@ -1,0 +1,141 @@
+"""Mistakes that are easily made in what surrounds an update: saving, resuming, evaluating, exporting."""
+
+from tests.mutations.mutation import RL, RL_TESTS, Mutation
+
+SAVING = (
+    Mutation(
+        "normalization is not saved with the policy",
+        f"{RL}/networks/policy.py",
+        'self.normalizer.load_state_dict(state["normalizer"])',
+        "pass",
+        f"{RL_TESTS}/networks/test_policy.py::test_a_saved_policy_acts_the_same",
+        "P5c",
+    ),
+    Mutation(
+        "the units of values are not saved with the policy",
+        f"{RL}/networks/policy.py",
+        'self.value_normalizer.load_state_dict(state["value_normalizer"])',
+        "pass",
+        f"{RL_TESTS}/networks/test_policy.py::test_a_saved_policy_keeps_the_units_of_its_values",
+    ),
+    Mutation(
+        "the optimizer's state is not saved",
+        f"{RL}/algorithms/ppo_update.py",
+        'self._optimizer.load_state_dict(state["optimizer"])',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
+    ),
+    Mutation(
+        "memory is not saved",
+        f"{RL}/algorithms/rollout.py",
+        'self._memory.state = state["memory"].numpy()',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
+        "test_an_interrupted_run_gone_on_with_by_workers_equals_the_uninterrupted_one[gru]",
+    ),
+    Mutation(
+        "a checkpoint is written over the last one",
+        f"{RL}/core/checkpoint.py",
+        'path.with_name(path.name + ".tmp")',
+        "path",
+        f"{RL_TESTS}/core/test_checkpoint.py::test_a_failed_write_leaves_the_old_checkpoint_and_no_rubbish",
+    ),
+    Mutation(
+        "a checkpoint may run code",
+        f"{RL}/core/checkpoint.py",
+        "weights_only=True",
+        "weights_only=False",
+        f"{RL_TESTS}/core/test_checkpoint.py::test_a_checkpoint_that_holds_code_is_refused",
+    ),
+)
+
+RESUMING = (
+    Mutation(
+        "the order of minibatches begins anew after a resumption",
+        f"{RL}/algorithms/ppo_update.py",
+        'restore(self._generator, state["generator"])',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
+    ),
+    Mutation(
+        "actions on a device begin anew after a resumption",
+        f"{RL}/algorithms/device_rollout.py",
+        'self._generator.set_state(state["generator"])',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_device_rollout.py::test_resumed_equals_uninterrupted",
+    ),
+    Mutation(
+        "a resumed run waits anew for its plateau",
+        f"{RL}/algorithms/early_stopping.py",
+        'self._best, self._since = state["best"], state["since"]',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_ten_lines.py::"
+        "test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does",
+    ),
+    Mutation(
+        "actions begin anew after a resumption",
+        f"{RL}/algorithms/rollout.py",
+        'restore_generator(self._noise_generator, state["noise_generator"])',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+    ),
+    Mutation(
+        "environments begin anew after a resumption",
+        f"{RL}/algorithms/ppo_trainer.py",
+        "self._envs.set_states([environment.numpy().tobytes() for environment in environments])",
+        "self._envs.reset(seed=0)",
+        f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+    ),
+    Mutation(
+        "reward scaling begins anew after a resumption",
+        f"{RL}/algorithms/collector.py",
+        'self._reward_scaler.load_state_dict(state["reward_scaler"])',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+    ),
+    Mutation(
+        "a schedule begins anew after a resumption",
+        f"{RL}/algorithms/ppo_trainer.py",
+        'self.iteration = state["iteration"]',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+    ),
+    Mutation(
+        "steps that do not divide are left out",
+        f"{RL}/algorithms/ppo_trainer.py",
+        "-(-total_timesteps // (self._envs.num_envs * config.n_steps))",
+        "total_timesteps // (self._envs.num_envs * config.n_steps)",
+        f"{RL_TESTS}/algorithms/test_ten_lines.py::test_one_call_is_the_trainer_put_together_by_hand",
+        "P15b",
+    ),
+)
+
+JUDGING = (
+    Mutation(
+        "an evaluation remembers the episode before",
+        f"{RL}/core/evaluation.py",
+        'getattr(act, "begin_episode", lambda: None)()',
+        "pass",
+        f"{RL_TESTS}/core/test_evaluation.py::test_an_actor_that_remembers_is_told_where_episodes_begin",
+        "P3b",
+    ),
+    Mutation(
+        "an exported policy forgets its normalization",
+        f"{RL}/networks/portable_policy.py",
+        "scaled = (encoded - self.shift) * self.scale",
+        "scaled = encoded",
+        "tests/test_export_policy.py::test_a_torch_file_is_proven_for_every_kind_of_policy[plain]",
+        "P5c",
+    ),
+    Mutation(
+        "a policy that gives NaN goes on learning",
+        f"{RL}/algorithms/alarms.py",
+        "if not math.isfinite(rows.sum().item()):",
+        "if False:",
+        f"{RL_TESTS}/algorithms/test_alarms.py::test_a_policy_that_gives_nan_is_named[actor-log-probability]",
+    ),
+)
