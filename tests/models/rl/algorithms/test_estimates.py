@@ -95,7 +95,7 @@ def test_explained_variance():
 
 
 def test_everything_that_an_update_learns_from_is_float32():
-    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), hidden_sizes=(4,))
+    policy = Policy(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), PPOConfig(hidden_sizes=(4,)))
     buffer, _ = filled_buffer()
     batch = estimate(buffer, policy, gamma=0.9, gae_lambda=0.8).batch
     assert {tensor.dtype for tensor in (batch.observations, *batch.inputs)} == {torch.float32}
