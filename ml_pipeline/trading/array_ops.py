@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.compiled import compiled_advance, compiled_choose, compiled_observe
+from ml_pipeline.trading.compiled import compiled_advance, compiled_choose, compiled_observe, compiled_outcomes
 from ml_pipeline.trading.execution import Kernel, make_kernel
 from ml_pipeline.trading.orders import Ops, Terms
 
@@ -65,6 +65,17 @@ def choose(xp: Any, wanted: Any, had: Any, fillable: Any, flat: int) -> tuple[An
     return xp.array(wanted - flat, xp.money) / len(wanted), may_trade, xp.ops.where(may_trade, wanted, had)
 
 
+def outcomes(rows: Any, last_rows: Any, called: Any, equity: Any, ruin: float) -> tuple[Any, Any, Any, Any]:
+    """(the next rows, terminated, truncated, done), each (N,), of accounts that have left the bars at `rows`.
+
+    ruin: the equity at or below which an account is terminated, as it is where it is called.
+    """
+    rows = rows + 1
+    terminated = called | (equity <= ruin)
+    truncated = (rows >= last_rows) & ~terminated
+    return rows, terminated, truncated, terminated | truncated
+
+
 def weights_in_equity(xp: Any, tables: Tables, rows: Any, batch: Batch, clip: float) -> Any:
     """(A, N), within -clip..clip; 0 of an account that owes money."""
     ops = xp.ops
@@ -118,6 +129,10 @@ class NumpyArrays:
         """As the function of this name."""
         return advance(self, *arguments)
 
+    def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        """As the function of this name."""
+        return outcomes(*arguments)
+
     def observations(self, tables: Tables, rows: Any, window: int, batch: Batch, clip: float) -> Any:
         """float32 (N, W * D + A): the features of the `window` rows up to `rows`, then weights in the equity."""
         weights, features = weights_in_equity(self, tables, rows, batch, clip), tables.features
@@ -130,7 +145,7 @@ class NumpyArrays:
 
     def chosen(self, flags: Any) -> Any:
         """The flagged accounts, as `renew` takes them; where it is empty, nothing is to be renewed."""
-        return np.flatnonzero(flags)
+        return flags.nonzero()[0]
 
     def renew(self, values: Any, chosen: Any, new: Any) -> Any:
         """values: (..., N), copied, with `new` in place of those of the chosen accounts."""
@@ -169,6 +184,9 @@ class CompiledArrays(NumpyArrays):
 
     def advance(self, tables: Tables, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return compiled_advance(single_asset=len(tables.closes) == 1)(tables, *arguments)
+
+    def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        return compiled_outcomes()(*arguments)
 
     def observations(self, tables: Tables, rows: Any, window: int, batch: Batch, clip: float) -> Any:
         seen = np.empty((len(rows), window * tables.features.shape[1] + len(batch.holdings)), dtype=np.float32)

@@ -140,11 +140,10 @@ class BatchedTradingEnv(VectorEnv):
         batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
         cash, self.costs, equity, called = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
         rewards, self._reward_state = self.reward.step(xp.ops, self._reward_state, now.equity, equity)
-        self._now = now = now._replace(rows=now.rows + 1, cash=cash, equity=equity, choices=choices)
-        terminated = called | (equity <= RUIN_FRACTION * self.rules.initial_cash)
-        truncated = (now.rows >= now.last_rows) & ~terminated
+        ruin = RUIN_FRACTION * self.rules.initial_cash
+        rows, terminated, truncated, done = xp.outcomes(now.rows, now.last_rows, called, equity, ruin)
+        self._now = now._replace(rows=rows, cash=cash, equity=equity, choices=choices)
         observations = xp.observations(*self._seen())
-        done = terminated | truncated
         ended = xp.chosen(done)
         infos: dict[str, Any] = {}
         if len(ended):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml_pipeline.trading.array_ops import Batch, Tables, advance, choose, weights_in_equity
+from ml_pipeline.trading.array_ops import Batch, Tables, advance, choose, outcomes, weights_in_equity
 from ml_pipeline.trading.execution import Kernel, make_kernel
 from ml_pipeline.trading.orders import Ops
 
@@ -66,6 +66,9 @@ class TorchArrays:
 
     def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return advance(self, *arguments)
+
+    def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        return outcomes(*arguments)
 
     def observations(self, tables: Tables, rows: Tensor, window: int, batch: Batch, clip: float) -> Tensor:
         seen = [tables.features.index_select(0, rows - (window - 1 - i)) for i in range(window)]

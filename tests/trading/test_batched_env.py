@@ -3,6 +3,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.array_ops import CompiledArrays, NumpyArrays
 from ml_pipeline.trading.batched_env import BatchedTradingEnv, one_each
 from ml_pipeline.trading.fast_env import FastTradingEnv
 from ml_pipeline.trading.features import compute_features
@@ -13,6 +14,20 @@ from ml_pipeline.trading.scaling import FeatureScaler
 from ml_pipeline.trading.synthetic import synthetic_market
 
 SHORT, FLAT, LONG = 0, 1, 2
+
+
+@pytest.mark.parametrize("kind", [NumpyArrays, CompiledArrays])
+def test_who_is_called_or_ruined_is_terminated_and_only_others_are_truncated(kind):
+    if kind is CompiledArrays:
+        pytest.importorskip("numba")
+    rows, last_rows = np.array([3, 3, 3, 3, 3]), np.array([9, 4, 9, 4, 4])
+    called, equity = np.array([False, False, True, False, True]), np.array([101.0, 101.0, 500.0, 100.0, 100.0])
+    found = kind().outcomes(rows, last_rows, called, equity, 100.0)
+    expected = [4] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 0, 0], [0, 1, 1, 1, 1]
+    for values, numbers, dtype in zip(found, expected, (np.int64, bool, bool, bool), strict=True):
+        np.testing.assert_array_equal(values, numbers)
+        assert values.dtype == dtype
+    np.testing.assert_array_equal(rows, 3)
 
 
 def test_an_episode_that_ends_gives_its_last_observation_and_begins_anew(tiny_market):
