@@ -73,13 +73,22 @@ def test_the_gradient_is_that_of_autograd(action_space, activation, hidden_sizes
 def test_steps_rows_and_norms_are_those_of_torch(action_space, over):
     # 3 epochs of minibatches of 40, 40 and 20
     config = PPOConfig(minibatch_size=40, n_epochs=3, normalize_advantages_over=over)
+    assert_equal_to_torch(action_space, config, n_minibatches=9)
+
+
+@both_spaces
+def test_a_last_minibatch_of_one_is_stepped_on_as_in_torch(action_space):
+    assert_equal_to_torch(action_space, PPOConfig(minibatch_size=33, n_epochs=1), n_minibatches=4)
+
+
+def assert_equal_to_torch(action_space, config, *, n_minibatches):
     found = {}
     for kind in ("torch", "compiled"):
         network, optimizer = actor_critic(action_space)
         taken = steps_of(kind, network, optimizer, config)(random_batch(network, 100), StepSettings(WEIGHTS, 0.01, 99))
         found[kind] = {**optimizer.state_dict(), "weights": optimizer.parameters.detach(), "norms": taken.norms.float()}
         found[kind] |= {"rows": torch.stack(taken.rows), "first": torch.stack(taken.first)}
-    assert found["compiled"]["n_steps"] == 9
+    assert found["compiled"]["n_steps"] == n_minibatches
     torch.testing.assert_close(found["compiled"], found["torch"], rtol=1e-4, atol=1e-5)
 
 
