@@ -214,8 +214,8 @@ EPISODES = (
     Mutation(
         "compiled: many environments observe a bar ahead",
         f"{TRADING}/compiled.py",
-        "features[row - (window - 1 - i), k]",
-        "features[min(row + 1, len(features) - 1) - (window - 1 - i), k]",
+        "np.uint64((rows[n] + 1 - window) * n_features)",
+        "np.uint64((min(rows[n] + 1, len(tables.features) - 1) + 1 - window) * n_features)",
         f"{TRADING_TESTS}/test_agreement.py::test_machine_code_equals_plain_python_to_the_last_digit[discrete]",
         "T1c",
     ),

@@ -38,7 +38,7 @@ ENVIRONMENTS = (
         "the caller's mask is taken out of its dict",
         f"{RL}/core/reset_arguments.py",
         'return mask, {key: value for key, value in options.items() if key != "reset_mask"}',
-        'del options["reset_mask"]\n        return mask, options',
+        'del options["reset_mask"]\n    return mask, options',
         "tests/contracts/test_vector_env_contract.py::TestSerialEnv::test_mask_resets_only_those",
         "V3a",
     ),
