@@ -151,11 +151,11 @@ def with_returns_shuffled(market: MarketData, generator: np.random.Generator) ->
 def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
     """The figures of an agent trained on the task, without asking for leaks."""
     from ml_pipeline.config.ppo import PPOConfig
-    from ml_pipeline.fitting import fit
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 
     envs = BatchedTradingEnv(task.bars_of("train"), _N_ENVS, task.rules, **task.training_settings())
     ppo = PPOConfig(n_steps=128, minibatch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, hidden_sizes=(32, 32))
-    return task.evaluate(fit(envs, ppo, total_timesteps=steps, seed=seed).act)
+    return task.evaluate(PPOTrainer(envs, ppo, total_timesteps=steps, seed=seed).train().act)
 
 
 def _times(log_return: float) -> str:

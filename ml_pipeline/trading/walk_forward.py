@@ -102,11 +102,11 @@ def _said(agents: Sequence[Ledger], holders: Sequence[Ledger], periods_per_year:
 
 def _trained(task: TradingTask, total_timesteps: int, seed: int) -> Act:
     from ml_pipeline.config.ppo import PPOConfig
-    from ml_pipeline.fitting import fit
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 
     envs = task.batched_train_env(_N_ENVS)
     ppo = PPOConfig(n_steps=128, n_epochs=4, learning_rate=1e-3)
-    return fit(envs, ppo, total_timesteps=total_timesteps, seed=seed).act
+    return PPOTrainer(envs, ppo, total_timesteps=total_timesteps, seed=seed).train().act
 
 
 def _write(folder: Path, agents: Sequence[Ledger], holders: Sequence[Ledger]) -> None:
