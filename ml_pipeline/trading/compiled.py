@@ -192,8 +192,9 @@ def compiled_outcomes() -> Callable[..., tuple[Any, Any, Any, Any]]:
 def compiled_observe() -> Callable[..., Any]:
     """`NumpyArrays.observations` as machine code, which writes into its last argument.
 
-    Indices without a sign are not looked at for counting from the end, and flat ones cost no sum an axis: 4,096
-    accounts of one asset and 16 features take 18 us instead of 24, with a window of ten bars 94 instead of 148.
+    Indices without a sign are not looked at for counting from the end, and flat ones cost no sum an axis; the weights
+    of a single asset are vector instructions in a loop of their own, which of several would write to each row twice.
+    4,096 accounts of one asset and 16 features take 15 us instead of 24, with a window of ten bars 97 instead of 148.
     """
     import numpy as np
 
@@ -201,13 +202,20 @@ def compiled_observe() -> Callable[..., Any]:
         closes, holdings, n_features = tables.closes, batch.holdings, tables.features.shape[1]
         features, size = tables.features.ravel(), window * n_features  # the rows of a window stand one behind the other
         flat, width = seen.ravel(), seen.shape[1]
+        single_asset = len(holdings) == 1
         for n in range(len(rows)):
-            row, equity = np.uint64(rows[n]), batch.equity[n]
             first, start = np.uint64((rows[n] + 1 - window) * n_features), np.uint64(n * width)
             for k in range(np.uint64(size)):
                 flat[start + k] = features[first + k]
-            for a in range(len(holdings)):
-                weight = holdings[a, n] * closes[a, row] / equity if equity > 0.0 else 0.0
-                flat[start + np.uint64(size + a)] = min(max(weight, -clip), clip)
+            if not single_asset:
+                row, equity = np.uint64(rows[n]), batch.equity[n]
+                for a in range(len(holdings)):
+                    weight = holdings[a, n] * closes[a, row] / equity if equity > 0.0 else 0.0
+                    flat[start + np.uint64(size + a)] = min(max(weight, -clip), clip)
+        if single_asset:
+            for n in range(len(rows)):
+                worth, equity = holdings[0, n] * closes[0, np.uint64(rows[n])], batch.equity[n]
+                weight = worth / equity if equity > 0.0 else 0.0
+                seen[n, size] = min(max(weight, -clip), clip)
 
     return _jit(inlined=False)(observe)
