@@ -35,7 +35,7 @@ WINGS = {
     COMPILED: Wing(("ml_pipeline.models.rl",), ("torch", "numpy", "numba", "llvmlite")),
     "ml_pipeline.models.rl": Wing(
         (*VALUES, "ml_pipeline.monitoring", "ml_pipeline.models.rl"),
-        ("torch", "numpy", "cloudpickle", "gymnasium", "tqdm"),
+        ("torch", "numpy", "cloudpickle", "gymnasium", "tqdm", "numba"),
     ),
     TENSORS: Wing(("ml_pipeline.trading",), ("torch", "numpy")),
     "ml_pipeline.trading": Wing(
@@ -45,7 +45,7 @@ WINGS = {
 }
 # What a wing may import but not by merely being imported: it would slow every worker down.
 LAZY = {
-    "ml_pipeline.models.rl": (COMPILED,),
+    "ml_pipeline.models.rl": ("numba", COMPILED),
     "ml_pipeline.trading": ("polars", "matplotlib", "numba", "vectorbt", TENSORS),
 }
 # Commands of the trading wing: as for the modules right below ml_pipeline, nothing is forbidden to them, nor may
@@ -161,6 +161,7 @@ def test_what_the_rules_name_is_there(sources, name):
         ("models.rl.core.gae", "import ml_pipeline.trading.metrics", "imports ml_pipeline.trading.metrics"),
         ("models.rl.core.gae", "def f():\n  import polars", "imports polars"),
         ("models.rl.core.gae", "from yaml import load", "imports yaml.load"),
+        ("models.rl.core.gae", "import numba", "imports numba at once"),
         ("trading.env", "from ml_pipeline.models.rl import networks", "imports ml_pipeline.models.rl.networks"),
         ("trading.env", "import torch", "imports torch"),
         ("trading.env", "def f():\n  import torch", "imports torch"),

@@ -5,7 +5,7 @@ Whether it applies, `can_compile` decides.
 
 import math
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from ml_pipeline.models.rl.algorithms.minibatches import Generator, draw_orders
 from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossRows, LossWeights
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+
+if TYPE_CHECKING:
+    from ml_pipeline.models.rl.compiled.arguments import Learner, Results, Settings
 
 _WORTH_SHARING = 128
 """Samples in a minibatch, below which threads would wait for each other longer than they work."""
@@ -45,11 +48,11 @@ class CompiledSteps:
 
         Compiles, and raises what numba raises where it fails.
         """
-        from ml_pipeline.models.rl.compiled import kernel, layout
+        from ml_pipeline.models.rl.compiled import arguments, kernel, layout
 
         self._kernel = kernel
+        self._arguments = arguments
         self._layout = layout.layout_of(network)
-        self._is_tanh = layout.is_tanh(network)
         self._optimizer = optimizer
         self._config = config
         self._generator = generator
@@ -58,22 +61,22 @@ class CompiledSteps:
         if n_threads is None:
             n_threads = max(1, int(usable_cores())) if size >= _WORTH_SHARING else 1
         self._workspaces = [layout.new_workspace(self._layout) for _ in range(min(n_threads, self._n_chunks))]
-        one = _one_sample(network, observation_size=int(self._layout.layers[0, 0, 2]))
+        one = _one_sample(network, observation_size=self._layout.layer(0, 0).inputs)
         self.gradient(one, LossWeights(clip_range=0.2, clip_range_vf=None, ent_coef=0.0, vf_coef=0.5))
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
         config, n_samples = self._config, len(batch.observations)
         orders = torch.stack(draw_orders(n_samples, config.n_epochs, self._generator)).numpy()
         vectors = [self._optimizer.parameters, self._optimizer.mean, self._optimizer.square]
-        networks = self._networks(*vectors)
+        learner = self._learner(*vectors)
         results, n_done = self._run(
-            networks,
+            learner,
             batch,
             orders,
             self._settings(settings.weights, settings.learning_rate, settings.kl_limit, config.minibatch_size),
             n_threads=len(self._workspaces),
         )
-        for vector, padded in zip(vectors, (networks.parameters, networks.means, networks.squares), strict=True):
+        for vector, padded in zip(vectors, (learner.networks.parameters, learner.means, learner.squares), strict=True):
             vector.detach().numpy()[:] = padded[self._layout.places]
         self._optimizer.n_steps += n_done
         whole, more = divmod(n_done, -(-n_samples // config.minibatch_size))
@@ -86,20 +89,20 @@ class CompiledSteps:
         """A step of length 0 on a copy, unclipped, by this thread alone."""
         size = len(minibatch.observations)
         parameters = self._optimizer.parameters
-        networks = self._networks(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
+        learner = self._learner(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
         settings = self._settings(weights, 0.0, math.inf, size)
         settings = settings._replace(normalizes=False, max_grad_norm=math.inf)
-        self._run(networks, minibatch, np.arange(size)[None], settings, n_threads=1)
-        return torch.from_numpy(networks.gradients[0, self._layout.places])
+        self._run(learner, minibatch, np.arange(size)[None], settings, n_threads=1)
+        return torch.from_numpy(learner.gradients[0, self._layout.places])
 
     def _run(
-        self, networks: Any, batch: Minibatch, orders: np.ndarray, settings: Any, *, n_threads: int
-    ) -> tuple[Any, int]:
-        kernel = self._kernel
+        self, learner: "Learner", batch: Minibatch, orders: np.ndarray, settings: "Settings", *, n_threads: int
+    ) -> tuple["Results", int]:
+        arguments = self._arguments
         n_epochs, n_samples = orders.shape
         inputs = torch.stack(batch.inputs).numpy()
-        samples = kernel.Samples(batch.observations.contiguous().numpy(), batch.actions.numpy(), inputs, orders)
-        results = kernel.Results(
+        samples = arguments.Samples(batch.observations.contiguous().numpy(), batch.actions.numpy(), inputs, orders)
+        results = arguments.Results(
             rows=np.zeros((n_epochs, 4, n_samples), np.float32),
             norms=np.zeros(n_epochs * -(-n_samples // settings.minibatch_size)),
             kls=np.zeros(self._n_chunks),
@@ -108,7 +111,9 @@ class CompiledSteps:
         )
 
         def run(thread: int) -> int:
-            return kernel.update(thread, n_threads, networks, samples, settings, self._workspaces[thread], results)
+            worker = arguments.Worker(thread, n_threads, self._workspaces[thread])
+            n_done: int = self._kernel.update(worker, learner, samples, settings, results)
+            return n_done
 
         others = [threading.Thread(target=run, args=(thread,)) for thread in range(1, n_threads)]
         for other in others:
@@ -118,21 +123,19 @@ class CompiledSteps:
             other.join()
         return results, n_done
 
-    def _networks(self, *vectors: Tensor) -> Any:
+    def _learner(self, *vectors: Tensor) -> "Learner":
         layout = self._layout
         parameters, means, squares, transposed = np.zeros((4, layout.size), np.float32)
         for padded, vector in zip((parameters, means, squares), vectors, strict=True):
             padded[layout.places] = vector.detach().numpy()
         gradients = np.zeros((self._n_chunks, layout.size), np.float32)
-        return self._kernel.Networks(
-            layout.layers, layout.ends, layout.log_std, parameters, transposed, means, squares, gradients
-        )
+        networks = layout.networks(parameters)
+        return self._arguments.Learner(networks, layout.ends, transposed, means, squares, gradients)
 
-    def _settings(self, weights: LossWeights, learning_rate: float, kl_limit: float, size: int) -> Any:
+    def _settings(self, weights: LossWeights, learning_rate: float, kl_limit: float, size: int) -> "Settings":
         bound = weights.clip_range_vf
-        return self._kernel.Settings(
+        return self._arguments.Settings(
             minibatch_size=size,
-            is_tanh=self._is_tanh,
             normalizes=normalizes_minibatches(self._config),
             n_steps_before=self._optimizer.n_steps,
             learning_rate=float(learning_rate),

@@ -62,11 +62,10 @@ class CompiledNetworks:
         self._kernel = kernel
         self._network = network
         self._layout = layout.layout_of(network)
-        self._is_tanh = layout.is_tanh(network)
         self._parameters = np.zeros(self._layout.size, np.float32)
         self._acting = layout.new_acting(self._layout, self._parameters)
         self.refresh()
-        observation = np.zeros((1, int(self._layout.layers[0, 0, 2])), np.float32)
+        observation = np.zeros((1, self._layout.layer(0, 0).inputs), np.float32)
         self.choose(observation, network.distribution.draw_noise(np.random.default_rng(0), (1,)))
         self.critic(torch.from_numpy(observation))
 
@@ -78,7 +77,7 @@ class CompiledNetworks:
     def choose(self, observations: Array, noise: Array) -> Array:
         """Float32 (N, D) and the distribution's noise to its actions."""
         actions: Array = np.empty(noise.shape, np.int64 if noise.ndim == 1 else np.float32)
-        self._kernel.choose(self._acting, self._is_tanh, observations, noise, actions)
+        self._kernel.choose(self._acting, observations, noise, actions)
         return actions
 
     def actor(self, observations: Tensor) -> Tensor:
@@ -90,8 +89,8 @@ class CompiledNetworks:
         return self._outputs(1, observations)
 
     def _outputs(self, network: int, observations: Tensor) -> Tensor:
-        outputs = torch.empty(len(observations), int(self._layout.layers[network, -1, 5]))
-        self._kernel.evaluate(network, self._acting, self._is_tanh, observations.numpy(), outputs.numpy())
+        outputs = torch.empty(len(observations), self._layout.layer(network, -1).outputs)
+        self._kernel.evaluate(network, self._acting, observations.numpy(), outputs.numpy())
         return outputs
 
 

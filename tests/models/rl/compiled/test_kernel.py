@@ -1,20 +1,41 @@
-"""What the kernel is made of."""
+"""The code of the kernel on disk: compiled anew where any file of its folder has changed."""
+
+import shutil
+from pathlib import Path
 
 import numba
-import numpy as np
+import pytest
 
 from ml_pipeline.models.rl.compiled import kernel
+from ml_pipeline.models.rl.core import code_cache
 
-every_tanh = numba.vectorize(["float32(float32)"])(kernel.tanh.py_func)
-
-
-def test_tanh_is_exact_to_rounding():
-    x = np.concatenate([np.logspace(-37, 1.3, 100_000), np.linspace(0, 12, 100_000)]).astype(np.float32)
-    expected = np.tanh(np.concatenate([x, -x]).astype(np.float64))
-    np.testing.assert_allclose(every_tanh(np.concatenate([x, -x])), expected, rtol=2e-7, atol=0)
+FOLDER = Path(kernel.__file__).parent
 
 
-def test_tanh_of_what_is_no_number():
-    x = np.array([np.nan, np.inf, -np.inf, 0.0], np.float32)
-    with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(every_tanh(x), np.array([np.nan, 1.0, -1.0, 0.0], np.float32))
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """A copy of the kernel's, while code is kept in a folder of its own."""
+    copied = shutil.copytree(FOLDER, tmp_path / "compiled")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(kernel, "__file__", str(copied / "kernel.py"))
+    return copied
+
+
+def was_on_disk():
+    """Whether a function's code was, as a new process would find."""
+    code_cache._digest.cache_clear()
+
+    def twice(x):
+        return x + x
+
+    dispatcher = kernel._kept(twice)
+    assert dispatcher(1.0) == 2.0
+    return sum(dispatcher.stats.cache_hits.values()) == 1
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py") if path.name != "__init__.py"))
+def test_a_change_of_any_file_compiles_anew(folder, name):
+    assert [was_on_disk(), was_on_disk()] == [False, True]
+    with (folder / name).open("a") as file:
+        file.write("# changed\n")
+    assert [was_on_disk(), was_on_disk()] == [False, True]

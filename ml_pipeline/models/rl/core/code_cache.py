@@ -10,22 +10,22 @@ import inspect
 import pickle
 from collections.abc import Sequence
 from functools import cache
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 _UNUSABLE = (OSError, EOFError, pickle.UnpicklingError)
 
 
-def keep_code(dispatcher: Any, made_of: Sequence[ModuleType]) -> Any:
+def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
     """`dispatcher`, from `numba.njit`, that looks for its code on disk before it compiles, and leaves it there.
 
-    made_of: the modules of all that is compiled into it, besides its own. numba itself would compare what the function
+    made_of: the sources of all that is compiled into it, besides its own. numba itself would compare what the function
     closes over, which has another name in each process. Where nothing can be written or read, it compiles.
     """
     from numba.core.caching import FunctionCache
 
     function = dispatcher.py_func
-    digest = _digest((inspect.getfile(function), *(inspect.getfile(module) for module in made_of)))
+    digest = _digest((Path(inspect.getfile(function)), *made_of))
 
     class KeptBySource(FunctionCache):
         def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
@@ -45,9 +45,8 @@ def keep_code(dispatcher: Any, made_of: Sequence[ModuleType]) -> Any:
 
 
 @cache
-def _digest(paths: tuple[str, ...]) -> str:
+def _digest(paths: tuple[Path, ...]) -> str:
     digest = hashlib.sha256()
     for path in paths:
-        with open(path, "rb") as file:
-            digest.update(file.read())
+        digest.update(path.read_bytes())
     return digest.hexdigest()

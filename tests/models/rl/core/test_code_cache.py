@@ -1,23 +1,20 @@
 """Machine code on disk: loaded where it is the same, compiled where anything that went into it has changed."""
 
-import types
-
 import numba
 import pytest
 
-from ml_pipeline.trading import code_cache
-from ml_pipeline.trading.code_cache import keep_code
+from ml_pipeline.models.rl.core import code_cache
+from ml_pipeline.models.rl.core.code_cache import keep_code
 
 
 @pytest.fixture
 def source(tmp_path, monkeypatch):
-    """A module whose source may change, while code is kept in a folder of its own."""
+    """A file that may change, while code is kept in a folder of its own."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
-    module = types.ModuleType("source")
-    module.__file__ = str(tmp_path / "source.py")
-    (tmp_path / "source.py").write_text("TERM = 1")
     code_cache._digest.cache_clear()
-    return module
+    path = tmp_path / "source.py"
+    path.write_text("TERM = 1")
+    return path
 
 
 def compiled(source, term):
@@ -31,12 +28,12 @@ def compiled(source, term):
     return dispatcher, dispatcher(1.0)
 
 
-def test_code_is_compiled_once_and_again_where_a_source_has_changed(source, tmp_path):
+def test_code_is_compiled_once_and_again_where_a_source_has_changed(source):
     first, result = compiled(source, 1)
     assert (result, sum(first.stats.cache_hits.values())) == (2.0, 0)
     second, result = compiled(source, 1)
     assert (result, sum(second.stats.cache_hits.values())) == (2.0, 1)
-    (tmp_path / "source.py").write_text("TERM = 2")
+    source.write_text("TERM = 2")
     code_cache._digest.cache_clear()
     third, result = compiled(source, 2)
     assert (result, sum(third.stats.cache_hits.values())) == (3.0, 0)

@@ -1,0 +1,134 @@
+"""What the compiled functions are given: arrays by name, in tuples that numba takes apart without cost.
+
+B samples, D observation size, A numbers of an action, E epochs, L layers of each network, P numbers in a padded vector,
+C chunks of a minibatch, W the widest layer.
+"""
+
+from typing import NamedTuple
+
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from ml_pipeline.models.rl.compiled.machine import Array, jit
+
+
+class Layer(NamedTuple):
+    """Where a layer lies in a vector of P numbers, as (inputs, outputs) in rows, and then its bias; see `layout`."""
+
+    weights: int  # offset
+    bias: int  # offset
+    inputs: int
+    padded_inputs: int
+    width: int  # outputs with their padding
+    outputs: int
+
+
+class Networks(NamedTuple):
+    """Actor (0) and critic (1). layers: int64 (2, L, 6), the columns being `Layer`. log_std: offset, of a Gaussian.
+    parameters: float32 (P,).
+    """
+
+    layers: Array
+    log_std: int
+    is_tanh: bool
+    parameters: Array
+
+
+class Learner(NamedTuple):
+    """ends: int64 (3,), where each network's part of the vectors begins and ends. transposed: float32 (P,), weights the
+    other way round, for the way back. means, squares: float32 (P,), Adam's moments. gradients: float32 (C, P).
+    """
+
+    networks: Networks
+    ends: Array
+    transposed: Array
+    means: Array
+    squares: Array
+    gradients: Array
+
+
+class Activations(NamedTuple):
+    """Of one tile. x: float32 (TILE * padded inputs,), the observations. outputs: float32 (2, L, TILE * W)."""
+
+    x: Array
+    outputs: Array
+
+
+class Workspace(NamedTuple):
+    """One thread's own. slopes: float32 (TILE * W,). zeros: float32 (W,). row: float64 (W,)."""
+
+    activations: Activations
+    slopes: Array
+    zeros: Array
+    row: Array
+
+
+class Acting(NamedTuple):
+    """What acting needs of `Networks` and of a `Workspace`: an array handed over takes 0.1 us, a tuple within 0.4."""
+
+    layers: Array
+    log_std: int
+    is_tanh: bool
+    parameters: Array
+    x: Array
+    outputs: Array
+    row: Array
+
+
+class Worker(NamedTuple):
+    """One of n_threads, by its number from 0."""
+
+    number: int
+    n_threads: int
+    workspace: Workspace
+
+
+class Samples(NamedTuple):
+    """observations: float32 (B, D). actions: int64 (B,), choices, or float32 (B, A), numbers. inputs: float32 (4, B),
+    in the order of `LossInputs`. orders: int64 (E, B), of the samples in each epoch.
+    """
+
+    observations: Array
+    actions: Array
+    inputs: Array
+    orders: Array
+
+
+class Settings(NamedTuple):
+    """Infinite limits limit nothing."""
+
+    minibatch_size: int
+    normalizes: bool
+    n_steps_before: int
+    learning_rate: float
+    clip_range: float
+    clip_range_vf: float
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float
+    kl_limit: float
+    epsilon: float
+
+
+class Results(NamedTuple):
+    """rows: float32 (E, 4, B), in the order of `LossRows`. norms: float64 (n_minibatches,). kls: float64 (C,). squares:
+    float64 (2,), of the norm, by network. arrivals: int64 (1,), 0 at first.
+    """
+
+    rows: Array
+    norms: Array
+    kls: Array
+    squares: Array
+    arrivals: Array
+
+
+@jit
+def layer_of(networks: Networks, n: int, i: int) -> Layer:
+    """Layer i of network n."""
+    return Layer(*to_fixed_tuple(networks.layers[n, i], 6))  # type: ignore[call-arg]  # numba adds the first
+
+
+@jit
+def parts_of(acting: Acting) -> tuple[Networks, Activations]:
+    """The same arrays under their names."""
+    networks = Networks(acting.layers, acting.log_std, acting.is_tanh, acting.parameters)
+    return networks, Activations(acting.x, acting.outputs)

@@ -1,0 +1,112 @@
+"""PPO's loss and its slopes by the networks' outputs, sample by sample, in float64; see `ppo_loss`."""
+
+import math
+from typing import NamedTuple
+
+from ml_pipeline.models.rl.compiled.arguments import Networks, Settings, Workspace, layer_of
+from ml_pipeline.models.rl.compiled.distributions import (
+    Slopes,
+    categorical_slopes,
+    gaussian_slopes,
+    softmax,
+    standardize,
+)
+from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit
+
+
+class Minibatch(NamedTuple):
+    """How many samples, what to subtract from their advantages, and what to multiply these with then."""
+
+    settings: Settings
+    size: int
+    mean: float
+    scale: float
+
+
+class Part(NamedTuple):
+    """Of a minibatch. chosen: int64 (n,), which samples. rows: float32 (4, n or more), to be filled in the order of
+    `LossRows`. gradient: float32 (P,), to be added to.
+    """
+
+    minibatch: Minibatch
+    chosen: Array
+    rows: Array
+    gradient: Array
+
+
+@jit
+def minibatch_of(chosen: Array, advantages: Array, settings: Settings) -> Minibatch:
+    """Of these samples, int64 (n,); advantages are float32 (B,). A minibatch of one is left alone."""
+    size = len(chosen)
+    if size < 2 or not settings.normalizes:
+        return Minibatch(settings, size, 0.0, 1.0)
+    mean = 0.0
+    for i in chosen:
+        mean += advantages[i]
+    mean /= size
+    variance = 0.0
+    for i in chosen:
+        variance += (advantages[i] - mean) ** 2
+    return Minibatch(settings, size, mean, 1.0 / (math.sqrt(variance / (size - 1)) + 1e-8))
+
+
+@jit
+def policy_slopes(part: Part, actions: Array, inputs: Array, networks: Networks, workspace: Workspace) -> float:
+    """Puts the slopes of the loss by the actor's outputs for at most TILE samples in the place of these.
+
+    actions and inputs: those of `Samples`. Adds the slopes by a Gaussian's log_std to the gradient, fills three of the
+    rows, and returns the sum of the KL.
+    """
+    minibatch, settings, rows = part.minibatch, part.minibatch.settings, part.rows
+    layer = layer_of(networks, 0, networks.layers.shape[1] - 1)
+    actor = workspace.activations.outputs[0, -1].reshape(-1, layer.width)[:TILE]
+    row = workspace.row[: layer.outputs]
+    log_std = networks.parameters[networks.log_std : networks.log_std + layer.outputs]
+    by_log_std = part.gradient[networks.log_std : networks.log_std + layer.outputs]
+    low, high = 1.0 - settings.clip_range, 1.0 + settings.clip_range
+    share, kl = 1.0 / minibatch.size, 0.0
+    by_entropy = -settings.ent_coef * share
+    for s in range(len(part.chosen)):
+        i = part.chosen[s]
+        outputs = actor[s, : layer.outputs]
+        if actions.ndim == 1:  # known while compiling, of an argument
+            likelihood = softmax(outputs, actions[i], row)
+            log_prob, entropy = likelihood.log_prob, likelihood.entropy
+        else:
+            log_prob, entropy = standardize(outputs, actions[i], log_std, row)
+        log_ratio = log_prob - inputs[0, i]
+        ratio = math.exp(log_ratio)
+        kl += ratio - 1.0 - log_ratio
+        advantage = (inputs[1, i] - minibatch.mean) * minibatch.scale
+        surrogate, clipped = advantage * ratio, advantage * min(max(ratio, low), high)
+        slopes = Slopes(-share * surrogate * (1.0 if surrogate <= clipped else 0.0), by_entropy)
+        if actions.ndim == 1:
+            categorical_slopes(slopes, likelihood, actions[i], row, outputs)
+        else:
+            gaussian_slopes(slopes, row, log_std, outputs, by_log_std)
+        actor[s, layer.outputs :] = 0.0
+        rows[0, s] = surrogate if surrogate <= clipped else clipped
+        rows[2, s] = entropy
+        rows[3, s] = log_ratio
+    actor[len(part.chosen) :] = 0.0  # rows that fill up the tile
+    return kl
+
+
+@jit
+def value_slopes(part: Part, inputs: Array, networks: Networks, workspace: Workspace) -> None:
+    """The same for the critic's output, and the row of squared errors."""
+    settings, share = part.minibatch.settings, 1.0 / part.minibatch.size
+    bound = settings.clip_range_vf
+    layer = layer_of(networks, 1, networks.layers.shape[1] - 1)
+    critic = workspace.activations.outputs[1, -1].reshape(-1, layer.width)[:TILE]
+    for s in range(len(part.chosen)):
+        i = part.chosen[s]
+        value = float(critic[s, 0])
+        residual, moved = value - inputs[2, i], value - inputs[3, i]
+        near = residual - moved + min(max(moved, -bound), bound) if abs(moved) > bound else residual
+        error, near_error = residual * residual, near * near
+        inside = not abs(moved) > bound or error > near_error
+        critic[s] = 0.0
+        critic[s, 0] = 2.0 * settings.vf_coef * share * residual * (1.0 if inside else 0.0)
+        part.rows[1, s] = near_error if near_error > error else error
+    critic[len(part.chosen) :] = 0.0
