@@ -28,7 +28,9 @@ class Collector(ABC):
     """None where rewards stay as they are."""
 
     def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
-        self.envs: Any = envs
+        """Raises UserError where the policy was made for other spaces."""
+        policy.check_spaces(envs.single_observation_space, envs.single_action_space)
+        self._envs: Any = envs
         self.episodes = EpisodeTracker(envs.num_envs)
         self.global_step = 0
         self.stepping_s = 0.0  # in the environments' step(), all in all
@@ -74,7 +76,7 @@ class Collector(ABC):
         n_steps = self.buffer.n_steps
         here = {
             "observations as": (state["data"], self._data),
-            "num_envs": (len(state["episodes"]["returns"]), self.envs.num_envs),
+            "num_envs": (len(state["episodes"]["returns"]), self._envs.num_envs),
             "n_steps": (n_steps if noise is None else len(noise), n_steps),
             "normalize_rewards": (state["reward_scaler"] is not None, self._reward_scaler is not None),
         }
@@ -117,15 +119,15 @@ class Collector(ABC):
     def _reset_where_needed(self) -> None:
         if not self._reset_done:
             # After a resume without saved environments, other episodes than those already seen.
-            observations, _ = self.envs.reset(seed=self._seed + self.global_step)
+            observations, _ = self._envs.reset(seed=self._seed + self.global_step)
             self.buffer.observations[self.buffer.position] = self._learn_and_normalize(observations)
             self._reset_done = True
 
     def _step_envs(self, actions: Any) -> Any:
         began = time.perf_counter()
-        result = self.envs.step(actions)
+        result = self._envs.step(actions)
         self.stepping_s += time.perf_counter() - began
-        self.global_step += self.envs.num_envs
+        self.global_step += self._envs.num_envs
         return result
 
     def _elapsed_s(self) -> float:

@@ -81,7 +81,7 @@ class DeviceCollector(Collector):
             if part is not None:
                 part.moments.begin()
         self._reset_where_needed()
-        noise = self._actions.draw_noise(self._generator, (self.buffer.n_steps, self.envs.num_envs))
+        noise = self._actions.draw_noise(self._generator, (self.buffer.n_steps, self._envs.num_envs))
         self.buffer.start(noise, self._memory)
 
     def _step(self) -> None:
@@ -121,7 +121,7 @@ class DeviceCollector(Collector):
         for part in (self._normalizer, self._reward_scaler):
             if part is not None:
                 part.moments.settle()
-        buffer, num_envs = self.buffer, self.envs.num_envs
+        buffer, num_envs = self.buffer, self._envs.num_envs
         ends = (buffer.terminated | buffer.truncated).cpu().numpy()
         before = self.global_step - buffer.n_steps * num_envs
         for t, (rewards, done) in enumerate(zip(buffer.rewards.cpu().numpy(), ends, strict=True), start=1):

@@ -86,6 +86,8 @@ class PPOTrainer:
         """
         if total_timesteps < 1:
             raise UserError(f"total_timesteps must be at least 1, but got {total_timesteps}.")
+        if policy is not None and device is not None:
+            raise UserError("A policy is on its device already; pass either policy or device, not both.")
         self.config = config = config or PPOConfig()
         self.iteration = 0
         self._sink = sink

@@ -48,7 +48,7 @@ class RolloutCollector(Collector):
 
     def _begin(self) -> None:
         self._reset_where_needed()
-        shape = (self.buffer.n_steps, self.envs.num_envs)
+        shape = (self.buffer.n_steps, self._envs.num_envs)
         noise = self._policy.distribution.draw_noise(self._noise_generator, shape)
         self.buffer.start(noise, None if self._memory is None else self._memory.state)
 

@@ -85,6 +85,18 @@ class Policy:
         self._compiled: CompiledNetworks | None = None
         self.act = Acting(self)
 
+    def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+        """Raise UserError where the policy was made for other spaces of a single environment than these."""
+        for what, theirs, ours in (
+            ("observations", observation_space, self.observation_space),
+            ("actions", action_space, self.action_space),
+        ):
+            if _describe(theirs) != _describe(ours):
+                raise UserError(
+                    f"The policy was made for {what} {ours}, but those of the environments are {theirs}; make it anew "
+                    "for their spaces."
+                )
+
     def refresh(self) -> None:
         """Let acting and estimating see weights that have just changed or moved."""
         self._actor.refresh()
@@ -225,14 +237,16 @@ def _describe(space: spaces.Space) -> str:
 
 
 def choose_device(name: str) -> str:
-    """The device that a name from the settings means; "auto" is the CPU, the fastest for perceptrons of usual sizes.
+    """The device that a name means: "cpu", "cuda", "mps", or one of several, "cuda:1"; "auto" is the CPU, the fastest
+    for perceptrons of usual sizes.
 
     Raises UserError where the device is not there.
     """
     if name == "auto":
         return "cpu"
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there[name]:
-        found = ", ".join(device for device, is_there in there.items() if is_there)
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    kind, _, number = name.partition(":")
+    if not (number or "0").isdecimal() or int(number or 0) >= counts.get(kind, 0):
+        found = ", ".join(kind for kind, count in counts.items() if count)
         raise UserError(f"The device {name} is not there; this machine has {found}. Pass one of them, or auto.")
     return name

@@ -5,7 +5,6 @@ No device but the CPU is at hand where these tests run; its tensors take the sam
 
 from dataclasses import replace
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -284,7 +283,8 @@ def test_what_does_not_fit_together():
     stopped._collector._begin()
     with pytest.raises(UserError, match="made with n_steps 12, but here it is 24"):
         trainer(config=replace(CONFIG, n_steps=24)).load_state_dict(stopped.state_dict())
-    envs, policy = parts("one choice", device="cpu")
-    policy.action_space = gymnasium.spaces.MultiBinary(2)
+    envs, _ = parts("one choice", device="cpu")
+    envs.single_action_space = spaces.MultiBinary(2)
+    policy = Policy(envs.single_observation_space, envs.single_action_space, CONFIG)
     with pytest.raises(UserError, match="On a device, actions are a Box, Discrete or MultiDiscrete"):
         DeviceCollector(envs, policy, CONFIG, seed=0)

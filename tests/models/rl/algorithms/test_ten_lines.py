@@ -57,6 +57,10 @@ def test_one_call_is_the_trainer_put_together_by_hand():
         assert torch.equal(ours, theirs)
 
 
+def policy_for(n_numbers=2, n_actions=2):
+    return Policy(spaces.Box(-1, 1, (n_numbers,)), spaces.Discrete(n_actions), CONFIG)
+
+
 NOTEBOOK = """
 import signal, gymnasium, psutil, torch
 from ml_pipeline.config.ppo import PPOConfig
@@ -179,7 +183,14 @@ def plateau_trainer():
         ([Constant], {"total_timesteps": 0}, "total_timesteps must be at least 1, but got 0"),
         ("CartPole-v1", {}, "needs functions that make an environment each, such as .* but got 'CartPole-v1'"),
         (Constant, {}, "needs functions that make an environment each, such as .* but got <class"),
-        ([Constant] * 2, {"device": "mps"}, "The device mps is not there; this machine has cpu"),
+        *(
+            ([Constant] * 2, {"device": device}, f"The device {device} is not there; this machine has cpu")
+            for device in ("gpu", "cuda:99", "cuda:one", "cpu:1")
+        ),
+        ([Constant] * 2, {"device": "cpu", "policy": policy_for()}, "pass either policy or device, not both"),
+        # Two environments' rows of 2 are one of 4: nothing else would notice.
+        (SerialEnv([Constant] * 2), {"policy": policy_for(n_numbers=4)}, r"made for observations Box\(.*\(4,\)"),
+        (SerialEnv([Constant] * 2), {"policy": policy_for(n_actions=3)}, r"made for actions Discrete\(3\), but those"),
         ([Constant], {}, "minibatch_size must be at most"),
     ],
 )
