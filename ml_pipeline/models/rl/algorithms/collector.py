@@ -82,7 +82,10 @@ class Collector(ABC):
         }
         for what, (saved, ours) in here.items():
             if saved != ours:
-                raise UserError(f"The checkpoint was made with {what} {saved}, but here it is {ours}.")
+                raise UserError(
+                    f"The checkpoint was made with {what} {saved}, but here it is {ours}; go on with {saved}, or train "
+                    "anew."
+                )
 
     def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
         """Go on where `state` was taken; environments that could not be restored begin new episodes instead."""

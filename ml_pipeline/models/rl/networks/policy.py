@@ -177,7 +177,9 @@ class Policy:
         for what, ours in self._fits().items():
             theirs = state["fits"][what]
             if theirs != ours:
-                raise UserError(f"The saved policy has {what} {theirs}, but here it is {ours}.")
+                raise UserError(
+                    f"The saved policy has {what} {theirs}, but here it is {ours}; load it where that is the same."
+                )
         self.network.load_state_dict(state["network"])
         if self.normalizer is not None:
             self.normalizer.load_state_dict(state["normalizer"])
