@@ -30,6 +30,9 @@ from ml_pipeline.models.rl.networks.policy import Policy
 
 _ADAM_EPSILON = 1e-5
 _KL_TOLERANCE = 1.5
+# Before the first step the KL is rounding: within 2e-8 of 0 in sixteen kinds of jobs on a CPU, with images, memory,
+# squashed actions and bfloat16 among them. No tighter, since a mean of ten thousand deviations, whose last bit then
+# counts, makes it 6e-6.
 _FIRST_KL = 1e-5
 
 
@@ -54,8 +57,8 @@ class UpdateStatistics(NamedTuple):
 class PPOUpdate:
     """The optimizer and what it needs; called with a rollout, it changes the policy's weights.
 
-    With target_kl, the update ends before the step of the first minibatch whose
-    approximate KL is more than 1.5 times the target, the rule of Stable-Baselines3.
+    With target_kl, the update ends before the step of the first minibatch whose approximate KL is more than 1.5 times
+    the target, the rule of Stable-Baselines3.
     """
 
     def __init__(self, policy: Policy, config: PPOConfig, generator: Generator) -> None:
