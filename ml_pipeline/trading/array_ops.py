@@ -175,7 +175,7 @@ class CompiledArrays(NumpyArrays):
     """The same by machine code.
 
     Measured with 4,096 accounts and every limit on, on one core, a step of the environment: one asset and 16 features
-    119 us against NumPy's 513, ten assets and 100 features 1,396 against 3,698 (`benchmarks/trading_envs.py`). Threads
+    106 us against NumPy's 454, ten assets and 100 features 1,298 against 3,474 (`benchmarks/trading_envs.py`). Threads
     would take turns with the learner's.
     """
 
