@@ -1,10 +1,6 @@
 """Mistakes that are easily made in the figures of a run and in the checks of an agent."""
 
-from tests.mutations.mutation import Mutation
-
-TRADING = "ml_pipeline/trading"
-TRADING_TESTS = "tests/trading"
-
+from tests.mutations.mutation import TRADING, TRADING_TESTS, Mutation
 
 METRICS = (
     Mutation(

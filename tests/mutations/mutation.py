@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 RL = "ml_pipeline/models/rl"
 RL_TESTS = "tests/models/rl"
+TRADING = "ml_pipeline/trading"
+TRADING_TESTS = "tests/trading"
 
 
 class Mutation(NamedTuple):

@@ -1,10 +1,6 @@
 """Mistakes that are easily made in trading environments."""
 
-from tests.mutations.mutation import Mutation
-
-TRADING = "ml_pipeline/trading"
-TRADING_TESTS = "tests/trading"
-
+from tests.mutations.mutation import TRADING, TRADING_TESTS, Mutation
 
 MARKETS = (
     Mutation(
