@@ -200,8 +200,10 @@ def test_advantages_may_be_normalized_over_the_whole_batch():
 def test_steps_that_differ_from_autograd_are_told_and_replaced(kind):
     policy, expected = make_policy(spaces.Discrete(2)), make_policy(spaces.Discrete(2))
     update, good = (PPOUpdate(each, CONFIG, np.random.default_rng(0)) for each in (policy, expected))
-    wrong = update._steps if kind == "compiled" else update._steps._gradients._networks
-    wrong._is_tanh = False  # as if the network had rectifiers
+    if kind == "compiled":  # as if the network had rectifiers
+        update._steps._layout = update._steps._layout._replace(is_tanh=False)
+    else:
+        update._steps._gradients._networks._is_tanh = False
     with pytest.warns(UserWarning, match=f"The {kind} gradient of this network differs from autograd's"):
         update(rollout_of(policy), progress=0.0)
     good(rollout_of(expected), progress=0.0)
