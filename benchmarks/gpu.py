@@ -106,7 +106,7 @@ def measure(device: str, make: Callable[[], Any]) -> Measured:
         steps: list[tuple[Any, Any]] = []
         rollouts: list[tuple[Any, Any]] = []
         collector = trained._collector
-        collector.envs.step = timed(collector.envs.step, clock, steps)
+        collector._envs.step = timed(collector._envs.step, clock, steps)
         collector.collect = timed(collector.collect, clock, rollouts)
         clock.wait()
         begin, first, utilizations = clock.now(), trained.global_step, []
