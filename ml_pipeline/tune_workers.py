@@ -17,6 +17,7 @@ from typing import Literal
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.core.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
@@ -153,7 +154,7 @@ def _flag(division: Division) -> str:
     n_workers = division.n_workers
     if not (n_workers and division.steps_here):
         return f"--n-workers {n_workers}"
-    return f"--n-workers auto (this process and {n_workers} worker{'s' if n_workers > 1 else ''})"
+    return f"--n-workers auto (this process and {counted(n_workers, 'worker')})"
 
 
 def _slow_ones(costs: dict[int, StepCost]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.features import COLUMN
 from ml_pipeline.trading.market_calendar import infer_calendar
 from ml_pipeline.trading.market_columns import find_layout, is_usual
@@ -68,13 +69,13 @@ def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tupl
     if closed := len(gaps) - len(strange):
         largest = steps[np.setdiff1d(gaps, strange)].max()
         yield (
-            f"{_count(closed, 'gap')} of up to {_hours(largest)}, as weekends and holidays leave them",
+            f"{counted(closed, 'gap')} of up to {_hours(largest)}, as weekends and holidays leave them",
             "nothing to do",
         )
     if strange.size:
         worst = strange[np.argmax(steps[strange])]
         yield (
-            f"{_count(len(strange), 'gap')}, the longest of {_hours(steps[worst])} from {as_text(times[worst])} to "
+            f"{counted(len(strange), 'gap')}, the longest of {_hours(steps[worst])} from {as_text(times[worst])} to "
             f"{as_text(times[worst + 1])}",
             "bring the missing bars, or mind that returns over a gap are those of several bars",
         )
@@ -88,7 +89,7 @@ def _impossible_bars(times: NDArray[np.datetime64], prices: dict[str, FloatArray
     if outside.size:
         often = len(outside) > len(times) / 2
         yield (
-            f"open or close lies outside low..high in {_count(len(outside), 'bar')}, first at "
+            f"open or close lies outside low..high in {counted(len(outside), 'bar')}, first at "
             f"{as_text(times[outside[0]])}",
             "the columns are probably swapped: rename them"
             if often
@@ -97,19 +98,20 @@ def _impossible_bars(times: NDArray[np.datetime64], prices: dict[str, FloatArray
 
 
 def _outliers(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[str, str]]:
-    returns = np.abs(np.diff(np.log(close)))
-    moved = returns[returns > 0]
+    returns = np.diff(np.log(close))
+    sizes = np.abs(returns)
+    moved = sizes[sizes > 0]
     if not moved.size:
         return
     limit = max(_OUTLIER * float(np.median(moved)), 0.05)
-    far = np.flatnonzero(returns > limit)
+    far = np.flatnonzero(sizes > limit)
     back = far[:-1][np.diff(far) == 1]  # out and home again within two bars
     if far.size:
-        worst = far[np.argmax(returns[far])]
+        worst = far[np.argmax(sizes[far])]
         kind = f", {len(back):,} of them undone by the next bar" if back.size else ""
         yield (
-            f"{len(far):,} returns are far out{kind}; the largest, {np.expm1(returns[worst]):.0%}, ends at "
-            f"{as_text(times[worst + 1])}",
+            f"{counted(len(far), 'return')} {'is' if len(far) == 1 else 'are'} far out{kind}; "
+            f"the largest, {np.expm1(returns[worst]):.0%}, ends at {as_text(times[worst + 1])}",
             "look whether it is a wrong tick (drop the row) or a split (bring adjusted prices)",
         )
 
@@ -161,7 +163,7 @@ def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
     if unread:
         shown = ", ".join(unread[:6]) + (", ..." if len(unread) > 6 else "")
         yield (
-            f"{_count(len(unread), 'column')} not used: {shown}",
+            f"{counted(len(unread), 'column')} not used: {shown}",
             f"name those that are features {COLUMN}NAME, and train with --features {COLUMN}*",
         )
 
@@ -179,10 +181,6 @@ def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
 
 
 _OF_TABLES = (_adjusted, _unread_columns)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _hours(step: np.timedelta64) -> str:

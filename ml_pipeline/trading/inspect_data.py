@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.asset_bars import Faults
 from ml_pipeline.trading.diagnosis import Finding, diagnose
@@ -45,9 +46,8 @@ def main(argv: list[str]) -> int:
 
 def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[str] = ()) -> str:
     """What `market`, loaded from `files`, holds and what is odd about it, line by line; `refused`: rows left out."""
-    count = len(market.symbols)
     lines = [
-        f"{market.source}: {count} symbol{'s' * (count > 1)}, {market.n_bars:,} bars from "
+        f"{market.source}: {counted(len(market.symbols), 'symbol')}, {counted(market.n_bars, 'bar')} from "
         f"{as_text(market.times[0])} to {as_text(market.times[-1])}",
         f"{market.calendar.reason} ({market.calendar.name}).",
         "",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.ledger import Ledger, Trade, symbols_of, trades_of
 from ml_pipeline.trading.market_calendar import Calendar
 from ml_pipeline.trading.metrics import summarize
@@ -64,9 +65,9 @@ class Evaluation:
         first, last = (str(time)[:10] for time in self.agent["time"][[0, -1]])
         symbols = symbols_of(self.agent)
         market = ", ".join(symbols) if len(symbols) <= 4 else f"{len(symbols)} symbols"
-        return (
-            f"{market}, {self.split} split: {first} to {last}, {len(self.agent['time']):,} bars, {_costs(self.rules)}"
-        )
+        part = "all data" if self.split == "all" else f"{self.split} split"
+        bars = counted(len(self.agent["time"]), "bar")
+        return f"{market}, {part}: {first} to {last}, {bars}, {_costs(self.rules)}"
 
 
 def warning(evaluation: Evaluation) -> str | None:
@@ -87,9 +88,7 @@ def remarks(evaluation: Evaluation) -> list[str]:
     paid = float(agent["costs_paid"][-1])
     ends = [float(ledger["equity"][-1]) for ledger in evaluation.random]
     better = sum(end >= agent["equity"][-1] for end in ends)
-    bound = ", ".join(
-        f"{name} in {count:,} bar{'s' * (count != 1)}" for name, count in sorted(evaluation.limits.items())
-    )
+    bound = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
     return [
         annualization(evaluation),
         f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "

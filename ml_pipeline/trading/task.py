@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
 from ml_pipeline.trading.batched_env import BatchedTradingEnv
 from ml_pipeline.trading.certify import certified
@@ -219,8 +220,8 @@ class TradingTask:
             market = market.select(symbols)
         if len(market.symbols) != len(symbols):
             raise UserError(
-                f"The policy was trained on {len(symbols)} symbols ({', '.join(symbols)}), but the data have "
-                f"{len(market.symbols)} ({', '.join(market.symbols)}); bring data of as many symbols."
+                f"The policy was trained on {counted(len(symbols), 'symbol')} ({', '.join(symbols)}), but the data "
+                f"have {len(market.symbols)} ({', '.join(market.symbols)}); bring data of as many symbols."
             )
         return cls(config, seed, market=market, scaler=scaler)
 
@@ -230,7 +231,7 @@ def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known:
     still = [names[i] for i in np.flatnonzero(known.any(axis=0) & ~scaled.any(axis=0))]
     if not still:
         return ()
-    more = f" and {len(still) - _MOST_NAMED} others" if len(still) > _MOST_NAMED else ""
+    more = f" and {counted(len(still) - _MOST_NAMED, 'other')}" if len(still) > _MOST_NAMED else ""
     shown = ", ".join(still[:_MOST_NAMED])
     return (f"constant in the training split, and seen as 0: {shown}{more}; leave such features out",)
 

@@ -116,6 +116,8 @@ def test_a_wrong_tick_stale_closes_and_missing_volume():
     wrong[40] *= 10
     (problem,) = _problems(wrong)
     assert problem.startswith("2 returns are far out, 1 of them undone by the next bar; the largest")
+    split = np.r_[WALK[:50], WALK[50:] / 10]
+    assert _problems(split)[0].startswith("1 return is far out; the largest, -90%")
     stale = WALK.copy()
     stale[30:60] = stale[30]
     assert "the close stands still for up to 30 bars, from 2024-01-31" in _problems(stale)

@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,9 +30,11 @@ def _evaluation(market, action=1, **rules):
 
 
 def test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what_is_undefined(tiny_market):
-    table = results_table(_evaluation(tiny_market(close=[100, 110, 99, 120]), fee_bps=7))
+    evaluation = _evaluation(tiny_market(close=[100, 110, 99, 120]), fee_bps=7)
+    table = results_table(evaluation)
     lines = table.splitlines()
     assert lines[0] == "A, test split: 2024-01-01 to 2024-01-04, 4 bars, after fees of 7 bps"
+    assert replace(evaluation, split="all").title.startswith("A, all data: 2024-01-01 to")
     assert lines[2].split("  ")[-1] == "random (mean of 2)"
     sharpe = next(line for line in lines if line.startswith("Sharpe"))
     assert sharpe.split()[2] == "-"  # the agent stayed flat

@@ -130,7 +130,7 @@ def test_a_checkpoint_finds_its_symbols_in_a_larger_market(monkeypatch):
     monkeypatch.setattr("ml_pipeline.trading.task.load_configured_market", lambda config: market)
     assert TradingTask.from_state(task.state(), CONFIG).market.symbols == ("SYNTH3", "SYNTH1")
     one = TradingTask(CONFIG, market=MARKET)
-    with pytest.raises(UserError, match=r"on 1 symbols \(SYNTH\), but the data have 3.*; bring data of as many"):
+    with pytest.raises(UserError, match=r"on 1 symbol \(SYNTH\), but the data have 3.*; bring data of as many"):
         TradingTask.from_state(one.state(), CONFIG)
 
 
@@ -171,6 +171,12 @@ def test_a_constant_feature_is_seen_as_zero():
     assert task.notices[-1] == f"constant in the training split, and seen as 0: {constants}; leave such features out"
     assert TradingTask(TradingConfig(), market=synthetic_market(n_bars=300)).notices == ()
     assert "-" in task.evaluate(_flat)["table"]
+
+
+def test_one_constant_feature_more_than_are_named_is_one_other():
+    market = market_from_arrays(["A"], np.datetime64("2024-01-01") + np.arange(120), np.full(120, 10.0))
+    task = TradingTask(TradingConfig(features=tuple(f"log_return_{n}" for n in (1, 2, 3, 4))), market=market)
+    assert ": A:log_return_1, A:log_return_2, A:log_return_3 and 1 other;" in task.notices[-1]
 
 
 @pytest.mark.parametrize(
