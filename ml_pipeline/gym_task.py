@@ -90,5 +90,16 @@ def _make_checked(env_id: str) -> gymnasium.Env:
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"{env_id} needs something that is not installed: {error}") from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
-        hint = nearest(env_id, gymnasium.registry) if ":" not in env_id else "The part before the colon is a module."
-        raise UserError(f'There is no environment "{env_id}". {hint}') from error
+        raise UserError(f'There is no environment "{env_id}". {_hint(env_id, error)}') from error
+
+
+def _hint(env_id: str, error: Exception) -> str:
+    module, colon, name = env_id.rpartition(":")
+    if isinstance(error, ModuleNotFoundError):
+        missing = str(error).split(". ")[0]  # Gymnasium adds sentences of its own
+        return (
+            f"The part before the colon is a module: run where {module.replace('.', '/')}.py lies, or name its folder "
+            f"in PYTHONPATH ({missing})."
+        )
+    registers = f"The module {module} is there, but does not register it. " if colon else ""
+    return registers + nearest(name, gymnasium.registry)

@@ -6,6 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline import train_ppo
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.gym_task import GymTask
 
 
@@ -116,3 +117,20 @@ def test_a_space_or_an_option_that_the_network_has_not_is_one_sentence(name, fla
     assert (stopped.value.code, err.count("\n")) == (2, 1)
     assert err.startswith(f"train_ppo.py: {sentence}")
     assert not (tmp_path / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "hint"),
+    [
+        (
+            "nope:Nope-v0",
+            "The part before the colon is a module: run where nope.py lies, or name its folder in PYTHONPATH",
+        ),
+        ("math:CartPol-v1", 'The module math is there, but does not register it. Did you mean "CartPole-v1"?'),
+        ("CartPol-v1", 'Did you mean "CartPole-v1"?'),
+    ],
+)
+def test_an_unknown_id_is_answered_with_what_to_do(env_id, hint):
+    with pytest.raises(UserError) as told:
+        GymTask(env_id, eval_episodes=1, seed=0)
+    assert str(told.value).startswith(f'There is no environment "{env_id}". {hint}')
