@@ -131,7 +131,9 @@ def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)  # as flags spell them
 
 
 def _refuse_unheeded(config: TrainConfig, given: Mapping[str, Any]) -> None:

@@ -44,10 +44,7 @@ def main(argv: list[str]) -> int:
         try:
             return run_training(start, task)
         except (VectorEnvError, TrainingFailed) as error:
-            print(f"{PROG}: {error}", file=sys.stderr)
-            print(
-                "The last checkpoint is whole: once the cause is mended, go on from it with --resume.", file=sys.stderr
-            )
+            print(f"{PROG}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print(f"{PROG}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)

@@ -17,8 +17,10 @@ from ml_pipeline.config.settings import flatten
 from ml_pipeline.interruption import stop_on_signals
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, IterationStatistics, PPOTrainer
+from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
 from ml_pipeline.models.rl.core.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.vec_errors import VectorEnvError
 from ml_pipeline.models.rl.networks.policy import Policy, choose_device
 from ml_pipeline.monitoring.console import banner
 from ml_pipeline.monitoring.metrics_file import MetricsFile
@@ -58,7 +60,7 @@ def run_training(start: TrainStart, task: Task) -> int:
     """Train, evaluate and save as `start` asks; return the exit code: 0, or 128 + the signal that stopped the run.
 
     Raises UserError where a checkpoint, a device or the run folder cannot be used, and VectorEnvError or TrainingFailed
-    where the run breaks down.
+    where the run breaks down; with a note on how to go on, once there is a checkpoint.
     """
     saved = load_checkpoint(start.checkpoint) if start.checkpoint else None
     device = choose_device(start.config.run.device)
@@ -73,7 +75,8 @@ def run_training(start: TrainStart, task: Task) -> int:
     with ExitStack() as stack:
         envs = stack.enter_context(closing(make_envs(config, task)))
         n_workers, method = (envs.num_workers, envs.start_method) if isinstance(envs, ParallelEnv) else (0, None)
-        print(banner(n_envs=envs.num_envs, n_workers=n_workers, start_method=method), flush=True)
+        print(banner(n_envs=envs.num_envs, n_workers=n_workers, start_method=method))
+        print(f"   Run folder: {_shown(folder)}", flush=True)
         policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device=device)
         run = _Run(config, task, envs, policy, folder=folder, saved=saved)
         stack.callback(run.close)
@@ -82,7 +85,7 @@ def run_training(start: TrainStart, task: Task) -> int:
             return 128 + signal_number
     policy.load_state_dict(load_checkpoint(folder / BEST_CHECKPOINT)["trainer"]["policy"])
     with report_folder(folder):
-        print(task.report(policy.act, folder), flush=True)
+        print(f"{task.report(policy.act, folder)}\n\nWritten to {_shown(folder)}", flush=True)
     return 0
 
 
@@ -161,7 +164,8 @@ class _Run:
         run = self._config.run
         if self._trainer.global_step == 0:
             self._save_latest(self._trainer)  # a run that is killed before its first checkpoint can be gone on with too
-        with stop_on_signals(self._trainer.request_stop, self._progress.say) as received:
+        stopping = stop_on_signals(self._trainer.request_stop, self._progress.say)
+        with _told_how_to_go_on(self._folder), stopping as received:
             self._trainer.train(
                 evaluate=Every(run.eval_interval, self._evaluate),
                 save=Every(run.checkpoint_interval, self._save_latest),
@@ -178,8 +182,8 @@ class _Run:
         if not received:
             return None
         print(
-            f"Saved {self._folder / LATEST_CHECKPOINT} at step {self._trainer.global_step:,}; go on with:\n"
-            f"  python -m ml_pipeline.train_ppo --resume {self._folder}"
+            f"Saved {_shown(self._folder / LATEST_CHECKPOINT)} at step {self._trainer.global_step:,}; go on with:\n"
+            f"  {_resumption(self._folder)}"
         )
         return received[0]
 
@@ -238,6 +242,27 @@ def _with_folder(config: TrainConfig, task_name: str, *, resumed: bool) -> tuple
     if not resumed and (folder / LATEST_CHECKPOINT).exists():
         raise UserError(f"{folder} holds a run already; go on with it by --resume {folder}, or name another folder.")
     return replace(config, run=replace(config.run, checkpoint_dir=folder)), folder
+
+
+@contextmanager
+def _told_how_to_go_on(folder: Path) -> Iterator[None]:
+    """What breaks a run down in the block carries a note on how to resume it."""
+    try:
+        yield
+    except (VectorEnvError, TrainingFailed) as error:
+        error.add_note(
+            f"The last checkpoint is whole: once the cause is mended, go on from it with:\n  {_resumption(folder)}"
+        )
+        raise
+
+
+def _resumption(folder: Path) -> str:
+    return f"python -m ml_pipeline.train_ppo --resume {_shown(folder)}"
+
+
+def _shown(path: Path) -> Path:
+    """As a user would type it: from the working directory, where it lies below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _make_folder(folder: Path) -> None:
