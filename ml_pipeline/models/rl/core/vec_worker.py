@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import threading
+import warnings
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -108,6 +109,8 @@ def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, firs
 
 
 def _register(pickled_specs: list[bytes]) -> None:
+    """Makes known here what the trainer knows; the module that registered it there may be imported here later."""
+    warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
     for pickled in pickled_specs:
         with contextlib.suppress(Exception):  # its module may be missing here: then only who makes it is told
             spec = pickle.loads(pickled)

@@ -49,6 +49,29 @@ def test_workers_know_what_the_script_registered(start_method: Any) -> None:
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_module_that_registers_on_import_does_so_in_workers_without_a_warning(
+    start_method: str, tmp_path: Path
+) -> None:
+    (tmp_path / "registers.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv as Mine\n"
+        "gymnasium.register('Mine-v0', 'registers:Mine')\n"
+    )
+    done = run_script(
+        tmp_path,
+        f"""
+        import gymnasium
+        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+        make = lambda: gymnasium.make("registers:Mine-v0")
+        with ParallelEnv([make], num_workers=1, start_method="{start_method}") as envs:
+            envs.reset(seed=0)
+        """,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_workers_are_light_and_know_the_environment(start_method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ML_PIPELINE_PROBE", start_method)  # set after the fork server was started
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
