@@ -121,6 +121,7 @@ class _Run:
     ) -> None:
         self._config = config
         self._task = task
+        self._envs = envs
         self._folder = folder
         self._best_score = -math.inf if saved is None else saved["best_score"]
         run = config.run
@@ -169,7 +170,7 @@ class _Run:
             self._trainer.train(
                 evaluate=Every(run.eval_interval, self._evaluate),
                 save=Every(run.checkpoint_interval, self._save_latest),
-                after_iteration=self._stop_early,
+                after_iteration=self._after_iteration,
             )
         finished = self._trainer.finished
         if not finished and not received:
@@ -187,7 +188,9 @@ class _Run:
         )
         return received[0]
 
-    def _stop_early(self, trainer: PPOTrainer, statistics: IterationStatistics) -> None:
+    def _after_iteration(self, trainer: PPOTrainer, statistics: IterationStatistics) -> None:
+        for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():
+            self._progress.say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
         for hook in (self._target, self._plateau):
             if hook is not None:
                 hook(trainer, statistics)

@@ -240,11 +240,13 @@ def in_failing_env(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [["Killed-v0"], ["Hanging-v0", "--step-timeout-s", "2"]], ids=lambda o: o[0])
-def test_a_run_goes_on_with_another_worker_and_counts_it(options, in_failing_env, tmp_path):
+def test_a_run_goes_on_with_another_worker_and_counts_it(options, in_failing_env, tmp_path, capsys):
     assert in_failing_env(*options, "--on-worker-failure", "restart") == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["rollout/n_worker_restarts"] for line in lines] == [0, 1, 1, 1]
     assert lines[-1]["time/global_step"] == 4 * 2 * 32
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if "Another took its place" in line)
+    assert re.match(r"Worker \d (\(environment \d\) was killed by SIGKILL|did not finish its step)", told)
 
 
 def test_a_run_whose_environment_hangs_ends_with_one_message(in_failing_env, capsys, tmp_path, monkeypatch):

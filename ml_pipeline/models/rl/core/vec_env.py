@@ -148,6 +148,13 @@ class ParallelEnv(BlockVectorEnv):
         """How many failed workers were replaced so far."""
         return sum(pool.num_restarts for pool in self._pools)
 
+    def take_failures(self) -> list[str]:
+        """How workers failed that were replaced since the last call, a sentence each."""
+        taken = [failure for pool in self._pools for failure in pool.failures]
+        for pool in self._pools:
+            pool.failures.clear()
+        return taken
+
     @property
     def waited_s(self) -> float:
         """How long this process has waited for workers, all in all."""

@@ -48,6 +48,7 @@ class WorkerPool:
         self.batch = starter.batch
         self.closed = False
         self.num_restarts = 0
+        self.failures: list[str] = []  # what restarts made good: a sentence each, until somebody takes them
         self.waited_s = 0.0  # for answers, all in all
         indices = [index for block in blocks.values() for index in block]
         self.environments = range(indices[0], indices[-1] + 1)
@@ -255,6 +256,7 @@ class WorkerPool:
         self._workers[self._workers.index(worker)] = successor
         successor.failures_in_a_row = worker.failures_in_a_row
         self.num_restarts += 1
+        self.failures.append(str(error).partition("\n")[0])
         try:
             self._begin(successor, self._lost_episodes.new_episodes(successor.environments, self.num_restarts))
         except EOFError:
