@@ -1,8 +1,8 @@
 """Checks of single settings, each answered with one sentence: what is expected, what came, what to do."""
 
 import math
-from collections.abc import Sequence
-from numbers import Integral
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 
 from ml_pipeline.config.errors import UserError, did_you_mean
 
@@ -18,6 +18,21 @@ def check_count(name: str, value: int, *, minimum: int = 1) -> None:
         raise UserError(f"{name} must be a whole number of at least {minimum}, but got {value!r}.")
 
 
+def check_number(name: str, value: float, holds: Callable[[float], bool], expected: str, *, remedy: str = "") -> None:
+    """Raise UserError unless `value` is a number that `holds`; `expected` puts those in words, `remedy` closes.
+
+    >>> check_number("fee_bps", "two", lambda bps: bps >= 0, "0 or more")
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: fee_bps must be a number, but got 'two'.
+    >>> check_number("fee_bps", -1, lambda bps: bps >= 0, "0 or more")
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: fee_bps must be 0 or more, but got -1.
+    """
+    _require_number(name, value)
+    if not holds(value):
+        raise UserError(f"{name} must be {expected}, but got {value}{f'; {remedy}' if remedy else ''}.")
+
+
 def check_positive(name: str, value: float, *, remedy: str = "") -> None:
     """Raise UserError unless 0 < value < infinity; `remedy` is a closing half-sentence.
 
@@ -25,14 +40,12 @@ def check_positive(name: str, value: float, *, remedy: str = "") -> None:
     Traceback (most recent call last):
     ml_pipeline.config.errors.UserError: clip_range must be above 0 and finite, but got 0.0; the usual one is 0.2.
     """
-    if not (math.isfinite(value) and value > 0):
-        raise UserError(f"{name} must be above 0 and finite, but got {value}{f'; {remedy}' if remedy else ''}.")
+    check_number(name, value, lambda number: 0 < number < math.inf, "above 0 and finite", remedy=remedy)
 
 
 def check_non_negative(name: str, value: float) -> None:
     """Raise UserError unless 0 <= value < infinity."""
-    if not (math.isfinite(value) and value >= 0):
-        raise UserError(f"{name} must be at least 0 and finite, but got {value}.")
+    check_number(name, value, lambda number: 0 <= number < math.inf, "at least 0 and finite")
 
 
 def check_within(name: str, value: float, low: float, high: float) -> None:
@@ -42,6 +55,7 @@ def check_within(name: str, value: float, low: float, high: float) -> None:
     Traceback (most recent call last):
     ml_pipeline.config.errors.UserError: gamma must lie between 0 and 1, but got 1.5.
     """
+    _require_number(name, value)
     if not low <= value <= high:  # NaN lies nowhere
         raise UserError(f"{name} must lie between {low} and {high}, but got {value}.")
 
@@ -56,3 +70,8 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         hint = did_you_mean(str(value), choices)
         raise UserError(f'{name} must be one of {", ".join(choices)}, but got "{value}".{hint}')
+
+
+def _require_number(name: str, value: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise UserError(f"{name} must be a number, but got {value!r}.")

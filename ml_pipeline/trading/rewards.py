@@ -4,9 +4,9 @@ V[t] is the equity at the close of bar t, after costs; r[t] = V[t] / V[t-1] - 1.
 one description serves one account and many; a user's own may do the same, or use floats alone where nothing is batched.
 """
 
-import math
 from typing import Any
 
+from ml_pipeline.config.checks import check_positive
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.orders import Number, Ops
 from ml_pipeline.trading.own_code import imported
@@ -183,8 +183,7 @@ def make_reward(name: str, scale: float = 1.0) -> Reward:
     >>> type(make_reward("calmar_ratio")).__name__
     'CalmarRatio'
     """
-    if not (math.isfinite(scale) and scale > 0):
-        raise UserError(f"reward_scale must be positive and finite, but got {scale}.")
+    check_positive("reward_scale", scale)
     found: Any = imported(name) if ":" in name else REWARDS.get(name)
     if found is None:
         raise UserError(f'There is no reward "{name}". {nearest(name, REWARDS)}')

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ml_pipeline.config.checks import check_choice
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.checks import check_choice, check_non_negative, check_number, check_positive
 from ml_pipeline.trading.orders import Terms
 
 ActionMode = Literal["target_weights", "discrete", "buy_hold_sell", "trade"]
@@ -56,22 +55,20 @@ class CostsAndLimits:
         check_choice("fill_at", self.fill_at, ("next_open", "close"))
         check_choice("on_limit", self.on_limit, ("clip", "refuse"))
         for name in ("fee_bps", "sell_fee_bps", "slippage_bps"):
-            value = getattr(self, name)
-            _require(name, value, value is None or 0 <= value <= 1_000, "from 0 to 1000 basis points")
+            if name != "sell_fee_bps" or self.sell_fee_bps is not None:
+                check_number(name, getattr(self, name), lambda bps: 0 <= bps <= 1_000, "from 0 to 1000 basis points")
         yearly = self.borrow_bps_per_year
-        _require("borrow_bps_per_year", yearly, 0 <= yearly <= 100_000, "from 0 to 100000 basis points")
+        check_number("borrow_bps_per_year", yearly, lambda bps: 0 <= bps <= 100_000, "from 0 to 100000 basis points")
         for name in ("fixed_fee", "lot_size", "min_order"):
-            value = getattr(self, name)
-            _require(name, value, math.isfinite(value) and value >= 0, "0 or more, and finite")
+            check_non_negative(name, getattr(self, name))
         for name in ("max_position", "max_gross"):
-            value = getattr(self, name)
-            _require(name, value, 0 < value <= 1, "above 0 and at most 1, a part of equity")
-        percent = self.trade_limit_percent
-        _require("trade_limit_percent", percent, percent is None or 0 < percent <= 200, "above 0 and at most 200")
-        _require("action_threshold", self.action_threshold, 0 <= self.action_threshold < 1, "from 0 to below 1")
-        _require("min_cash", self.min_cash, 0 <= self.min_cash < 1, "from 0 to below 1, a part of equity")
-        positive = math.isfinite(self.initial_cash) and self.initial_cash > 0
-        _require("initial_cash", self.initial_cash, positive, "positive and finite")
+            part = getattr(self, name)
+            check_number(name, part, lambda part: 0 < part <= 1, "above 0 and at most 1, a part of equity")
+        if (percent := self.trade_limit_percent) is not None:
+            check_number("trade_limit_percent", percent, lambda percent: 0 < percent <= 200, "above 0 and at most 200")
+        check_number("action_threshold", self.action_threshold, lambda size: 0 <= size < 1, "from 0 to below 1")
+        check_number("min_cash", self.min_cash, lambda part: 0 <= part < 1, "from 0 to below 1, a part of equity")
+        check_positive("initial_cash", self.initial_cash)
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,3 @@ class TradingRules(CostsAndLimits):
             lot=self.lot_size,
             relative=float(self.action_mode == "trade"),
         )
-
-
-def _require(name: str, value: object, holds: bool, expected: str) -> None:
-    if not holds:
-        raise UserError(f"{name} must be {expected}, but got {value}.")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
-from ml_pipeline.config.checks import check_choice
+from ml_pipeline.config.checks import check_choice, check_count, check_number
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features import DEFAULT_FEATURES, make_features
 from ml_pipeline.trading.market_data import BarTime
@@ -55,9 +55,10 @@ class TraderConfig(MarketConditions):
 
     def __post_init__(self) -> None:
         for name in ("window", "episode_length"):
-            _require(name, getattr(self, name), getattr(self, name) >= 1, "1 or more")
-        _require("embargo_bars", self.embargo_bars, self.embargo_bars >= 0, "0 or more")
-        _require("features", self.features, len(self.features) > 0, "at least one feature")
+            check_count(name, getattr(self, name))
+        check_count("embargo_bars", self.embargo_bars, minimum=0)
+        if not self.features:
+            raise UserError("features must be at least one feature, such as rsi_14, but got none.")
         for feature in self.features:
             make_features(feature)
         if self.bar_time is not None:
@@ -85,11 +86,7 @@ class TradingConfig(TraderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("train_fraction", "validation_fraction"):
-            _require(name, getattr(self, name), 0 < getattr(self, name) < 1, "between 0 and 1")
+            check_number(name, getattr(self, name), lambda part: 0 < part < 1, "between 0 and 1")
         together = self.train_fraction + self.validation_fraction
-        _require("train_fraction + validation_fraction", together, together < 1, "less than 1, to leave a test split")
-
-
-def _require(name: str, value: object, holds: bool, expected: str) -> None:
-    if not holds:
-        raise UserError(f"{name} must be {expected}, but got {value}.")
+        expected = "less than 1, to leave a test split"
+        check_number("train_fraction + validation_fraction", together, lambda part: part < 1, expected)

@@ -64,3 +64,8 @@ def test_a_render_mode_that_is_none_is_refused(market, kind, mode):
 def test_unknown_settings_are_named(market):
     with pytest.raises(UserError, match=r'no setting "fee"\. Did you mean "fee_bps"'):
         make_env(market, fee=3)
+
+
+def test_a_text_for_a_number_is_named(market):
+    with pytest.raises(UserError, match="fee_bps must be a number, but got 'two'"):
+        gymnasium.make("TradingEnv-v1", market=market, fee_bps="two")

@@ -85,8 +85,8 @@ def test_a_users_own_reward_is_imported(monkeypatch, tmp_path):
     [
         ("log_retrun", 1.0, 'no reward "log_retrun". Did you mean "log_return"'),
         ("nowhere:X", 1.0, "nowhere:X cannot be imported: No module named 'nowhere'"),
-        ("log_return", 0.0, "reward_scale must be positive"),
-        ("log_return", math.nan, "reward_scale must be positive"),
+        ("log_return", 0.0, "reward_scale must be above 0 and finite"),
+        ("log_return", math.nan, "reward_scale must be above 0 and finite"),
     ],
 )
 def test_rewards_that_cannot_be_had(name, scale, sentence):
