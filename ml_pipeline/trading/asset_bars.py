@@ -57,11 +57,13 @@ class Faults:
     sentences: list[str] = field(default_factory=list)
 
     def report(self, table: Table, rows: NDArray[np.int64], sentence: str) -> None:
-        """Rows of the table; the sentence is about the first. Raises UserError unless lenient."""
+        """Rows of the table, in order; the sentence is about the first. Raises UserError unless lenient."""
         said = f"{table.place(int(rows[0]))}: {sentence}"
         if not self.lenient:
             raise UserError(said)
-        self.sentences.append(said if len(rows) == 1 else f"{said} The same in {len(rows):,} rows in all.")
+        if len(rows) > 1:
+            said += f" The same in {len(rows):,} rows in all: {table.numbers(rows.tolist())}."
+        self.sentences.append(said)
 
 
 def read_bars(asset: Asset, faults: Faults) -> AssetBars:
@@ -117,7 +119,7 @@ def _price_columns(cells: Cells) -> list[str]:
 
 def _checks(cells: Cells) -> list[Check]:
     return [
-        *(partial(_bad_prices, name) for name in _price_columns(cells)),
+        *(partial(check, name) for name in _price_columns(cells) for check in (_missing_prices, _bad_prices)),
         *([partial(_crossed, "low", "high")] if {"high", "low"} <= cells.keys() else []),
         *([partial(_crossed, "bid", "ask")] if {"bid", "ask"} <= cells.keys() else []),
         *([_bad_volumes] if "volume" in cells else []),
@@ -125,13 +127,16 @@ def _checks(cells: Cells) -> list[Check]:
     ]
 
 
+def _missing_prices(name: str, asset: Asset, cells: Cells) -> Fault:
+    remedy = "drop the row, or write in the price that was known at that time"
+    return np.isnan(cells[name]), lambda i: f"{_whose(asset, name)} is empty or not a number; {remedy}."
+
+
 def _bad_prices(name: str, asset: Asset, cells: Cells) -> Fault:
-    prices, whose = cells[name], _whose(asset, name)
+    prices = cells[name]
 
     def sentence(i: int) -> str:
-        if np.isnan(prices[i]):
-            return f"{whose} is empty; drop the row, or write in the price that was known at that time."
-        return f"{whose} is {prices[i]:g}, but a price is positive and finite; mend or drop the row."
+        return f"{_whose(asset, name)} is {prices[i]:g}, but a price is positive and finite; mend or drop the row."
 
     return ~(np.isfinite(prices) & (prices > 0)), sentence
 

@@ -1,6 +1,7 @@
 """One file as a table of cells, and the place of a row in it as a user finds it."""
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 _SEPARATORS = (",", ";", "\t", "|")
+# So many rows are listed one by one.
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,17 @@ class Table:
     def place(self, row: int) -> str:
         """Row (from 0) as a user finds it: data rows from 1, and the line of a text file."""
         return _place(self.name, row, self.header_line)
+
+    def numbers(self, rows: Sequence[int]) -> str:
+        """Rows (from 0), the first of many, by the lines of a text file, or by numbers from 1.
+
+        >>> Table("prices.csv", frame=None, header_line=1).numbers([1, 4])
+        'lines 3, 6'
+        """
+        first, what = (self.header_line + 1, "lines") if self.header_line else (1, "rows")
+        more = len(rows) - _MOST_LISTED
+        listed = ", ".join(f"{row + first:,}" for row in rows[:_MOST_LISTED])
+        return f"{what} {listed}{f' and {more:,} more' if more > 0 else ''}"
 
 
 def read_table(path: Path) -> Table:

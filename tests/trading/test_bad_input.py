@@ -39,7 +39,11 @@ def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
             {},
             r"row 10 \(line 11\): BBB:close is inf, .*; mend or drop",
         ),
-        ({"column": "BBB:close", "row": 9, "cell": ""}, {}, r"row 10 \(line 11\): BBB:close is empty; drop the row"),
+        (
+            {"column": "BBB:close", "row": 9, "cell": ""},
+            {},
+            r"row 10 \(line 11\): BBB:close is empty or not a number; drop the row",
+        ),
         (
             {"column": "AAA:high", "row": 3, "cell": "1"},
             {},

@@ -76,6 +76,7 @@ someday,A,12,14,11,13,300,1
 2024-01-11,A,12,14,11,inf,300,1
 2024-01-09,A,12,14,11,13,300,1
 2024-01-07,A,12,14,11,13,300,1
+2024-01-12,A,12,14,11,nan,300,1
 """
 
 
@@ -90,14 +91,25 @@ def test_everything_that_training_would_refuse_is_said_at_once(tmp_path, capsys)
         '7 (line 8): "someday" is not a time',
         "9 (line 10): tic is empty",
         '8 (line 9): close of A is "nan$", which is not a number like 1234.56',
-        "2 (line 3): close of A is empty",
+        "2 (line 3): close of A is empty or not a number",
+        "10 (line 11): close of A is inf, but a price is positive and finite",
         "5 (line 6): the high of A is 10, below its low of 11",
         "6 (line 7): volume of A is -1, but a volume is finite and not negative",
         "4 (line 5): a second bar of A at 2024-01-03",
         "12 (line 13): A at 2024-01-07 comes after 2024-01-09, which is out of order",
     ]
-    assert refused[3].endswith("The same in 2 rows in all.")
+    assert refused[3].endswith("The same in 2 rows in all: lines 3, 14.")
     assert "prices.csv: 1 column not used: mood" in out
+
+
+@pytest.mark.parametrize(("n_bad", "more"), [(20, ""), (23, " and 3 more")])
+def test_of_many_refused_rows_the_first_twenty_are_listed(tmp_path, capsys, n_bad, more):
+    days = [str(np.datetime64("2024-01-01") + day) for day in range(40)]
+    bars = [f"{day},{'nan' if i < n_bad else 10 + i}" for i, day in enumerate(days)]
+    (tmp_path / "prices.csv").write_text("\n".join(["time,close", *bars]))
+    assert main([str(tmp_path / "prices.csv")]) == 1
+    lines = ", ".join(str(line) for line in range(2, 22))  # the header is line 1
+    assert f"The same in {n_bad} rows in all: lines {lines}{more}.\n" in capsys.readouterr().out
 
 
 def test_swapped_columns_are_told_from_single_rows(tmp_path, capsys):

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.asset_bars import Faults
 from ml_pipeline.trading.market_files import load_market, market_from_frame
 
 GOOD = """time,open,high,low,close,volume
@@ -191,9 +192,12 @@ def test_one_symbol_in_two_files_is_refused(write, tmp_path):
         (GOOD.split("\n", 1)[1], r"expected close .*, but it has: 2024-01-01, .*100; is the header missing\?"),
         (GOOD.replace("11,13,10", "11,9,10"), r"row 2 \(line 3\): the high of prices is 9, below its low of 10; mend"),
         (LONG.replace("B,30,30,30", "B,30,30,29"), r"row 5 \(line 6\): the high of B is 29, below its low of 30"),
-        (GOOD.replace("12,200", ",200"), r"prices.csv row 2 \(line 3\): close of prices is empty; drop the row"),
+        (
+            GOOD.replace("12,200", ",200"),
+            r"prices.csv row 2 \(line 3\): close of prices is empty or not a number; drop the row",
+        ),
         (GOOD.replace("11,13,10", ",13,10"), r"row 2 \(line 3\): open of prices is empty"),
-        (GOOD.replace("12,200", "nan,200"), "close of prices is empty"),
+        (GOOD.replace("12,200", "nan,200"), "close of prices is empty or not a number"),
         (GOOD.replace("12,200", "0,200"), r"row 2 \(line 3\): close of prices is 0, but a price is positive"),
         (GOOD.replace("12,200", "-12,200"), "close of prices is -12"),
         (GOOD.replace("12,200", "inf,200"), "close of prices is inf"),
@@ -246,6 +250,10 @@ def test_parquet_names_rows_without_lines(tmp_path):
     )
     with pytest.raises(UserError, match=r"a.parquet row 2: close of a is empty"):
         load_market(tmp_path / "a.parquet")
+    times = [1_700_000_000 + i for i in range(4)]
+    pl.DataFrame({"time": times, "close": [1.0, None, 2.0, None]}).write_parquet(tmp_path / "b.parquet")
+    load_market(tmp_path / "b.parquet", faults=(faults := Faults(lenient=True)))
+    assert faults.sentences[0].endswith("The same in 2 rows in all: rows 2, 4.")
 
 
 def test_eurusd(market_file):
