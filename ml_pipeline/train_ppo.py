@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
         task = make_task(start.config)
         if start.check_env:
-            return _check_env(task.name, task.train_env_fns(1)[0])
+            return _check_env(task.name, task.train_env_fns(1)[0], start.config.run.step_timeout_s)
 
         from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
         from ml_pipeline.models.rl.core.vec_errors import VectorEnvError
@@ -51,11 +51,11 @@ def main(argv: list[str]) -> int:
             return 130
 
 
-def _check_env(name: str, env_fn: "EnvFactory") -> int:
+def _check_env(name: str, env_fn: "EnvFactory", step_timeout_s: float | None) -> int:
     """Say what is wrong with an environment, a sentence each; 1 where anything is."""
-    from ml_pipeline.models.rl.core.env_check import check_env
+    from ml_pipeline.models.rl.core.env_check import check_env_apart
 
-    found = check_env(env_fn)
+    found = check_env_apart(env_fn, step_timeout_s=step_timeout_s)
     for sentence in found or ["nothing found: it keeps to its spaces, and its seed settles all that happens in it"]:
         print(f"{name}: {sentence}")
     return int(bool(found))

@@ -1,16 +1,18 @@
 """Looks an environment over before it is trained in: what it returns, whether it repeats itself, what it draws from."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.core.global_random import find_global_random, global_generators_untouched
+from ml_pipeline.models.rl.core.global_random import global_generators_untouched, outcome, watch_global_random
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
-from ml_pipeline.models.rl.core.vec_errors import EnvFailedError, EnvResultError
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.vec_errors import EnvFailedError, EnvResultError, StepTimeoutError, WorkerDiedError
 
 
 def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> list[str]:
@@ -22,28 +24,92 @@ def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: 
     >>> check_env(lambda: gymnasium.make("CartPole-v1"))
     []
     """
+    return outcome(_look_over(env_fn, n_steps, seed))
+
+
+def check_env_apart(
+    env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0, step_timeout_s: float | None = None
+) -> list[str]:
+    """What `check_env` says, from a worker process, so that a call that kills it, or hangs in it, is told as well."""
+    look_over = partial(_LookOver, env_fn, n_steps, seed)
+    doing = "construction"
+    with ParallelEnv([look_over], num_workers=1, step_timeout_s=step_timeout_s) as envs:
+        try:
+            envs.reset()
+            while True:
+                _, _, terminated, _, infos = envs.step([0])
+                if terminated[0]:
+                    return list(envs.get_attr("found")[0])
+                doing = infos["doing"][0]
+        except StepTimeoutError as error:
+            stack = f"\n\n{error.stack}" if error.stack else ""
+            return [f"It has not returned from {doing} within step_timeout_s={step_timeout_s:g}.{stack}"]
+        except WorkerDiedError as error:
+            how = f"is killed by {error.signal}" if error.signal else f"ends its process with code {error.exitcode}"
+            return [f"It {how} in {doing}."]
+
+
+class _LookOver(gymnasium.Env):
+    """A look over another environment as an environment: a step of it is one call of the other. found: the result."""
+
+    observation_space = action_space = spaces.Discrete(1)
+
+    def __init__(self, env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> None:
+        self.found: list[str] = []
+        self._calls = _look_over(env_fn, n_steps, seed)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        try:
+            return 0, 0.0, False, False, {"doing": next(self._calls)}
+        except StopIteration as end:
+            self.found = end.value
+            return 0, 0.0, True, False, {}
+
+
+def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> Generator[str, None, list[str]]:
+    """Yields each call of an environment before it is made; returns what is wrong."""
     with global_generators_untouched(), warnings.catch_warnings(action="ignore"):  # gymnasium.make() checks as well
+        yield "construction"
         try:
             with SerialEnv([env_fn]) as one, SerialEnv([env_fn]) as other:
-                drawn = find_global_random(env_fn, n_steps=n_steps, seed=seed)
-                unfit = _unfit_observation(one, n_steps, seed)
-                # Who draws from a global generator never repeats itself, and was told so.
-                differing = None if drawn else _first_difference(one, other, n_steps, seed)
+                drawn = yield from watch_global_random(env_fn, n_steps=n_steps, seed=seed)
+                seen, failure = yield from _walk(one, n_steps, seed)
+                differing = None
+                if not (drawn or failure):  # who draws from a global generator never repeats itself, and was told so
+                    again, failure = yield from _walk(one, n_steps, seed)
+                    fresh, failure_too = yield from _walk(other, n_steps, seed)
+                    differing, failure = _first_difference(again, fresh, seed), failure or failure_too
         except EnvFailedError as error:
             return [_sentence(error)]
-    return [sentence for sentence in (drawn, unfit, differing) if sentence]
+    return [sentence for sentence in (drawn, _unfit_observation(one, seen), failure, differing) if sentence]
 
 
-def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Where, and what came of it: a reset and n_steps actions, the same ones each time."""
+_Seen = list[tuple[str, tuple[Any, ...]]]
+
+
+def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Generator[str, None, tuple[_Seen, str | None]]:
+    """Where, and what came of it: a reset and n_steps actions, the same ones each time; and how it failed, if it did.
+
+    Yields each call before it is made.
+    """
+    seen: _Seen = []
     envs.action_space.seed(seed)
-    yield "reset()", envs.reset(seed=seed)[:1]
-    for step in range(1, n_steps + 1):
-        yield f"step {step}", envs.step(envs.action_space.sample())[:4]
+    try:
+        yield "reset()"
+        seen.append(("reset()", envs.reset(seed=seed)[:1]))
+        for where in (f"step {step}" for step in range(1, n_steps + 1)):
+            yield where
+            seen.append((where, envs.step(envs.action_space.sample())[:4]))
+    except EnvFailedError as error:
+        return seen, _sentence(error)
+    return seen, None
 
 
-def _unfit_observation(envs: SerialEnv, n_steps: int, seed: int) -> str | None:
-    for where, (observation, *_) in _walk(envs, n_steps, seed):
+def _unfit_observation(envs: SerialEnv, seen: _Seen) -> str | None:
+    for where, (observation, *_) in seen:
         problem = _misfit(envs.observation_space, observation, "")
         if problem:
             return f"The observation of {where}{problem}; clip it, or declare the space that it is from."
@@ -65,8 +131,8 @@ def _misfit(space: gymnasium.Space, value: Any, name: str) -> str | None:
     return None if value in space else f"{name} is {value!r}, which is not in its space, {space}"
 
 
-def _first_difference(one: SerialEnv, other: SerialEnv, n_steps: int, seed: int) -> str | None:
-    for (where, mine), (_, its) in zip(_walk(one, n_steps, seed), _walk(other, n_steps, seed), strict=True):
+def _first_difference(again: _Seen, fresh: _Seen, seed: int) -> str | None:
+    for (where, mine), (_, its) in zip(again, fresh, strict=False):  # one may have failed earlier
         if not _are_equal(mine, its):
             return (
                 f"Two environments with seed {seed} and the same actions differ in {where}; draw all that is random "

@@ -5,12 +5,14 @@ workers, and no seed brings it back.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
+
+T = TypeVar("T")
 
 _REMEDY = (
     "draw from self.np_random, which reset(seed=...) seeds: the global generators are shared by all environments of a "
@@ -27,15 +29,25 @@ def find_global_random(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 20
     >>> find_global_random(lambda: gymnasium.make("CartPole-v1")) is None
     True
     """
+    return outcome(watch_global_random(env_fn, n_steps=n_steps, seed=seed))
+
+
+def watch_global_random(
+    env_fn: Callable[[], gymnasium.Env], *, n_steps: int, seed: int
+) -> Generator[str, None, str | None]:
+    """What `find_global_random` does, call by call: yields what comes next, before it does it."""
     with global_generators_untouched():
         watch = _Watch()
+        yield "construction"
         env = watch.run("the constructor", env_fn)
         try:
             env.action_space.seed(seed)
+            yield "reset()"
             watch.run("reset()", env.reset, seed=seed)
             for step in range(1, n_steps + 1):
                 if watch.found:
                     break
+                yield f"step {step}"
                 _, _, terminated, truncated, _ = watch.run(f"step {step}", env.step, env.action_space.sample())
                 if terminated or truncated:
                     watch.run(f"reset() after step {step}", env.reset)
@@ -44,6 +56,15 @@ def find_global_random(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 20
         finally:
             env.close()
         return f"{env} draws from {watch.found}; {_REMEDY}." if watch.found else None
+
+
+def outcome(steps: Generator[Any, None, T]) -> T:
+    """What a generator returns in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.core.env_check import check_env
+from ml_pipeline.models.rl.core.env_check import check_env, check_env_apart
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 
 
@@ -83,3 +83,40 @@ def test_global_random_is_named_and_not_told_twice():
     (found,) = check_env(DrawingEnv)
     assert "draws from the global random in step 1; draw from self.np_random" in found
     assert random.getstate() == before
+
+
+def test_a_wrong_result_does_not_hide_global_random():
+    class WrongAndDrawingEnv(FaultyEnv):
+        def step(self, action):
+            random.random()
+            return super().step(action)
+
+    drawn, wrong = check_env(lambda: WrongAndDrawingEnv("dtype", at=3))
+    assert "draws from the global random in step 1" in drawn
+    assert wrong.startswith("In step 3, observation must be float32")
+
+
+def test_an_unfit_observation_is_told_beside_a_later_failure():
+    def spoil(t, observation):
+        if t == 3:
+            raise ValueError("no third step")
+        return {"share": np.array([1.5], np.float32), "side": 1} if t == 2 else None
+
+    unfit, failure = check_env(lambda: SpoiltEnv(spoil))
+    assert unfit.startswith("The observation of step 2['share'] holds 1.5")
+    assert failure.startswith("It raises ValueError in step 3")
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("none", None),
+        ("nan", "In step 2, reward must be a number, but it was NaN."),
+        ("kill", "It is killed by SIGKILL in step 2."),
+        ("hang", "It has not returned from step 2 within step_timeout_s=1."),
+    ],
+)
+def test_from_a_process_of_its_own_even_what_kills_or_hangs_is_told(fault, sentence):
+    found = check_env_apart(lambda: FaultyEnv(fault, at=2), n_steps=5, step_timeout_s=1)
+    assert [each.partition("\n")[0] for each in found] == ([sentence] if sentence else [])
+    assert ("probe_envs.py" in "".join(found)) == (fault == "hang")  # where it is stuck
