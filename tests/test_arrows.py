@@ -21,8 +21,8 @@ class Wing(NamedTuple):
     libraries: tuple[str, ...]
 
 
-# Settings as plain values; the rest of config reads flags and files, with pydantic, tyro and YAML.
-VALUES = ("ml_pipeline.config.errors", "ml_pipeline.config.checks", "ml_pipeline.config.ppo")
+# Settings as plain values, and sentences; the rest of config reads flags and files, with pydantic, tyro and YAML.
+VALUES = tuple(f"ml_pipeline.config.{name}" for name in ("errors", "checks", "ppo", "wording"))
 # Batches of environments as tensors live in the trainer's process: imported by a function, where a device is named.
 TENSORS = "ml_pipeline.trading.tensor_ops"
 # The compiled update needs an extra, and seconds to import: a function imports it, where it is there.
