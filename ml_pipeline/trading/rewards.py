@@ -4,6 +4,8 @@ V[t] is the equity at the close of bar t, after costs; r[t] = V[t] / V[t-1] - 1.
 one description serves one account and many; a user's own may do the same, or use floats alone where nothing is batched.
 """
 
+from abc import ABC, abstractmethod
+from inspect import isabstract
 from typing import Any
 
 from ml_pipeline.config.checks import check_positive
@@ -20,7 +22,7 @@ _SMALLEST_DEVIATION = 1e-4
 _SMALLEST_DRAWDOWN = 0.01
 
 
-class Reward:
+class Reward(ABC):
     """Base of all rewards: `begin` makes what is remembered of an episode, `step` reads and renews it.
 
     A reward is shared by environments and keeps nothing of an episode in itself; the state is a tuple of numbers, so
@@ -31,9 +33,9 @@ class Reward:
         """What is remembered at the start of an episode."""
         return ()
 
+    @abstractmethod
     def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
         """(reward, state) of a step from the equity `before`, above 0, to `after`."""
-        raise NotImplementedError
 
 
 class LogReturn(Reward):
@@ -93,11 +95,13 @@ class DifferentialSharpe(Reward):
 class _RatioSoFar(Reward):
     """The change of a ratio over the episode so far, so that the rewards of an episode sum to its ratio (a bar's)."""
 
+    @abstractmethod
     def _ratio(self, ops: Ops, state: State) -> Number:
-        raise NotImplementedError
+        """That of the episode up to `state`."""
 
+    @abstractmethod
     def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
-        raise NotImplementedError
+        """The state after a step."""
 
     def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
         renewed = self._renewed(ops, state, before, after)
@@ -178,7 +182,7 @@ REWARDS: dict[str, type[Reward]] = {
 def make_reward(name: str, scale: float = 1.0) -> Reward:
     """The reward of this name, or of a user's class as "module:Class", times `scale`.
 
-    Raises UserError for an unknown name, naming the nearest, and for a class that is no `Reward`.
+    Raises UserError for an unknown name, naming the nearest, and for a class that is no `Reward`, or has no `step`.
 
     >>> type(make_reward("calmar_ratio")).__name__
     'CalmarRatio'
@@ -189,4 +193,6 @@ def make_reward(name: str, scale: float = 1.0) -> Reward:
         raise UserError(f'There is no reward "{name}". {nearest(name, REWARDS)}')
     if not (isinstance(found, type) and issubclass(found, Reward)):
         raise UserError(f"{name} is not a class derived from ml_pipeline.trading.rewards.Reward.")
+    if isabstract(found):
+        raise UserError(f"{name} does not say what a step is worth: it needs step(ops, state, before, after).")
     return found() if scale == 1.0 else Scaled(found(), scale)

@@ -69,6 +69,7 @@ def test_a_users_own_reward_is_imported(monkeypatch, tmp_path):
     (tmp_path / "my_rewards.py").write_text(
         "from ml_pipeline.trading.rewards import Reward\n"
         "class Gain(Reward):\n    def step(self, ops, state, before, after):\n        return after - before, state\n"
+        "class Idle(Reward):\n    pass\n"
         "three = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -76,6 +77,8 @@ def test_a_users_own_reward_is_imported(monkeypatch, tmp_path):
     assert isinstance(make_reward("log_return"), LogReturn)
     with pytest.raises(UserError, match="my_rewards:three is not a class derived from"):
         make_reward("my_rewards:three")
+    with pytest.raises(UserError, match="my_rewards:Idle does not say what a step is worth"):
+        make_reward("my_rewards:Idle")
     with pytest.raises(UserError, match="my_rewards:Gone cannot be imported"):
         make_reward("my_rewards:Gone")
 

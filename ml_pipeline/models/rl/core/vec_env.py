@@ -149,7 +149,7 @@ class ParallelEnv(BlockVectorEnv):
         return sum(pool.num_restarts for pool in self._pools)
 
     def take_failures(self) -> list[str]:
-        """How workers failed that were replaced since the last call, a sentence each."""
+        """How workers failed that were replaced since the last call, a sentence each; of very many the last."""
         taken = [failure for pool in self._pools for failure in pool.failures]
         for pool in self._pools:
             pool.failures.clear()

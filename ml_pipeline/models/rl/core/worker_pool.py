@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from ml_pipeline.models.rl.core.worker_start import WorkerStarter
 _WATCH_INTERVAL_S = 0.25  # how often a wait looks whether another worker has died
 _CLOSE_TIMEOUT_S = 5.0
 _START_S = 60.0  # what a worker may take beyond step_timeout_s for its process, imports and constructors
+_KEPT_FAILURES = 100  # of those that nobody asks for, the last
 _FAILURES_IN_A_ROW = 3  # of one worker, without a step between them, until a restart is no remedy
 
 
@@ -48,7 +50,7 @@ class WorkerPool:
         self.batch = starter.batch
         self.closed = False
         self.num_restarts = 0
-        self.failures: list[str] = []  # what restarts made good: a sentence each, until somebody takes them
+        self.failures: deque[str] = deque(maxlen=_KEPT_FAILURES)  # what restarts made good, until somebody takes them
         self.waited_s = 0.0  # for answers, all in all
         indices = [index for block in blocks.values() for index in block]
         self.environments = range(indices[0], indices[-1] + 1)
