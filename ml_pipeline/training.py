@@ -14,8 +14,8 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.interruption import stop_on_signals
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
+from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, IterationStatistics, PPOTrainer
 from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
 from ml_pipeline.models.rl.core.checkpoint import load_checkpoint, save_checkpoint
@@ -165,8 +165,7 @@ class _Run:
         run = self._config.run
         if self._trainer.global_step == 0:
             self._save_latest(self._trainer)  # a run that is killed before its first checkpoint can be gone on with too
-        stopping = stop_on_signals(self._trainer.request_stop, self._progress.say)
-        with _told_how_to_go_on(self._folder), stopping as received:
+        with _told_how_to_go_on(self._folder), stop_on_signals(self._stop) as received:
             self._trainer.train(
                 evaluate=Every(run.eval_interval, self._evaluate),
                 save=Every(run.checkpoint_interval, self._save_latest),
@@ -187,6 +186,10 @@ class _Run:
             f"  {_resumption(self._folder)}"
         )
         return received[0]
+
+    def _stop(self) -> None:
+        self._trainer.request_stop()
+        self._progress.say("Stopping after this step, then saving; once more to stop without saving.")
 
     def _after_iteration(self, trainer: PPOTrainer, statistics: IterationStatistics) -> None:
         for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():

@@ -17,9 +17,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.alarms import check_policy
 from ml_pipeline.models.rl.algorithms.collector import Collector
-from ml_pipeline.models.rl.algorithms.ctrl_c import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.device_rollout import DeviceCollector
 from ml_pipeline.models.rl.algorithms.estimates import Estimates, with_normalized_values
+from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
 from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
