@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.features import COLUMN
-from ml_pipeline.trading.market_columns import Layout
+from ml_pipeline.trading.market_columns import FEATURE_PREFIX, Layout
 from ml_pipeline.trading.market_data import BarTime, FloatArray, as_text
 from ml_pipeline.trading.market_numbers import parse_numbers, why_unread
 from ml_pipeline.trading.market_tables import Table
@@ -187,7 +186,7 @@ def _check_order(asset: Asset, faults: Faults) -> list[str]:
 def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
     """What `market_from_arrays` takes; prices adjusted, and what is missing filled in with a notice."""
     source = asset.table.name
-    fields = {name: values for name, values in cells.items() if name.startswith(COLUMN)}
+    fields = {name: values for name, values in cells.items() if name.startswith(FEATURE_PREFIX)}
     if {"bid", "ask"} <= cells.keys():
         bid, ask = cells["bid"], cells["ask"]
         middle = bid + (ask - bid) / 2

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.features import COLUMN
 from ml_pipeline.trading.market_calendar import infer_calendar
-from ml_pipeline.trading.market_columns import find_layout, is_usual
+from ml_pipeline.trading.market_columns import FEATURE_PREFIX, find_layout, is_usual
 from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
 from ml_pipeline.trading.market_numbers import parse_numbers
 from ml_pipeline.trading.market_tables import Table, read_table
@@ -164,7 +163,7 @@ def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
         shown = ", ".join(unread[:6]) + (", ..." if len(unread) > 6 else "")
         yield (
             f"{counted(len(unread), 'column')} not used: {shown}",
-            f"name those that are features {COLUMN}NAME, and train with --features {COLUMN}*",
+            f"name those that are features {FEATURE_PREFIX}NAME, and train with --features {FEATURE_PREFIX}*",
         )
 
 

@@ -15,11 +15,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.market_columns import FEATURE_PREFIX
 from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
 from ml_pipeline.trading.own_code import call_own, imported
 
-# How the names of the data's own columns of features begin.
-COLUMN = "feature_"
 # Features of this size and beyond are no measurements, and their squares overflow when they are scaled.
 _LARGEST = 1e100
 _DAY_S = 86_400
@@ -127,7 +126,7 @@ def make_features(name: str) -> list[Feature]:
         return [Feature(name, 25, _macd)]
     if name == "tradable":
         return [Feature(name, 0, lambda bars: np.ones(len(bars.close)), where_absent=0.0)]
-    if name.startswith(COLUMN):
+    if name.startswith(FEATURE_PREFIX):
         return [Feature(name, 0, lambda bars: bars.columns[name])]
     if ":" in name:
         if not callable(formula := imported(name)):
@@ -163,11 +162,11 @@ DEFAULT_FEATURES = (
 
 
 def _features_named(name: str, market: MarketData) -> list[Feature]:
-    if name.startswith(COLUMN) and not market.columns:
-        raise UserError(f"{market.source} has no column that begins with {COLUMN}; name other features.")
-    if name == f"{COLUMN}*":
+    if name.startswith(FEATURE_PREFIX) and not market.columns:
+        raise UserError(f"{market.source} has no column that begins with {FEATURE_PREFIX}; name other features.")
+    if name == f"{FEATURE_PREFIX}*":
         return [feature for column in market.columns for feature in make_features(column)]
-    if name.startswith(COLUMN) and name not in market.columns:
+    if name.startswith(FEATURE_PREFIX) and name not in market.columns:
         raise UserError(f'{market.source} has no column "{name}". {nearest(name, market.columns)}')
     return make_features(name)
 

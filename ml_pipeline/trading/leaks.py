@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.features import COLUMN, FeatureTable, compute_features
+from ml_pipeline.trading.features import FeatureTable, compute_features
+from ml_pipeline.trading.market_columns import FEATURE_PREFIX
 from ml_pipeline.trading.market_data import FloatArray, MarketData, as_text
 
 # No column of honest data tells the next bar's return as well as this.
@@ -36,7 +37,7 @@ def refuse_leaks(market: MarketData, names: Sequence[str], table: FeatureTable, 
                 "each bar and those before it alone."
             )
     for name in market.columns:
-        if name in names or f"{COLUMN}*" in names:
+        if name in names or f"{FEATURE_PREFIX}*" in names:
             _refuse_next_return(market, name)
 
 

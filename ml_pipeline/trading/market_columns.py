@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from ml_pipeline.trading.market_data import BarTime
 
+# How the names of the data's own columns of features begin.
+FEATURE_PREFIX = "feature_"
 # What a column means: the names it goes by, letters and digits only, the likeliest first.
 _NAMES = {
     "time": (

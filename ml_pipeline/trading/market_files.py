@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.asset_bars import Asset, Faults, read_bars
 from ml_pipeline.trading.bar_clock import on_one_clock
-from ml_pipeline.trading.features import COLUMN
-from ml_pipeline.trading.market_columns import Layout, find_layout, is_usual
+from ml_pipeline.trading.market_columns import FEATURE_PREFIX, Layout, find_layout, is_usual
 from ml_pipeline.trading.market_data import BarTime, MarketData, market_from_arrays
 from ml_pipeline.trading.market_tables import Table, read_table
 from ml_pipeline.trading.market_times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
@@ -123,7 +122,7 @@ def _market_of(
         low=fields["low"],
         volume=fields["volume"],
         half_spread=fields.get("half_spread"),
-        columns={name: values for name, values in fields.items() if name.startswith(COLUMN)},
+        columns={name: values for name, values in fields.items() if name.startswith(FEATURE_PREFIX)},
         notices=list(dict.fromkeys(notice for bars in read for notice in bars.notices)),
         source=source,
     )

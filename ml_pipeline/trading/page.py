@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ml_pipeline.trading.ledger import Ledger
-from ml_pipeline.trading.report import Evaluation, as_json, remarks, table_rows, warning, without_nan
+from ml_pipeline.trading.report import as_json, remarks, table_rows, warning, without_nan
 from ml_pipeline.trading.report_pictures import equity_figure, exposure_figure, studies_figure, trades_figure
+from ml_pipeline.trading.results import Evaluation
 from ml_pipeline.trading.studies import Studies
 
 if TYPE_CHECKING:

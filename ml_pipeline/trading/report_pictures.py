@@ -7,20 +7,19 @@ import numpy as np
 from ml_pipeline.trading.ledger import Ledger, symbols_of
 from ml_pipeline.trading.metrics import drawdown_fraction
 from ml_pipeline.trading.pictures import AGENT, money_axis, plain
+from ml_pipeline.trading.results import Evaluation
 from ml_pipeline.trading.studies import Studies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ml_pipeline.trading.report import Evaluation
-
 _HOLD, _EQUAL, _RANDOM, _DOWN, _UP = "#e07b00", "#7a4fd0", "#8a8f98", "#c62f2f", "#1f8a4c"
 _MOST_PRICES = 4  # assets whose trades are drawn
 _WIDTH_IN, _LEFT_IN, _RIGHT_IN, _ABOVE_IN, _BELOW_IN = 10.0, 0.95, 0.25, 0.35, 0.45
 
 
-def equity_figure(evaluation: "Evaluation", title: str | None = None) -> "Figure":
+def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
     """Equity of the agent and of what it must beat, and their drawdowns beneath."""
     figure, (above, below) = _panels([3.6, 1.4], title=title)
     mean = evaluation.figures["random"]["total_return"]

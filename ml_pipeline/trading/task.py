@@ -22,7 +22,8 @@ from ml_pipeline.trading.market_data import MarketData
 from ml_pipeline.trading.market_files import load_market
 from ml_pipeline.trading.page import write_metrics, write_page
 from ml_pipeline.trading.prepared_market import PreparedMarket, prepare_market
-from ml_pipeline.trading.report import Evaluation, results_table, write_report
+from ml_pipeline.trading.report import results_table, write_report
+from ml_pipeline.trading.results import Evaluation
 from ml_pipeline.trading.rewards import make_reward
 from ml_pipeline.trading.scaling import FeatureScaler
 from ml_pipeline.trading.settings import TradingConfig

@@ -7,7 +7,8 @@ import pytest
 
 from ml_pipeline.trading.baselines import buy_and_hold, equal_weight, random_policies, run_policy
 from ml_pipeline.trading.market_calendar import Calendar
-from ml_pipeline.trading.report import Evaluation, remarks, results_table, write_report
+from ml_pipeline.trading.report import remarks, results_table, write_report
+from ml_pipeline.trading.results import Evaluation
 from ml_pipeline.trading.rules import TradingRules
 from ml_pipeline.trading.stateful_env import StatefulTradingEnv
 
