@@ -22,8 +22,8 @@ from trading_envs import market
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.trading.batched_env import BatchedTradingEnv
-from ml_pipeline.trading.rules import TradingRules
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 
 WARM_UP, COUNTED = 1, 2  # iterations
 BATCHED = PPOConfig(n_steps=32, minibatch_size=16_384, n_epochs=4)

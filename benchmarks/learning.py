@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.core.evaluation import evaluate
+from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 
 OURS, THEIRS = "ml_pipeline", "Stable-Baselines3"
 EVALUATION_EPISODES, EVALUATION_SEED = 20, 1_000_000

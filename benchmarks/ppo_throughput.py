@@ -63,8 +63,8 @@ def _half_cheetah() -> Any:
 def _trading() -> Any:
     from trading_envs import market
 
-    from ml_pipeline.trading.fast_env import FastTradingEnv
-    from ml_pipeline.trading.rules import TradingRules
+    from ml_pipeline.trading.accounts.rules import TradingRules
+    from ml_pipeline.trading.envs.fast import FastTradingEnv
 
     return FastTradingEnv(market(1, 16), TradingRules("discrete"), episode_length=256)
 
@@ -72,8 +72,8 @@ def _trading() -> Any:
 def _batched(num_envs: int) -> Any:
     from trading_envs import market
 
-    from ml_pipeline.trading.batched_env import BatchedTradingEnv
-    from ml_pipeline.trading.rules import TradingRules
+    from ml_pipeline.trading.accounts.rules import TradingRules
+    from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 
     return BatchedTradingEnv(market(1, 16), num_envs, TradingRules("discrete"), episode_length=256)
 
@@ -158,7 +158,7 @@ def torch_alone(job: Job) -> Callable[[int], None]:
 
 def steps_on_all_cores(job: Job) -> Callable[[int], None]:
     """As long as the environments' own steps take, shared by all cores without loss."""
-    from ml_pipeline.models.rl.core.cores import usable_cores
+    from ml_pipeline.runtime.cores import usable_cores
 
     return lambda iterations: time.sleep(iterations * job.num_envs * job.n_steps * BUSY_S / usable_cores())
 

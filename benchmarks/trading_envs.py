@@ -17,11 +17,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ml_pipeline.trading.batched_env import BatchedTradingEnv
-from ml_pipeline.trading.compiled import can_compile
-from ml_pipeline.trading.fast_env import FastTradingEnv
-from ml_pipeline.trading.prepared_market import PreparedMarket
-from ml_pipeline.trading.rules import TradingRules
+from ml_pipeline.trading.accounts.compiled import can_compile
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.envs.batched import BatchedTradingEnv
+from ml_pipeline.trading.envs.fast import FastTradingEnv
+from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 
 N_BARS = 5_000
 EVERYTHING = {

@@ -23,9 +23,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ml_pipeline.models.rl.core.cores import usable_cores
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.runtime.cores import usable_cores
 
 EnvFactory = Callable[[], gymnasium.Env]
 Step = Callable[[Any], Any]

@@ -10,8 +10,8 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ml_pipeline.evaluate_config import parse_evaluation
 from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.evaluate_config import parse_evaluation
 
 PROG = "evaluate_ppo.py"
 
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     with entry(PROG):
         start = parse_evaluation(argv, prog=PROG)
 
-        from ml_pipeline.evaluating import run_evaluation
+        from ml_pipeline.runs.evaluate import run_evaluation
 
         run_evaluation(start)
     return 0

@@ -10,8 +10,8 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ml_pipeline.export_config import parse_export
 from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.export_config import parse_export
 
 PROG = "export_policy.py"
 
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     with entry(PROG):
         config = parse_export(argv, prog=PROG)
 
-        from ml_pipeline.exporting import run_export
+        from ml_pipeline.runs.export import run_export
 
         run_export(config)
     return 0

@@ -25,11 +25,11 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from ml_pipeline.models.rl.core.cores import usable_cores
-from ml_pipeline.models.rl.core.global_random import find_global_random
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
+from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-from ml_pipeline.models.rl.core.vec_errors import EnvRaisedError, WorkerDiedError
+from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.global_random import find_global_random
 
 Check = tuple[str, Callable[[], str | None]]
 NUM_ENVS = 8

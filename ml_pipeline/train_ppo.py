@@ -14,10 +14,10 @@ if not __package__:  # run as a file: the repository takes this folder's place o
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.train_config import parse_train_start
+from ml_pipeline.runs.train_config import parse_train_start
 
 if TYPE_CHECKING:
-    from ml_pipeline.models.rl.core.env_block import EnvFactory
+    from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 
 PROG = "train_ppo.py"
 
@@ -31,15 +31,15 @@ def main(argv: list[str]) -> int:
     with entry(PROG):
         start = parse_train_start(argv, prog=PROG)
 
-        from ml_pipeline.task_choice import make_task
+        from ml_pipeline.runs.task_choice import make_task
 
         task = make_task(start.config)
         if start.check_env:
             return _check_env(task.name, task.train_env_fns(1)[0], start.config.run.step_timeout_s)
 
-        from ml_pipeline.models.rl.algorithms.ppo_update import TrainingFailed
-        from ml_pipeline.models.rl.core.vec_errors import VectorEnvError
-        from ml_pipeline.training import run_training
+        from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+        from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+        from ml_pipeline.runs.training import run_training
 
         try:
             return run_training(start, task)

@@ -18,12 +18,12 @@ if not __package__:  # run as a file: the repository takes this folder's place o
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ml_pipeline.config.wording import counted
-from ml_pipeline.models.rl.core.cores import usable_cores
-from ml_pipeline.models.rl.core.env_block import EnvFactory
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.worker_choice import HERE, Division, StepCost, measure_step
+from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost, measure_step
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.train_config import parse_train_start
+from ml_pipeline.runs.train_config import parse_train_start
+from ml_pipeline.runtime.cores import usable_cores
 
 PROG = "tune_workers.py"
 _COSTS_S, _RATES_S = 4.0, 10.0  # for steps alone, and for all counts of workers
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
             argv = [*argv, "--n-envs", "8"]
         config = parse_train_start(argv, prog=PROG).config
 
-        from ml_pipeline.task_choice import make_task
+        from ml_pipeline.runs.task_choice import make_task
 
         env_fns = make_task(config).train_env_fns(config.run.n_envs)
     costs = measure_costs(env_fns)

@@ -7,10 +7,11 @@ from functools import partial
 
 import pytest
 
-from ml_pipeline import task_choice, tune_workers
+from ml_pipeline import tune_workers
 from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
-from ml_pipeline.models.rl.core.worker_choice import HERE, Division, StepCost
+from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost
+from ml_pipeline.runs import task_choice
 
 
 def workers(n):

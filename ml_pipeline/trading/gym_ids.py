@@ -31,11 +31,11 @@ def make_env(
     from dataclasses import fields
 
     from ml_pipeline.config.errors import UserError, nearest
-    from ml_pipeline.trading.market_data import MarketData
-    from ml_pipeline.trading.market_files import market_from_frame
-    from ml_pipeline.trading.rewards import make_reward
+    from ml_pipeline.trading.envs.rewards import make_reward
+    from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+    from ml_pipeline.trading.market.data import MarketData
+    from ml_pipeline.trading.market.files import market_from_frame
     from ml_pipeline.trading.settings import TradingConfig
-    from ml_pipeline.trading.stateful_env import StatefulTradingEnv
     from ml_pipeline.trading.task import TradingTask
 
     known = [field.name for field in fields(TradingConfig)]

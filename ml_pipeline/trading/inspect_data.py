@@ -13,11 +13,11 @@ from typing import Any, get_args
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.trading.asset_bars import Faults
-from ml_pipeline.trading.diagnosis import Finding, diagnose
-from ml_pipeline.trading.market_data import BarTime, MarketData, as_text
-from ml_pipeline.trading.market_files import files_of, load_market
-from ml_pipeline.trading.pictures import AGENT, money_axis, plain
+from ml_pipeline.trading.envs.picture import AGENT, money_axis, plain
+from ml_pipeline.trading.market.asset_bars import Faults
+from ml_pipeline.trading.market.data import BarTime, MarketData, as_text
+from ml_pipeline.trading.market.diagnosis import Finding, diagnose
+from ml_pipeline.trading.market.files import files_of, load_market
 
 # So many symbols are named one by one, or drawn each in a color.
 _MOST_NAMED = 3

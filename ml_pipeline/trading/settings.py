@@ -6,10 +6,10 @@ from typing import Literal, get_args
 
 from ml_pipeline.config.checks import check_choice, check_count, check_number
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.features import DEFAULT_FEATURES, make_features
-from ml_pipeline.trading.market_data import BarTime
-from ml_pipeline.trading.rewards import make_reward
-from ml_pipeline.trading.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
+from ml_pipeline.trading.accounts.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
+from ml_pipeline.trading.envs.rewards import make_reward
+from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, make_features
+from ml_pipeline.trading.market.data import BarTime
 
 
 @dataclass(frozen=True)

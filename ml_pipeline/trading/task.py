@@ -12,25 +12,25 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
-from ml_pipeline.trading.batched_env import BatchedTradingEnv
-from ml_pipeline.trading.certify import certified
-from ml_pipeline.trading.fast_env import FastTradingEnv
-from ml_pipeline.trading.features import compute_features
-from ml_pipeline.trading.leaks import refuse_leaks
-from ml_pipeline.trading.market_data import MarketData
-from ml_pipeline.trading.market_files import load_market
-from ml_pipeline.trading.page import write_metrics, write_page
-from ml_pipeline.trading.prepared_market import PreparedMarket, prepare_market
-from ml_pipeline.trading.report import results_table, write_report
-from ml_pipeline.trading.results import Evaluation
-from ml_pipeline.trading.rewards import make_reward
-from ml_pipeline.trading.scaling import FeatureScaler
+from ml_pipeline.trading.envs.batched import BatchedTradingEnv
+from ml_pipeline.trading.envs.fast import FastTradingEnv
+from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
+from ml_pipeline.trading.envs.rewards import make_reward
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
+from ml_pipeline.trading.evaluation.certify import certified
+from ml_pipeline.trading.evaluation.page import write_metrics, write_page
+from ml_pipeline.trading.evaluation.report import results_table, write_report
+from ml_pipeline.trading.evaluation.results import Evaluation
+from ml_pipeline.trading.evaluation.sensitivity import study
+from ml_pipeline.trading.features.indicators import compute_features
+from ml_pipeline.trading.features.leaks import refuse_leaks
+from ml_pipeline.trading.features.scaling import FeatureScaler
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.files import load_market
+from ml_pipeline.trading.market.splits import Split, chronological_split, whole
+from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.splits import Split, chronological_split, whole
-from ml_pipeline.trading.stateful_env import StatefulTradingEnv
-from ml_pipeline.trading.studies import study
-from ml_pipeline.trading.synthetic import synthetic_market
 
 # A market of more bytes than this is mapped by the workers, and not sent to each.
 _WORTH_MAPPING = 4_000_000

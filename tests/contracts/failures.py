@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
-from ml_pipeline.models.rl.core.vec_errors import (
+from ml_pipeline.models.rl.core.stepping.errors import (
     EnvFailedError,
     EnvRaisedError,
     EnvResultError,

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-from ml_pipeline.models.rl.core.vec_errors import EnvRaisedError
+from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError
 from tests.contracts.envs import WholeNumberEnv, counting
 
 

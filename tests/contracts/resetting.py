@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
+from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 
 
 class ResettingContract:

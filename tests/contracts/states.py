@@ -7,7 +7,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-from ml_pipeline.models.rl.core.vec_errors import StateNotAvailable
+from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from tests.contracts.envs import MODES, ForgetfulEnv, MarketEnv, assert_equal, counting, trajectory
 
 

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-from ml_pipeline.models.rl.core.vec_errors import SpacesDifferError
+from ml_pipeline.models.rl.core.stepping.errors import SpacesDifferError
 from tests.contracts.envs import (
     MODES,
     SPACES,

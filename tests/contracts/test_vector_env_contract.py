@@ -11,7 +11,7 @@ import pytest
 
 from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-from ml_pipeline.models.rl.core.worker_choice import Division
+from ml_pipeline.models.rl.core.workers.choice import Division
 from tests.contracts.envs import N, assert_equal, counting, trajectory
 from tests.contracts.failures import FailureContract
 from tests.contracts.reaching import ReachingContract

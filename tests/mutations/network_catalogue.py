@@ -167,16 +167,16 @@ MASKS = (
     ),
     Mutation(
         "masks of infos never become part of the observation",
-        "ml_pipeline/gym_task.py",
+        "ml_pipeline/runs/gym_task.py",
         "return ActionMaskInObservation(env) if masks_in_info else env",
         "return env",
-        "tests/test_gym_task.py::test_masks_of_infos_are_kept_to_in_training_and_evaluation",
+        "tests/runs/test_gym_task.py::test_masks_of_infos_are_kept_to_in_training_and_evaluation",
     ),
     Mutation(
         "nobody checks that a mask allows something",
-        f"{RL}/core/action_mask.py",
+        f"{RL}/preprocessing/action_mask.py",
         "if not allowed.all():",
         "if False:",
-        "tests/test_gym_task.py::test_a_mask_that_forbids_everything_is_one_sentence",
+        "tests/runs/test_gym_task.py::test_a_mask_that_forbids_everything_is_one_sentence",
     ),
 )

@@ -5,55 +5,55 @@ from tests.mutations.mutation import RL, RL_TESTS, Mutation
 GAE = (
     Mutation(
         "no bootstrap at truncation",
-        f"{RL}/core/gae.py",
+        f"{RL}/rollout/gae.py",
         "next_values * ~terminated",
         "next_values * ~done",
-        f"{RL_TESTS}/core/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
+        f"{RL_TESTS}/rollout/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
         "P1a",
     ),
     Mutation(
         "bootstrap past a termination",
-        f"{RL}/core/gae.py",
+        f"{RL}/rollout/gae.py",
         "next_values * ~terminated",
         "next_values",
-        f"{RL_TESTS}/core/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
+        f"{RL_TESTS}/rollout/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
         "P1a",
     ),
     Mutation(
         "the trace runs through a truncation",
-        f"{RL}/core/gae.py",
+        f"{RL}/rollout/gae.py",
         "decay = ~done *",
         "decay = ~terminated *",
-        f"{RL_TESTS}/core/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
+        f"{RL_TESTS}/rollout/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
         "P1b",
     ),
     Mutation(
         "the trace runs through a termination",
-        f"{RL}/core/gae.py",
+        f"{RL}/rollout/gae.py",
         "decay = ~done *",
         "decay = (~done | terminated) *",
-        f"{RL_TESTS}/core/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
+        f"{RL_TESTS}/rollout/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
         "P1b",
     ),
     Mutation(
         "V of the next episode in place of V(final_obs)",
-        f"{RL}/algorithms/estimates.py",
+        f"{RL}/rollout/estimates.py",
         "if buffer.final_observations:",
         "if False:",
-        f"{RL_TESTS}/algorithms/test_estimates.py::test_truncation_bootstraps_from_final_obs",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_truncation_bootstraps_from_final_obs",
         "P1c",
     ),
     Mutation(
         "V of the last observation in place of V(final_obs)",
-        f"{RL}/algorithms/estimates.py",
+        f"{RL}/rollout/estimates.py",
         "values_of(policy, rows, remembered).cpu().numpy()",
         "values[list(steps), list(envs)]",
-        f"{RL_TESTS}/algorithms/test_estimates.py::test_truncation_bootstraps_from_final_obs",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_truncation_bootstraps_from_final_obs",
         "P1c",
     ),
     Mutation(
         "final observations forgotten while collecting",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         "(truncated & ~terminated).nonzero()",
         "(truncated & terminated).nonzero()",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
@@ -62,7 +62,7 @@ GAE = (
     ),
     Mutation(
         "rewards of truncated steps edited",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         "buffer.store(actions, scaled, terminated",
         "buffer.store(actions, scaled + truncated, terminated",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
@@ -82,37 +82,37 @@ GAE = (
 NORMALIZATION = (
     Mutation(
         "reward scaling subtracts the mean",
-        f"{RL}/core/normalization.py",
+        f"{RL}/preprocessing/normalization.py",
         "rewards / deviation",
         "(rewards - self._moments.mean[0]) / deviation",
-        f"{RL_TESTS}/core/test_normalization.py::"
+        f"{RL_TESTS}/preprocessing/test_normalization.py::"
         "test_reward_scaling_divides_by_the_deviation_of_the_discounted_return_and_keeps_signs",
         "P4b",
     ),
     Mutation(
         "rewards are divided by their own deviation",
-        f"{RL}/core/normalization.py",
+        f"{RL}/preprocessing/normalization.py",
         "self._moments.update(self._returns[:, None])",
         "self._moments.update(np.asarray(rewards)[:, None])",
-        f"{RL_TESTS}/core/test_normalization.py::"
+        f"{RL_TESTS}/preprocessing/test_normalization.py::"
         "test_reward_scaling_divides_by_the_deviation_of_the_discounted_return_and_keeps_signs",
         "P4a",
     ),
     Mutation(
         "reward scaling remembers the last episode",
-        f"{RL}/core/normalization.py",
+        f"{RL}/preprocessing/normalization.py",
         "self._returns[done] = 0.0",
         "pass",
-        f"{RL_TESTS}/core/test_normalization.py::"
+        f"{RL_TESTS}/preprocessing/test_normalization.py::"
         "test_reward_scaling_divides_by_the_deviation_of_the_discounted_return_and_keeps_signs",
         "P4c",
     ),
     Mutation(
         "normalizing learns",
-        f"{RL}/core/normalization.py",
+        f"{RL}/preprocessing/normalization.py",
         "scaled = (observations - self._shift) * self._scale",
         "self.update(observations)\n        scaled = (observations - self._shift) * self._scale",
-        f"{RL_TESTS}/core/test_normalization.py::test_normalizing_does_not_learn_nor_change_what_it_is_given",
+        f"{RL_TESTS}/preprocessing/test_normalization.py::test_normalizing_does_not_learn_nor_change_what_it_is_given",
         "P5a",
     ),
     Mutation(
@@ -126,59 +126,59 @@ NORMALIZATION = (
     ),
     Mutation(
         "evaluation learns",
-        f"{RL}/networks/policy.py",
+        f"{RL}/policies/policy.py",
         "return self.encode(observation)",
         "self.normalizer and self.normalizer.update(np.ones((1, self.observation_size)))\n"
         "        return self.encode(observation)",
-        f"{RL_TESTS}/networks/test_policy.py::test_acting_changes_nothing_in_the_policy",
+        f"{RL_TESTS}/policies/test_policy.py::test_acting_changes_nothing_in_the_policy",
         "P5b",
     ),
     Mutation(
         "final observations are not normalized",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         'policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]',
         'policy.encode_one(infos["final_obs"][i])[0]',
-        f"{RL_TESTS}/algorithms/test_rollout.py::test_final_observations_are_normalized_as_all_others",
+        f"{RL_TESTS}/rollout/test_host_collector.py::test_final_observations_are_normalized_as_all_others",
         "P5d",
     ),
     Mutation(
         "final observations are learnt from",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         'policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]',
         'self._learn_and_normalize(policy.encode_one(infos["final_obs"][i]))[0]',
-        f"{RL_TESTS}/algorithms/test_rollout.py::test_final_observations_are_normalized_as_all_others",
+        f"{RL_TESTS}/rollout/test_host_collector.py::test_final_observations_are_normalized_as_all_others",
         "P5d",
     ),
     Mutation(
         "values change with their units",
-        f"{RL}/networks/policy.py",
+        f"{RL}/policies/policy.py",
         "output.weight.mul_(scale)",
         "pass",
-        f"{RL_TESTS}/algorithms/test_estimates.py::"
+        f"{RL_TESTS}/rollout/test_estimates.py::"
         "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
     ),
     Mutation(
         "advantages from normalized values",
-        f"{RL}/algorithms/estimates.py",
+        f"{RL}/rollout/estimates.py",
         "_in_units_of_rewards(values, policy).view(",
         "values.view(",
-        f"{RL_TESTS}/algorithms/test_estimates.py::"
+        f"{RL_TESTS}/rollout/test_estimates.py::"
         "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
     ),
     Mutation(
         "final values are left normalized",
-        f"{RL}/algorithms/estimates.py",
+        f"{RL}/rollout/estimates.py",
         "return _in_units_of_rewards(_values_of(policy.network, observations, remembered), policy)",
         "return _values_of(policy.network, observations, remembered)",
-        f"{RL_TESTS}/algorithms/test_estimates.py::"
+        f"{RL_TESTS}/rollout/test_estimates.py::"
         "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
     ),
     Mutation(
         "rewards are kept as float64",
-        f"{RL}/core/rollout_buffer.py",
+        f"{RL}/rollout/buffer.py",
         "self.rewards = np.zeros((n_steps, num_envs), dtype=np.float32)",
         "self.rewards = np.zeros((n_steps, num_envs))",
-        f"{RL_TESTS}/algorithms/test_estimates.py::test_everything_that_an_update_learns_from_is_float32",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_everything_that_an_update_learns_from_is_float32",
         "P16",
     ),
 )
@@ -186,7 +186,7 @@ NORMALIZATION = (
 MEMORY = (
     Mutation(
         "memory outlives the episode while acting",
-        f"{RL}/networks/acting.py",
+        f"{RL}/policies/acting.py",
         "self.state = np.where(done[:, None], np.float32(0.0), self.state)",
         "pass",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::test_the_update_sees_the_policy_that_acted[gru]",
@@ -194,7 +194,7 @@ MEMORY = (
     ),
     Mutation(
         "memory is lost between two rollouts",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         "None if self._memory is None else self._memory.state)",
         "None if self._memory is None else 0 * self._memory.state)",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::test_the_update_sees_the_policy_that_acted[gru]",
@@ -202,7 +202,7 @@ MEMORY = (
     ),
     Mutation(
         "V(final_obs) knows nothing of its episode",
-        f"{RL}/algorithms/estimates.py",
+        f"{RL}/rollout/estimates.py",
         "else judged.states[list(steps), list(envs)]",
         "else 0 * judged.states[list(steps), list(envs)]",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
@@ -211,7 +211,7 @@ MEMORY = (
     ),
     Mutation(
         "V(final_obs) has the state before the step",
-        f"{RL}/algorithms/estimates.py",
+        f"{RL}/rollout/estimates.py",
         "else judged.states[list(steps), list(envs)]",
         "else judged.states[[step - 1 for step in steps], list(envs)]",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
@@ -223,34 +223,34 @@ MEMORY = (
 ACTIONS_TAKEN = (
     Mutation(
         "the clipped action is kept for the update",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         "buffer.store(actions, scaled",
         "buffer.store(policy.fit_actions(actions), scaled",
-        f"{RL_TESTS}/algorithms/test_rollout.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
+        f"{RL_TESTS}/rollout/test_host_collector.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
         "P12a",
     ),
     Mutation(
         "numbers reach the environment unclipped",
-        f"{RL}/core/spaces.py",
+        f"{RL}/preprocessing/spaces.py",
         "actions.reshape(shape).clip(low, high)",
         "actions.reshape(shape)",
-        f"{RL_TESTS}/algorithms/test_rollout.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
+        f"{RL_TESTS}/rollout/test_host_collector.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
         "P12b",
     ),
     Mutation(
         "float64 reaches the network",
-        f"{RL}/core/spaces.py",
+        f"{RL}/preprocessing/spaces.py",
         "np.asarray(batch, dtype=np.float32).reshape(-1, size), size",
         "np.asarray(batch).reshape(-1, size), size",
-        f"{RL_TESTS}/core/test_spaces.py::test_encoded_observations_equal_gymnasiums_flattening",
+        f"{RL_TESTS}/preprocessing/test_spaces.py::test_encoded_observations_equal_gymnasiums_flattening",
         "P16",
     ),
     Mutation(
         "float64 statistics reach the network",
-        f"{RL}/core/normalization.py",
+        f"{RL}/preprocessing/normalization.py",
         "self._shift = self.moments.mean.astype(np.float32)",
         "self._shift = self.moments.mean",
-        f"{RL_TESTS}/core/test_normalization.py::test_observations_come_out_standardized_clipped_and_in_float32",
+        f"{RL_TESTS}/preprocessing/test_normalization.py::test_observations_come_out_standardized_clipped_and_in_float32",
         "P16",
     ),
 )

@@ -5,29 +5,29 @@ from tests.mutations.mutation import RL, RL_TESTS, Mutation
 SAVING = (
     Mutation(
         "normalization is not saved with the policy",
-        f"{RL}/networks/policy.py",
+        f"{RL}/policies/policy.py",
         'self.normalizer.load_state_dict(state["normalizer"])',
         "pass",
-        f"{RL_TESTS}/networks/test_policy.py::test_a_saved_policy_acts_the_same",
+        f"{RL_TESTS}/policies/test_policy.py::test_a_saved_policy_acts_the_same",
         "P5c",
     ),
     Mutation(
         "the units of values are not saved with the policy",
-        f"{RL}/networks/policy.py",
+        f"{RL}/policies/policy.py",
         'self.value_normalizer.load_state_dict(state["value_normalizer"])',
         "pass",
-        f"{RL_TESTS}/networks/test_policy.py::test_a_saved_policy_keeps_the_units_of_its_values",
+        f"{RL_TESTS}/policies/test_policy.py::test_a_saved_policy_keeps_the_units_of_its_values",
     ),
     Mutation(
         "the optimizer's state is not saved",
-        f"{RL}/algorithms/ppo_update.py",
+        f"{RL}/update/ppo_update.py",
         'self._optimizer.load_state_dict(state["optimizer"])',
         "pass",
-        f"{RL_TESTS}/algorithms/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
+        f"{RL_TESTS}/update/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
     ),
     Mutation(
         "memory is not saved",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         'self._memory.state = state["memory"].numpy()',
         "pass",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
@@ -35,34 +35,34 @@ SAVING = (
     ),
     Mutation(
         "a checkpoint is written over the last one",
-        f"{RL}/core/checkpoint.py",
+        "ml_pipeline/runs/checkpoint.py",
         'path.with_name(path.name + ".tmp")',
         "path",
-        f"{RL_TESTS}/core/test_checkpoint.py::test_a_failed_write_leaves_the_old_checkpoint_and_no_rubbish",
+        "tests/runs/test_checkpoint.py::test_a_failed_write_leaves_the_old_checkpoint_and_no_rubbish",
     ),
     Mutation(
         "a checkpoint may run code",
-        f"{RL}/core/checkpoint.py",
+        "ml_pipeline/runs/checkpoint.py",
         "weights_only=True",
         "weights_only=False",
-        f"{RL_TESTS}/core/test_checkpoint.py::test_a_checkpoint_that_holds_code_is_refused",
+        "tests/runs/test_checkpoint.py::test_a_checkpoint_that_holds_code_is_refused",
     ),
 )
 
 RESUMING = (
     Mutation(
         "the order of minibatches begins anew after a resumption",
-        f"{RL}/algorithms/ppo_update.py",
+        f"{RL}/update/ppo_update.py",
         'restore(self._generator, state["generator"])',
         "pass",
-        f"{RL_TESTS}/algorithms/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
+        f"{RL_TESTS}/update/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
     ),
     Mutation(
         "actions on a device begin anew after a resumption",
-        f"{RL}/algorithms/device_rollout.py",
+        f"{RL}/rollout/device_collector.py",
         'self._generator.set_state(state["generator"])',
         "pass",
-        f"{RL_TESTS}/algorithms/test_device_rollout.py::test_resumed_equals_uninterrupted",
+        f"{RL_TESTS}/rollout/test_device_collector.py::test_resumed_equals_uninterrupted",
     ),
     Mutation(
         "a resumed run waits anew for its plateau",
@@ -74,7 +74,7 @@ RESUMING = (
     ),
     Mutation(
         "actions begin anew after a resumption",
-        f"{RL}/algorithms/rollout.py",
+        f"{RL}/rollout/host_collector.py",
         'restore_generator(self._noise_generator, state["noise_generator"])',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
@@ -90,7 +90,7 @@ RESUMING = (
     ),
     Mutation(
         "reward scaling begins anew after a resumption",
-        f"{RL}/algorithms/collector.py",
+        f"{RL}/rollout/collector.py",
         'self._reward_scaler.load_state_dict(state["reward_scaler"])',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
@@ -117,25 +117,25 @@ RESUMING = (
 JUDGING = (
     Mutation(
         "an evaluation remembers the episode before",
-        f"{RL}/core/evaluation.py",
+        f"{RL}/algorithms/evaluation.py",
         'getattr(act, "begin_episode", lambda: None)()',
         "pass",
-        f"{RL_TESTS}/core/test_evaluation.py::test_an_actor_that_remembers_is_told_where_episodes_begin",
+        f"{RL_TESTS}/algorithms/test_evaluation.py::test_an_actor_that_remembers_is_told_where_episodes_begin",
         "P3b",
     ),
     Mutation(
         "an exported policy forgets its normalization",
-        f"{RL}/networks/portable_policy.py",
+        f"{RL}/policies/exported.py",
         "scaled = (encoded - self.shift) * self.scale",
         "scaled = encoded",
-        "tests/test_export_policy.py::test_a_torch_file_is_proven_for_every_kind_of_policy[plain]",
+        "tests/runs/test_export.py::test_a_torch_file_is_proven_for_every_kind_of_policy[plain]",
         "P5c",
     ),
     Mutation(
         "a policy that gives NaN goes on learning",
-        f"{RL}/algorithms/alarms.py",
+        f"{RL}/rollout/finite_checks.py",
         "if not math.isfinite(rows.sum().item()):",
         "if False:",
-        f"{RL_TESTS}/algorithms/test_alarms.py::test_a_policy_that_gives_nan_is_named[actor-log-probability]",
+        f"{RL_TESTS}/rollout/test_finite_checks.py::test_a_policy_that_gives_nan_is_named[actor-log-probability]",
     ),
 )

@@ -8,7 +8,7 @@ CONTRACT = "tests/contracts/test_vector_env_contract.py::TestSerialEnv"
 ENVIRONMENTS = (
     Mutation(
         "the final observation is kept after the reset",
-        f"{RL}/core/env_block.py",
+        f"{RL}/core/stepping/env_block.py",
         """                            self._keep_final(answer, index, observation, info)
                             observation, info = self._reset_after_episode(slot)
 """,
@@ -28,7 +28,7 @@ ENVIRONMENTS = (
     ),
     Mutation(
         "an explicit reset leaves the autoreset pending",
-        f"{RL}/core/env_block.py",
+        f"{RL}/core/stepping/env_block.py",
         "slot.needs_reset = expired",
         "slot.needs_reset = slot.needs_reset or expired",
         f"{CONTRACT}::test_explicit_reset_clears_a_pending_autoreset",
@@ -64,7 +64,7 @@ ENVIRONMENTS = (
 WORKERS = (
     Mutation(
         "a late answer is taken for the next",
-        f"{RL}/core/worker_pool.py",
+        f"{RL}/core/workers/pool.py",
         "        if self._is_settled:\n            return\n",
         "        if True:\n            return\n",
         f"{RL_TESTS}/core/test_vec_env.py::test_a_late_answer_is_not_taken_for_the_next",
@@ -72,51 +72,51 @@ WORKERS = (
     ),
     Mutation(
         "a dead worker is a bare EOFError",
-        f"{RL}/core/worker_pool.py",
+        f"{RL}/core/workers/pool.py",
         "                self._replace(worker, self._death_of(worker))",
         "                raise",
-        f"{RL_TESTS}/core/test_worker_pool.py::test_a_worker_killed_while_idle_is_named[forkserver-9]",
+        f"{RL_TESTS}/core/workers/test_pool.py::test_a_worker_killed_while_idle_is_named[forkserver-9]",
         "V5a",
     ),
     Mutation(
         "a death is noticed when its turn comes",
-        f"{RL}/core/worker_pool.py",
+        f"{RL}/core/workers/pool.py",
         "for other in self._workers if self._lost_episodes is None else ():",
         "for other in ():",
-        f"{RL_TESTS}/core/test_worker_pool.py::"
+        f"{RL_TESTS}/core/workers/test_pool.py::"
         "test_a_worker_killed_in_mid_step_is_named_though_others_are_busy[forkserver]",
         "V5b",
     ),
     Mutation(
         "workers outlive a killed trainer",
-        f"{RL}/core/vec_worker.py",
+        f"{RL}/core/workers/worker.py",
         "    os._exit(1)",
         "    return",
-        f"{RL_TESTS}/core/test_vec_worker.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
+        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
         "V5c",
     ),
     Mutation(
         "a killed trainer's files are left",
-        f"{RL}/core/vec_worker.py",
+        f"{RL}/core/workers/worker.py",
         "        shutil.rmtree(trainer_files, ignore_errors=True)",
         "        pass",
-        f"{RL_TESTS}/core/test_vec_worker.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
+        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
         "V5d",
     ),
     Mutation(
         "Ctrl-C ends the workers",
-        f"{RL}/core/vec_worker.py",
+        f"{RL}/core/workers/worker.py",
         "signal.signal(signal.SIGINT, signal.SIG_IGN)",
         "signal.signal(signal.SIGINT, signal.SIG_DFL)",
-        f"{RL_TESTS}/core/test_vec_worker.py::test_workers_leave_ctrl_c_to_the_trainer",
+        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_leave_ctrl_c_to_the_trainer",
         "V6a",
     ),
     Mutation(
         "environments in workers are never closed",
-        f"{RL}/core/vec_worker.py",
+        f"{RL}/core/workers/worker.py",
         "        _send(link, number, answer, block)\n    block.close()\n",
         "        _send(link, number, answer, block)\n",
-        f"{RL_TESTS}/core/test_vec_worker.py::test_closing_closes_the_environments_of_workers",
+        f"{RL_TESTS}/core/workers/test_worker.py::test_closing_closes_the_environments_of_workers",
         "V6b",
     ),
     Mutation(
@@ -129,18 +129,18 @@ WORKERS = (
     ),
     Mutation(
         "forking beside threads is not warned of",
-        f"{RL}/core/worker_start.py",
+        f"{RL}/core/workers/start.py",
         "threading.active_count() > 1",
         "False",
-        f"{RL_TESTS}/core/test_worker_pool.py::test_fork_warns_once_threads_run",
+        f"{RL_TESTS}/core/workers/test_pool.py::test_fork_warns_once_threads_run",
         "V7b",
     ),
     Mutation(
         "numerical libraries in workers take every core",
-        f"{RL}/core/worker_start.py",
+        f"{RL}/core/workers/start.py",
         "environ = {**os.environ, **_ONE_THREAD}",
         "environ = {**_ONE_THREAD, **os.environ}",
-        f"{RL_TESTS}/core/test_vec_worker.py::test_workers_are_light_and_know_the_environment[forkserver]",
+        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_are_light_and_know_the_environment[forkserver]",
         "V8",
     ),
     Mutation(
@@ -153,28 +153,28 @@ WORKERS = (
     ),
     Mutation(
         "the quota is not looked at",
-        f"{RL}/core/cores.py",
+        "ml_pipeline/runtime/cores.py",
         "min([float(len(_allowed())), *_quotas()])",
         "float(len(_allowed()))",
-        f"{RL_TESTS}/core/test_cores.py::test_the_smaller_of_quota_and_affinity_counts",
+        "tests/runtime/test_cores.py::test_the_smaller_of_quota_and_affinity_counts",
         "V9b",
     ),
     Mutation(
         "the affinity mask is not looked at",
-        f"{RL}/core/cores.py",
+        "ml_pipeline/runtime/cores.py",
         "min([float(len(_allowed())), *_quotas()])",
         "min([1024.0, *_quotas()])",
-        f"{RL_TESTS}/core/test_cores.py::test_the_smaller_of_quota_and_affinity_counts",
+        "tests/runtime/test_cores.py::test_the_smaller_of_quota_and_affinity_counts",
         "V9b",
     ),
     Mutation(
         "shared memory has a name",
-        f"{RL}/core/worker_start.py",
+        f"{RL}/core/workers/start.py",
         "        self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())",
         "        from multiprocessing.shared_memory import SharedMemory\n\n"
         "        self._named = SharedMemory(create=True, size=layout.nbytes())\n"
         "        self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())",
-        f"{RL_TESTS}/core/test_vec_worker.py::test_nothing_is_left_behind[forkserver]",
+        f"{RL_TESTS}/core/workers/test_worker.py::test_nothing_is_left_behind[forkserver]",
         "V10",
     ),
 )

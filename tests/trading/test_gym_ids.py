@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.gym_ids import make_env
-from ml_pipeline.trading.synthetic import synthetic_market
+from ml_pipeline.trading.market.synthetic import synthetic_market
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.diagnosis import diagnose
 from ml_pipeline.trading.inspect_data import main
-from ml_pipeline.trading.market_data import market_from_arrays
-from ml_pipeline.trading.market_files import load_market
+from ml_pipeline.trading.market.data import market_from_arrays
+from ml_pipeline.trading.market.diagnosis import diagnose
+from ml_pipeline.trading.market.files import load_market
 
 
 def _problems(close, *, times=None, **arrays):

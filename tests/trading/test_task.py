@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.fast_env import FastTradingEnv
-from ml_pipeline.trading.map_folders import map_folder
-from ml_pipeline.trading.market_data import market_from_arrays
+from ml_pipeline.trading.envs.fast import FastTradingEnv
+from ml_pipeline.trading.envs.map_folders import map_folder
+from ml_pipeline.trading.market.data import market_from_arrays
+from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.synthetic import synthetic_market
 from ml_pipeline.trading.task import TradingTask
 
 CONFIG = TradingConfig(features=("log_return_1", "rsi_14"), window=3, episode_length=20)
@@ -207,7 +207,7 @@ def test_a_large_market_is_mapped_and_goes_with_its_process(monkeypatch):
     monkeypatch.setattr("ml_pipeline.trading.task._WORTH_MAPPING", 0)
     script = (
         "import ml_pipeline.trading.task as t, sys\n"
-        "from ml_pipeline.trading.synthetic import synthetic_market\n"
+        "from ml_pipeline.trading.market.synthetic import synthetic_market\n"
         "t._WORTH_MAPPING = 0\n"
         "task = t.TradingTask(t.TradingConfig(), market=synthetic_market(n_bars=300))\n"
         "print(task.train_env_fns(1)[0]().market.close.filename)\n"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ml_pipeline.models.rl.algorithms.ppo_update import UpdateStatistics
+from ml_pipeline.models.rl.update.ppo_update import UpdateStatistics
 
 
 class TimeSpent(NamedTuple):

@@ -15,22 +15,22 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.alarms import check_policy
-from ml_pipeline.models.rl.algorithms.collector import Collector
-from ml_pipeline.models.rl.algorithms.device_rollout import DeviceCollector
-from ml_pipeline.models.rl.algorithms.estimates import Estimates, with_normalized_values
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
-from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
-from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
-from ml_pipeline.models.rl.algorithms.threads import learning_threads
-from ml_pipeline.models.rl.core.device_seeding import device_generator
-from ml_pipeline.models.rl.core.env_block import EnvFactory
-from ml_pipeline.models.rl.core.seeding import random_generator
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-from ml_pipeline.models.rl.core.vec_errors import StateNotAvailable
-from ml_pipeline.models.rl.networks.policy import Policy, choose_device
+from ml_pipeline.models.rl.policies.policy import Policy, choose_device
+from ml_pipeline.models.rl.rollout.collector import Collector
+from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector
+from ml_pipeline.models.rl.rollout.device_seeding import device_generator
+from ml_pipeline.models.rl.rollout.estimates import Estimates, with_normalized_values
+from ml_pipeline.models.rl.rollout.finite_checks import check_policy
+from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
+from ml_pipeline.models.rl.update.threads import learning_threads
 from ml_pipeline.monitoring.sink import MetricsSink
+from ml_pipeline.runtime.seeding import random_generator
 
 Result = TypeVar("Result")
 
@@ -56,7 +56,7 @@ class PPOTrainer:
     the configuration alone.
 
     >>> import gymnasium
-    >>> from ml_pipeline.models.rl.core.evaluation import evaluate
+    >>> from ml_pipeline.models.rl.algorithms.evaluation import evaluate
     >>> make_env = lambda: gymnasium.make("CartPole-v1")
     >>> policy = PPOTrainer([make_env] * 4, PPOConfig(n_steps=64), total_timesteps=1_000).train()
     >>> evaluate(make_env(), policy.act, n_episodes=3, seed=0).mean_return > 5

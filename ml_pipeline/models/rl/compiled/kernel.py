@@ -33,7 +33,7 @@ from ml_pipeline.models.rl.compiled.losses import Part, minibatch_of, policy_slo
 from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit
 from ml_pipeline.models.rl.compiled.perceptron import backward, forward, forward_some, transpose, whole_blocks
 from ml_pipeline.models.rl.compiled.threads import meet
-from ml_pipeline.models.rl.core.code_cache import keep_code
+from ml_pipeline.runtime.code_cache import keep_code
 
 
 def _kept(function: Any) -> Any:

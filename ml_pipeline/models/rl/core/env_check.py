@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.core.global_random import global_generators_untouched, outcome, watch_global_random
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
+from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError, StepTimeoutError, WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.vec_errors import EnvFailedError, EnvResultError, StepTimeoutError, WorkerDiedError
+from ml_pipeline.runtime.global_random import global_generators_untouched, outcome, watch_global_random
 
 
 def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> list[str]:

@@ -7,9 +7,9 @@ from gymnasium import Space
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.crew import Misfit
-from ml_pipeline.models.rl.core.rows import have_equal_rows
-from ml_pipeline.models.rl.core.vec_errors import SpacesDifferError
+from ml_pipeline.models.rl.core.stepping.errors import SpacesDifferError
+from ml_pipeline.models.rl.core.stepping.protocol import Misfit
+from ml_pipeline.models.rl.core.stepping.rows import have_equal_rows
 
 # "same": they are equal. "different": they may differ in what is not shape and dtype, as in their bounds. A tuple: so
 # may they, and these are the batch's space and the single one. The names and messages are Gymnasium's.

@@ -11,10 +11,10 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from ml_pipeline.models.rl.core.batch import BatchLayout, put_rows, rows_at, store
-from ml_pipeline.models.rl.core.crew import STEP, Answer
-from ml_pipeline.models.rl.core.joined_crew import JoinedCrew
-from ml_pipeline.models.rl.core.rows import rows_of
+from ml_pipeline.models.rl.core.stepping.batch import BatchLayout, put_rows, rows_at, store
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer
+from ml_pipeline.models.rl.core.stepping.rows import rows_of
+from ml_pipeline.models.rl.core.workers.joined_crew import JoinedCrew
 
 
 class PartialStep(NamedTuple):

@@ -6,10 +6,10 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.env_block import EnvFactory
-from ml_pipeline.models.rl.core.local_crew import LocalCrew
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
+from ml_pipeline.models.rl.core.workers.local_crew import LocalCrew
 
 
 class SerialEnv(BlockVectorEnv):

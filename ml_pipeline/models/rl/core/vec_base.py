@@ -14,13 +14,13 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from ml_pipeline.models.rl.core.batch import BatchLayout, copy_of, store
-from ml_pipeline.models.rl.core.crew import STEP, Answer, Command, Crew, ResetOrder
 from ml_pipeline.models.rl.core.infos import join_infos
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_misfits, observation_spaces
 from ml_pipeline.models.rl.core.reset_arguments import seeds_of, split_mask
-from ml_pipeline.models.rl.core.rows import rows_of
-from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
+from ml_pipeline.models.rl.core.stepping.batch import BatchLayout, copy_of, store
+from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer, Command, Crew, ResetOrder
+from ml_pipeline.models.rl.core.stepping.rows import rows_of
 
 _NOT_BY_CALL = ("reset", "step", "close")
 CUT_SHORT = "A {} was cut short, and its environments have gone different ways."

@@ -12,20 +12,20 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.models.rl.core.batch import BatchLayout
-from ml_pipeline.models.rl.core.cores import IdleWatch, usable_cores
-from ml_pipeline.models.rl.core.crew_parts import CrewMaker, divide
-from ml_pipeline.models.rl.core.env_block import EnvBlock, EnvFactory
-from ml_pipeline.models.rl.core.joined_crew import JoinedCrew
-from ml_pipeline.models.rl.core.local_crew import LocalCrew
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
 from ml_pipeline.models.rl.core.partial_steps import PartialStep, PartialSteps
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
+from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
+from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 from ml_pipeline.models.rl.core.vec_base import CUT_SHORT, SENT, BlockVectorEnv
-from ml_pipeline.models.rl.core.vec_errors import ResetRequiredError
-from ml_pipeline.models.rl.core.worker_choice import HERE, Division, choose_division, measure_step, measure_wake
-from ml_pipeline.models.rl.core.worker_pool import WorkerPool
-from ml_pipeline.models.rl.core.worker_start import WorkerStarter
+from ml_pipeline.models.rl.core.workers.choice import HERE, Division, choose_division, measure_step, measure_wake
+from ml_pipeline.models.rl.core.workers.groups import CrewMaker, divide
+from ml_pipeline.models.rl.core.workers.joined_crew import JoinedCrew
+from ml_pipeline.models.rl.core.workers.local_crew import LocalCrew
+from ml_pipeline.models.rl.core.workers.pool import WorkerPool
+from ml_pipeline.models.rl.core.workers.start import WorkerStarter
+from ml_pipeline.runtime.cores import IdleWatch, usable_cores
 
 __all__ = ["ParallelEnv", "SerialEnv"]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.core.spaces import UnsupportedSpace, leaves_of
 from ml_pipeline.models.rl.networks.bernoulli import Bernoulli
 from ml_pipeline.models.rl.networks.distributions import Categorical, DiagonalGaussian
 from ml_pipeline.models.rl.networks.joint_distribution import Joint
 from ml_pipeline.models.rl.networks.squashed_gaussian import SquashedGaussian
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, leaves_of
 
 
 def distribution_for(space: spaces.Space, *, squash: bool = False) -> Any:

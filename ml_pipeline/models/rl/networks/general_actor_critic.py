@@ -13,12 +13,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.core.observation_layout import ObservationLayout
-from ml_pipeline.models.rl.core.spaces import UnsupportedSpace
 from ml_pipeline.models.rl.networks.distribution_choice import distribution_for
 from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES, ImageEncoder
 from ml_pipeline.models.rl.networks.memory import Memory, MemoryKind, Sequences
 from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, Activation, build_mlp
+from ml_pipeline.models.rl.preprocessing.observation_layout import ObservationLayout
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 
 _FORBIDDEN = -1e8
 """The logit of a forbidden choice: its probability is 0, and so is its part of the entropy."""

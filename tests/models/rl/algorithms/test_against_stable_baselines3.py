@@ -20,17 +20,17 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms import ppo_update
-from ml_pipeline.models.rl.algorithms.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.algorithms.estimates import estimate
-from ml_pipeline.models.rl.algorithms.flat_adam import FlatAdam
-from ml_pipeline.models.rl.algorithms.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
-from ml_pipeline.models.rl.algorithms.ppo_loss import LossInputs, LossWeights, loss_terms, normalize_advantages
-from ml_pipeline.models.rl.algorithms.ppo_update import PPOUpdate
-from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
-from ml_pipeline.models.rl.networks.policy import Policy
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.rollout.estimates import estimate
+from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.update import ppo_update
+from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
+from ml_pipeline.models.rl.update.flat_adam import FlatAdam
+from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
+from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, loss_terms, normalize_advantages
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate
 
 sb3 = pytest.importorskip("stable_baselines3", reason="pip install -e '.[sb3]'")
 from stable_baselines3.common.logger import configure  # noqa: E402

@@ -9,14 +9,14 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.estimates import estimate
+from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.algorithms.rollout import RolloutCollector
-from ml_pipeline.models.rl.core.evaluation import evaluate
-from ml_pipeline.models.rl.core.gae import compute_gae
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.networks.memory import Sequences
-from ml_pipeline.models.rl.networks.policy import Policy
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.rollout.estimates import estimate
+from ml_pipeline.models.rl.rollout.gae import compute_gae
+from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
 
 NUM_ENVS, N_ITERATIONS, N_STEPS = 3, 3, 8
 VECTOR = spaces.Box(-9, 9, (2,))

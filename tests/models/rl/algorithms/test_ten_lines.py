@@ -15,7 +15,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
-from ml_pipeline.models.rl.networks.policy import Policy
+from ml_pipeline.models.rl.policies.policy import Policy
 
 CONFIG = PPOConfig(n_steps=8, minibatch_size=16, n_epochs=2, hidden_sizes=(8,))
 
@@ -65,7 +65,7 @@ NOTEBOOK = """
 import signal, gymnasium, psutil, torch
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.core.evaluation import evaluate
+from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
 class Mine(gymnasium.Wrapper):  # in a cell, not in a module that workers could import

@@ -7,7 +7,7 @@ import numba
 import pytest
 
 from ml_pipeline.models.rl.compiled import kernel
-from ml_pipeline.models.rl.core import code_cache
+from ml_pipeline.runtime import code_cache
 
 FOLDER = Path(kernel.__file__).parent
 

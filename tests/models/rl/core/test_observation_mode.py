@@ -5,9 +5,9 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.crew import Misfit
 from ml_pipeline.models.rl.core.observation_mode import check_misfits, check_observation_mode, observation_spaces
-from ml_pipeline.models.rl.core.vec_errors import SpacesDifferError
+from ml_pipeline.models.rl.core.stepping.errors import SpacesDifferError
+from ml_pipeline.models.rl.core.stepping.protocol import Misfit
 
 LOW, HIGH = spaces.Box(0, 1, (2,)), spaces.Box(0, 9, (2,))
 WIDER = Misfit(2, "observation_space", "Box(1)", "Box(9)", has_equal_rows=True)

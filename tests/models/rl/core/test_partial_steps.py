@@ -18,8 +18,13 @@ from gymnasium.vector import AutoresetMode
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.partial_steps import PartialStep
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
+from ml_pipeline.models.rl.core.stepping.errors import (
+    EnvRaisedError,
+    ResetRequiredError,
+    StepTimeoutError,
+    WorkerDiedError,
+)
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.vec_errors import EnvRaisedError, ResetRequiredError, StepTimeoutError, WorkerDiedError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 pytestmark = pytest.mark.timeout(30)

@@ -15,16 +15,17 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core import vec_env, worker_pool
+from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, TimedEnv
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.vec_errors import (
+from ml_pipeline.models.rl.core.stepping.errors import (
     EnvResultError,
     ResetRequiredError,
     StateNotAvailable,
 )
-from ml_pipeline.models.rl.core.worker_link import WorkerLink
-from tests.models.rl.core.worker_probes import OddEnv, pass_through, worker_pids
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.workers import pool as worker_pool
+from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
+from tests.models.rl.core.workers.probes import OddEnv, pass_through, worker_pids
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 

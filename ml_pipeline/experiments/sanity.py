@@ -1,0 +1,167 @@
+"""Entry: whether training finds what is there and nothing else, on three small agents, in under three minutes.
+
+python -m ml_pipeline.experiments.sanity
+python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_features:mine --fee-bps 10
+
+1. One that is given the next bar's return must get rich: it learns at all, and its orders are filled as it means them.
+2. One on the data as they are must beat guessing after costs. On the built-in market it can; on yours, we shall see.
+3. One on shuffled returns must earn nothing: if it does, something tells it what comes.
+"""
+
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.experiments.fit_config import FitConfig
+from ml_pipeline.monitoring.console import entry
+from ml_pipeline.trading.envs.batched import BatchedTradingEnv
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask, load_configured_market
+
+_N_ENVS = 16
+# What must be left of all that could be had by knowing every next return, as a part of it.
+_RICH = 0.6
+# An agent on shuffled returns may be as lucky as guessing is, to this many deviations of its runs.
+_LUCK = 3.0
+_NO_COSTS: dict[str, Any] = {
+    "fee_bps": 0.0,
+    "sell_fee_bps": None,
+    "fixed_fee": 0.0,
+    "slippage_bps": 0.0,
+    "borrow_bps_per_year": 0.0,
+}
+
+
+class Verdict(NamedTuple):
+    passed: bool
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SanityConfig(FitConfig):
+    """How the three agents are trained."""
+
+    total_timesteps: int = 120_000
+    """Steps of each training."""
+
+
+@dataclass(frozen=True)
+class _CommandLine:
+    sanity: SanityConfig = field(default_factory=SanityConfig)
+    trading: TradingConfig = field(default_factory=TradingConfig)
+
+
+def main(argv: list[str]) -> int:
+    """Print one line for each check; return 0 where all passed, else 1."""
+    with entry("sanity"):
+        description = "Check that training finds what is there and no more."
+        settings = parse_settings(argv, _CommandLine, prog="sanity", description=description)
+        config, steps, seed = settings.trading, settings.sanity.total_timesteps, settings.sanity.seed
+        market = load_configured_market(config)
+        TradingTask(config, seed, market=market).require_trainable()
+        passed = True
+        for check in (given_the_next_return, as_it_is, shuffled):
+            verdict = check(market, config, steps, seed)
+            print(f"{'ok  ' if verdict.passed else 'FAIL'} {verdict.sentence}", flush=True)
+            passed &= verdict.passed
+    return 0 if passed else 1
+
+
+def given_the_next_return(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
+    """A column says what the next bar will return, and orders are filled at the close they were decided on, free of
+    costs and limits: those of `config` might leave nothing to be had."""
+    returns = np.diff(np.log(market.close), axis=0, append=np.nan)
+    knowing = replace(market, columns={"feature_next_return": np.nan_to_num(returns)}, half_spread=None)
+    config = TradingConfig(
+        **_NO_COSTS,
+        features=("feature_next_return",),
+        fill_at="close",
+        train_fraction=config.train_fraction,
+        validation_fraction=config.validation_fraction,
+    )
+    task = TradingTask(config, seed, market=knowing)
+    test = task.split("test")
+    known = np.nan_to_num(returns[test.start : test.stop - 1])
+    possible = float(np.abs(known).sum() / len(market.symbols))
+    agent = _trained(task, steps, seed)["agent"]["return"]
+    return Verdict(
+        agent > _RICH * possible,
+        f"given the next bar's return: {_times(agent)} of the start, where equal parts of every asset could have made "
+        f"{_times(possible)}",
+    )
+
+
+def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
+    result = _trained(TradingTask(config, seed, market=market), steps, seed)
+    agent, guess = result["agent"]["return"], result["random"]["return"]
+    return Verdict(
+        agent > max(guess, 0.0),
+        f"on {market.source}: {_times(agent)} of the start after costs, where guessing leaves {_times(guess)}",
+    )
+
+
+def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
+    """The same bars in another order, without costs, so that nothing but foresight can earn, and nothing hides it."""
+    config = replace(config, **_NO_COSTS)
+    task = TradingTask(config, seed, market=with_returns_shuffled(market, np.random.default_rng(seed)))
+    result = _trained(task, steps, seed)
+    agent = result["agent"]["return"]
+    luck = _LUCK * result["agent"]["volatility"] * np.sqrt(task.split("test").n_bars / market.periods_per_year)
+    holding = max(result["buy_and_hold"]["return"], 0.0)  # what any drift gives, to whoever is long of it
+    return Verdict(
+        not agent > holding + luck,
+        f"on shuffled returns: {_times(agent)} of the start, where luck alone gives up to {_times(holding + luck)}",
+    )
+
+
+def with_returns_shuffled(market: MarketData, generator: np.random.Generator) -> MarketData:
+    """The market with its bars, as multiples of the close before, in another order; assets stay side by side.
+
+    Quotes are left out, because they cost.
+    """
+    order = np.concatenate([[0], 1 + generator.permutation(market.n_bars - 1)])
+    before = np.vstack([market.close[:1], market.close[:-1]])
+    before = np.where(np.isnan(before), market.open, before)
+    steps = np.nan_to_num(np.log(market.close / before))[order]
+    start = np.nanmean(market.close, axis=0)
+    close = start * np.exp(np.cumsum(steps, axis=0))
+    last = np.vstack([close[:1], close[:-1]])
+    shape: dict[str, Any] = {
+        name: last * np.nan_to_num(getattr(market, name) / before, nan=1.0)[order] for name in ("open", "high", "low")
+    }
+    shape["open"][0] = shape["high"][0] = shape["low"][0] = close[0]
+    columns = {name: values[order] for name, values in market.columns.items()}
+    tradable = np.ones_like(market.tradable)
+    return replace(
+        market,
+        close=close,
+        volume=market.volume[order],
+        tradable=tradable,
+        columns=columns,
+        half_spread=None,
+        source=f"{market.source}, shuffled",
+        **shape,
+    )
+
+
+def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
+    """The figures of an agent trained on the task, without asking for leaks."""
+    from ml_pipeline.config.ppo import PPOConfig
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+
+    envs = BatchedTradingEnv(task.bars_of("train"), _N_ENVS, task.rules, **task.training_settings())
+    ppo = PPOConfig(n_steps=128, minibatch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, hidden_sizes=(32, 32))
+    return task.evaluate(PPOTrainer(envs, ppo, total_timesteps=steps, seed=seed).train().act)
+
+
+def _times(log_return: float) -> str:
+    multiple = float(np.exp(np.clip(np.nan_to_num(log_return, nan=-np.inf), -20, 200)))
+    return f"{multiple:,.2f} times" if multiple < 1e4 else f"10^{np.log10(multiple):.0f} times"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

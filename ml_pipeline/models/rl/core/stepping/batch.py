@@ -1,0 +1,149 @@
+"""The arrays through which a batch of environments is stepped, in plain or in shared memory.
+
+N environments. observations, final_obs, actions: arrays (N, ...) in the structure of the space, None where the space
+has no rows. rewards: float64 (N,). terminated, truncated: bool (N,). doing: int64 (K,), the index of the environment
+that is stepped in each of K blocks, -1 between commands.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import create_empty_array
+
+from ml_pipeline.models.rl.core.stepping.rows import has_rows
+
+_ALIGNMENT = 64  # a cache line, so that two arrays never share one
+
+
+@dataclass(slots=True)
+class Batch:
+    """See the module. The arrays are written in place, by the trainer (actions) and by the workers (all others)."""
+
+    observations: Any
+    final_obs: Any
+    actions: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    doing: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """What a batch consists of; the same layout over the same memory is the same batch, in every process."""
+
+    num_envs: int
+    observation_space: Space
+    action_space: Space
+    autoreset_mode: AutoresetMode
+    n_blocks: int = 1  # how the environments are divided
+
+    def place(self, allocate: Callable[..., np.ndarray] = np.zeros) -> Batch:
+        """The batch, its arrays made by `allocate(shape, dtype=...)`, always in the same order."""
+        n = self.num_envs
+        has_observations = has_rows(self.observation_space)
+        observations = create_empty_array(self.observation_space, n, allocate) if has_observations else None
+        keeps_final = has_observations and self.autoreset_mode == AutoresetMode.SAME_STEP
+        return Batch(
+            observations=observations,
+            final_obs=create_empty_array(self.observation_space, n, allocate) if keeps_final else None,
+            actions=create_empty_array(self.action_space, n, allocate) if has_rows(self.action_space) else None,
+            rewards=allocate((n,), dtype=np.float64),
+            terminated=allocate((n,), dtype=np.bool_),
+            truncated=allocate((n,), dtype=np.bool_),
+            # Written at every step by every block: in one cache line, each write would wait for the other processes'.
+            doing=allocate((self.n_blocks, _ALIGNMENT // 8), dtype=np.int64)[:, 0],
+        )
+
+    def place_in(self, memory: Any) -> Batch:
+        """The batch as views of one block of memory of at least `nbytes()`."""
+        return self.place(_Arena(memory))
+
+    def nbytes(self) -> int:
+        """How much memory `place_in` needs."""
+        arena = _Arena(None)
+        self.place(arena)
+        return arena.used
+
+
+class _Arena:
+    """Hands out consecutive, aligned pieces of one block of memory; without a block, only counts."""
+
+    def __init__(self, memory: Any | None) -> None:
+        self._memory = memory
+        self.used = 0
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+        dtype = np.dtype(dtype)
+        start = self.used
+        self.used += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        if self._memory is None:
+            return np.broadcast_to(np.zeros((), dtype), shape)
+        return np.ndarray(shape, dtype, buffer=self._memory, offset=start)
+
+
+def copy_of(arrays: Any) -> Any:
+    """The same structure with arrays of its own."""
+    if isinstance(arrays, np.ndarray):
+        return arrays.copy()
+    if isinstance(arrays, dict):
+        return {key: copy_of(part) for key, part in arrays.items()}
+    return tuple(copy_of(part) for part in arrays)
+
+
+def rows_between(arrays: Any, start: int, stop: int) -> Any:
+    """Copies of the rows start..stop, in the same structure."""
+    if isinstance(arrays, np.ndarray):
+        return arrays[start:stop].copy()
+    if isinstance(arrays, dict):
+        return {key: rows_between(part, start, stop) for key, part in arrays.items()}
+    return tuple(rows_between(part, start, stop) for part in arrays)
+
+
+def store(arrays: Any, values: Any, name: str) -> None:
+    """Copies a batch of actions into its place. Raises ValueError where shape or kind of number do not fit.
+
+    (N,) will do for (N, 1).
+    """
+    if isinstance(arrays, dict):
+        for key, part in arrays.items():
+            store(part, values[key], f"{name}[{key!r}]")
+    elif isinstance(arrays, tuple):
+        for k, part in enumerate(arrays):
+            store(part, values[k], f"{name}[{k}]")
+    else:
+        given = np.asarray(values)
+        try:
+            if given.shape != arrays.shape:
+                if given.shape != arrays.shape[:1] or given.size != arrays.size:  # copyto would broadcast it
+                    raise TypeError
+                given = given.reshape(arrays.shape)
+            np.copyto(arrays, given, casting="same_kind")
+        except TypeError:
+            raise ValueError(
+                f"{name} must be {arrays.dtype} of shape {arrays.shape}, the first axis being the environments, "
+                f"but got {given.dtype} of shape {given.shape}."
+            ) from None
+
+
+def rows_at(arrays: Any, indices: np.ndarray) -> Any:
+    """Copies of these rows, in the same structure."""
+    if isinstance(arrays, np.ndarray):
+        return arrays[indices]
+    if isinstance(arrays, dict):
+        return {key: rows_at(part, indices) for key, part in arrays.items()}
+    return tuple(rows_at(part, indices) for part in arrays)
+
+
+def put_rows(arrays: Any, indices: np.ndarray, rows: Any) -> None:
+    """Writes what `rows_at` gave back into its place."""
+    if isinstance(arrays, np.ndarray):
+        arrays[indices] = rows
+    else:
+        for key in arrays if isinstance(arrays, dict) else range(len(arrays)):
+            put_rows(arrays[key], indices, rows[key])

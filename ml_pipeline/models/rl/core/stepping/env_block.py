@@ -1,0 +1,297 @@
+"""A block of consecutive environments, stepped one after another into their rows of a batch.
+
+All that happens to a single environment happens here (autoreset, checks, final observations, infos), whether the block
+lives in the trainer's process or in a worker's: serial and parallel cannot differ.
+"""
+
+import copy
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
+
+from ml_pipeline.models.rl.core.stepping import state as env_state
+from ml_pipeline.models.rl.core.stepping.batch import Batch, rows_between
+from ml_pipeline.models.rl.core.stepping.errors import FailureReport, InvalidResultError
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step
+from ml_pipeline.models.rl.core.stepping.rows import have_equal_rows, rows_of
+
+EnvFactory = Callable[[], gymnasium.Env]
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One environment and what must be remembered of it between steps."""
+
+    index: int
+    env: gymnasium.Env
+    seed: int | None = None
+    steps_before: int = 0  # the block's count of steps when it was last reset explicitly
+    needs_reset: bool = False  # its episode is over: NEXT_STEP resets it in the next step, DISABLED waits for reset()
+    observation: Any = None  # the last one, only where the space has no rows
+
+
+class EnvBlock:
+    """Environments first, first + 1, ... of `num_envs`, made by their factories.
+
+    Raises EnvFailedError where a factory raises; `execute()` never raises, what fails is in its answer.
+    """
+
+    def __init__(self, env_fns: Sequence[EnvFactory], first: int, num_envs: int, autoreset_mode: AutoresetMode) -> None:
+        self.num_envs = num_envs
+        self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
+        self._slots: list[_Slot] = []
+        self._owners: dict[int, int] = {}  # who returned the environment with this id()
+        self._n_steps = 0
+        self._at = first
+        self._doing_now = "construction"
+        self._given: Sequence[Any] | None = None  # the actions of the step under way
+        for index, env_fn in enumerate(env_fns, start=first):
+            self._at = index
+            try:
+                self._slots.append(_Slot(index, self._checked(env_fn())))
+            except Exception as error:
+                self.close()
+                raise self._report(error).error() from error
+
+    def attach(self, batch: Batch, observation_space: Space, action_space: Space, worker: int = 0) -> None:
+        """Says where results go. `doing[worker]` will show which environment is at work."""
+        self._batch = batch
+        self._doing = memoryview(batch.doing[worker : worker + 1].data)
+        self._doing[0] = -1
+        self._rows = None if batch.observations is None else rows_of(observation_space, batch.observations)
+        self._final_rows = None if batch.final_obs is None else rows_of(observation_space, batch.final_obs)
+        first = self._slots[0].index
+        self.span = slice(first, first + len(self._slots))
+        self._actions_space = batch_space(action_space, len(self._slots))
+        self._action_rows = batch.actions[self.span] if isinstance(batch.actions, np.ndarray) else None
+        # Blocks share cache lines here, and a process that writes one waits for the others: written once a step at
+        # most. With `doing` in a line of its own, 8 CartPoles in two processes took 70 µs instead of 86.
+        self._rewards: Any = memoryview(batch.rewards[self.span].data)
+        self._has_flags = True
+
+    @property
+    def envs(self) -> list[gymnasium.Env]:
+        """The environments themselves."""
+        return [slot.env for slot in self._slots]
+
+    def misfits(self, observation_space: Space, action_space: Space) -> list[Misfit]:
+        """Every space that differs from those of the batch."""
+        found = []
+        for slot in self._slots:
+            for name, expected in (("observation_space", observation_space), ("action_space", action_space)):
+                received = getattr(slot.env, name)
+                if received != expected:
+                    has_equal_rows = name == "observation_space" and have_equal_rows(received, expected)
+                    found.append(Misfit(slot.index, name, repr(expected), repr(received), has_equal_rows))
+        return found
+
+    def unsendable(self, answer: Answer, error: Exception, is_sendable: Callable[[Any], bool]) -> FailureReport:
+        """The report on an answer that cannot be pickled, naming the environment whose part it is."""
+        first = self._slots[0].index
+        parts: list[tuple[Any, ...]] = [*answer.infos, *answer.finals, *enumerate(answer.values, start=first)]
+        self._at = next((part[0] for part in parts if not is_sendable(part)), first)
+        remedy = "return only what can be pickled, or choose num_workers=0"
+        received = f"something that cannot ({type(error).__name__}: {error})"
+        invalid = InvalidResultError(
+            "what it returns or puts into info", "such that it can be pickled", received, remedy
+        )
+        return self._report(invalid, step=self._doing_now == "step")
+
+    def execute(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> Answer:
+        """Carries out one command on every environment of the block, or up to the first that fails."""
+        answer = Answer()
+        self._given = None
+        try:
+            if command is STEP:
+                self._step(answer, per_env)
+            elif command == Command.RESET:
+                assert per_env is not None
+                self._reset(answer, common, per_env)
+            else:
+                self._other(answer, command, common, per_env)
+        except Exception as error:
+            self._at = self._doing[0]
+            answer.failure = self._report(error, step=command is STEP)
+        self._doing[0] = -1
+        return answer
+
+    def close(self) -> None:
+        """Closes every environment, also where one of them raises; the first error is raised at the end."""
+        errors: list[Exception] = []
+        while self._slots:
+            try:
+                self._slots.pop().env.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _checked(self, env: gymnasium.Env) -> gymnasium.Env:
+        """A new environment: one, and not one that another factory returned as well, which both would step."""
+        if not hasattr(env, "observation_space"):
+            received, remedy = f"a {type(env).__name__}", "return the environment"
+            raise InvalidResultError("what the factory returns", "a gymnasium.Env", received, remedy)
+        first = self._owners.setdefault(id(env.unwrapped), self._at)
+        if first != self._at:
+            received, remedy = f"that of environment {first}", "make it inside the factory, not before"
+            raise InvalidResultError("what the factory returns", "an environment of its own", received, remedy)
+        return env
+
+    def _step(self, answer: Answer, actions: Sequence[Any] | None) -> None:
+        """The hot path. With all around it 1.5 µs an environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
+        batch, doing, observations, rewards = self._batch, self._doing, self._rows, array("d")
+        self._n_steps += 1
+        self._given = actions = self._split_actions() if actions is None else actions
+        self._clear_flags()
+        self._doing_now = "step"
+        for slot, action in zip(self._slots, actions, strict=True):
+            doing[0] = index = slot.index
+            if slot.needs_reset:
+                reward: Any = 0.0
+                observation, info = self._reset_after_episode(slot)
+                slot.needs_reset = False
+            else:
+                result = slot.env.step(action)
+                try:
+                    observation, reward, terminated, truncated, info = result
+                    plain = type(reward) is float and terminated is False and truncated is False and type(info) is dict
+                except (TypeError, ValueError):
+                    plain = False
+                # What nearly every step returns is told here in 0.1 µs; the rest is looked at, and named.
+                if not plain or reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
+                    observation, reward, terminated, truncated, info = checked_step(result)
+                    if terminated or truncated:
+                        answer.finished = self._has_flags = True
+                        batch.terminated[index] = terminated
+                        batch.truncated[index] = truncated
+                        if self._same_step:
+                            self._keep_final(answer, index, observation, info)
+                            observation, info = self._reset_after_episode(slot)
+                        else:
+                            slot.needs_reset = True
+            rewards.append(reward)
+            if observations is not None:
+                observations.write(index, observation)
+            else:
+                slot.observation = observation
+            if info:
+                answer.infos.append((index, info))
+        self._rewards[:] = rewards
+        if observations is None:
+            answer.values = [slot.observation for slot in self._slots]
+
+    def _clear_flags(self) -> None:
+        if self._has_flags:
+            self._batch.terminated[self.span] = self._batch.truncated[self.span] = self._has_flags = False
+
+    def _split_actions(self) -> list[Any]:
+        """One action an environment, copied: it may keep its own, and the trainer writes the next in the same place."""
+        if self._action_rows is not None:
+            return list(self._action_rows.copy())
+        mine = rows_between(self._batch.actions, self.span.start, self.span.stop)
+        return list(iterate(self._actions_space, mine))
+
+    def _reset_after_episode(self, slot: _Slot) -> tuple[Any, dict[str, Any]]:
+        self._doing_now = "the reset after its episode"
+        result = checked_reset(slot.env.reset())
+        self._doing_now = "step"
+        return result
+
+    def _keep_final(self, answer: Answer, index: int, observation: Any, info: dict[str, Any]) -> None:
+        """Copies what the episode ended with, before the reset: the environment may reuse its arrays."""
+        if self._final_rows is not None:
+            self._final_rows.write(index, observation)
+            if info:
+                answer.finals.append((index, None, copy.deepcopy(info)))
+        else:
+            answer.finals.append((index, copy.deepcopy(observation), copy.deepcopy(info)))
+
+    def _reset(self, answer: Answer, options: dict[str, Any] | None, orders: Sequence[ResetOrder]) -> None:
+        batch = self._batch
+        self._doing_now = "reset()"
+        for slot, (seed, wanted, expired) in zip(self._slots, orders, strict=True):
+            if not wanted:
+                continue
+            index = self._doing[0] = slot.index
+            slot.seed = slot.seed if seed is None else seed
+            slot.steps_before = self._n_steps
+            slot.needs_reset = expired
+            batch.terminated[index] = batch.truncated[index] = False
+            observation, info = checked_reset(slot.env.reset(seed=seed, options=copy.copy(options)))
+            if self._rows is not None:
+                self._rows.write(index, observation)
+            else:
+                slot.observation = observation
+            if info:
+                answer.infos.append((index, info))
+        if self._rows is None:
+            answer.values = [slot.observation for slot in self._slots]
+
+    def _other(self, answer: Answer, command: Command, common: Any, per_env: Sequence[Any] | None) -> None:
+        items = per_env if per_env is not None else [None] * len(self._slots)
+        for slot, item in zip(self._slots, items, strict=True):
+            self._doing[0] = slot.index
+            if command == Command.CALL:
+                name, args, kwargs = common
+                self._doing_now = f"{name!r}"
+                attribute = slot.env.get_wrapper_attr(name)
+                answer.values.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
+            elif command == Command.SET_ATTR:
+                self._doing_now = f"setting {common!r}"
+                slot.env.set_wrapper_attr(common, item)
+            elif command == Command.APPLY:
+                function, args = common
+                self._doing_now = f"{getattr(function, '__name__', function)!r}"
+                answer.values.append(function(slot.env, *args) if item else None)
+            elif command == Command.GET_STATES:
+                self._doing_now = "get_states()"
+                answer.values.append(self._get_state(slot))
+            elif command == Command.SET_STATES:
+                self._doing_now = "set_states()"
+                self._set_state(slot, item)
+                answer.values.append(slot.needs_reset)
+
+    def _get_state(self, slot: _Slot) -> bytes:
+        observation = slot.observation if self._rows is None else self._rows.read(slot.index)
+        steps = self._n_steps - slot.steps_before
+        rest = (observation, slot.needs_reset, slot.seed, steps)
+        return env_state.dump(slot.index, slot.env, rest)
+
+    def _set_state(self, slot: _Slot, state: bytes) -> None:
+        slot.env, (observation, slot.needs_reset, slot.seed, steps) = env_state.load(slot.index, slot.env, state)
+        slot.steps_before = self._n_steps - steps
+        if self._rows is not None:
+            self._rows.write(slot.index, observation)
+        else:
+            slot.observation = observation
+
+    def _report(self, error: Exception, *, step: bool = False) -> FailureReport:
+        slot = next((slot for slot in self._slots if slot.index == self._at), None)
+        n = None if slot is None else self._n_steps - slot.steps_before
+        doing = self._doing_now
+        if step and n is not None:
+            doing = f"step {n:,}" if doing == "step" else f"{doing}, in step {n:,}"
+        return FailureReport.of(
+            error,
+            caught_in=__file__,
+            index=self._at,
+            num_envs=self.num_envs,
+            seed=None if slot is None else slot.seed,
+            step=n,
+            action=self._action_of(slot) if step else None,
+            doing=doing,
+        )
+
+    def _action_of(self, slot: _Slot | None) -> Any:
+        """What it was stepped with; None where it was reset instead."""
+        if slot is None or slot.needs_reset or self._given is None:
+            return None
+        return self._given[slot.index - self._slots[0].index]

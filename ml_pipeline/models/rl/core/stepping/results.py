@@ -1,0 +1,55 @@
+"""What an environment returned, checked: by which name to call it where it cannot be used, and what to do about it."""
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ml_pipeline.models.rl.core.stepping.errors import InvalidResultError
+
+
+def checked_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    """The five parts of what step() returned. Raises InvalidResultError where one cannot be used.
+
+    Whether the observation fits is found where it is written.
+    """
+    try:
+        observation, reward, terminated, truncated, info = result
+    except (TypeError, ValueError):
+        received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        expected = "(observation, reward, terminated, truncated, info)"
+        raise InvalidResultError("the result of step()", expected, received, "return all five") from None
+    if not isinstance(reward, float):
+        reward = _real(reward)
+    if reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
+        raise InvalidResultError("reward", "a number", "NaN", "look for a division by zero in the environment")
+    if terminated is not False or truncated is not False:
+        terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
+    if not isinstance(info, dict):
+        raise InvalidResultError("info", "a dict", f"a {type(info).__name__}", "return {} where there is none")
+    return observation, reward, terminated, truncated, info
+
+
+def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:
+    """The two parts of what reset() returned. Raises InvalidResultError where they are no such thing."""
+    if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[1], dict):
+        received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
+        if received == "2 values":
+            received = f"a {type(result[1]).__name__} for info"
+        raise InvalidResultError("the result of reset()", "(observation, info dict)", received, "return both")
+    return result[0], result[1]
+
+
+def _real(reward: Any) -> float:
+    if isinstance(reward, (Real, np.number, np.bool_)) or (isinstance(reward, np.ndarray) and reward.ndim == 0):
+        return float(reward)
+    received = f"an array of shape {reward.shape}" if isinstance(reward, np.ndarray) else f"a {type(reward).__name__}"
+    raise InvalidResultError("reward", "one number", received, "return a float")
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)) or (
+        isinstance(value, np.ndarray) and value.shape == () and value.dtype == bool
+    ):
+        return bool(value)
+    raise InvalidResultError(name, "True or False", f"{value!r}", "return a bool")

@@ -1,0 +1,75 @@
+"""The whole state of one environment as bytes: its wrappers, its generators, and what the caller adds.
+
+Written by cloudpickle, so that an environment needs to support nothing. Two kinds of objects are special:
+- one whose class says `shared_between_environments = True` (market data) is not written. Restoring takes it from the
+  live environment, as the same one by order of appearance.
+- one that pickles as its constructor's arguments (`gymnasium.utils.EzPickle`, as LunarLander and MuJoCo do) would
+  silently come back as a new one. It is refused.
+Bytes are pickles: load only what you wrote yourself.
+"""
+
+import io
+import pickle
+from typing import Any
+
+import cloudpickle
+import gymnasium
+from gymnasium.utils import EzPickle
+
+from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
+
+
+def dump(index: int, env: gymnasium.Env, rest: Any) -> bytes:
+    """The bytes of `env` and of `rest`. Raises StateNotAvailable with the environment's `index` and the reason."""
+    sink = io.BytesIO()
+    try:
+        _Writer(sink).dump((env, rest))
+    except _NotWhole as error:
+        raise StateNotAvailable(index, str(error)) from None
+    except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
+        raise StateNotAvailable(index, f"it cannot be pickled ({type(error).__name__}: {error})") from error
+    return sink.getvalue()
+
+
+def load(index: int, live: gymnasium.Env, state: bytes) -> tuple[gymnasium.Env, Any]:
+    """The environment and the rest, as dumped; shared objects are those of `live`, which is then to be dropped."""
+    writer = _Writer(io.BytesIO())
+    try:
+        writer.dump(live)
+        env, rest = _Reader(io.BytesIO(state), writer.shared).load()
+    except Exception as error:  # a foreign __setstate__ may raise anything, and so may bytes cut short
+        raise StateNotAvailable(index, f"it cannot be restored ({type(error).__name__}: {error})") from error
+    return env, rest
+
+
+class _NotWhole(Exception):
+    """Pickling would lose something."""
+
+
+class _Writer(cloudpickle.Pickler):
+    def __init__(self, sink: io.BytesIO) -> None:
+        super().__init__(sink, protocol=5)
+        self.shared: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> tuple[int, str] | None:
+        kind = type(obj)
+        if getattr(kind, "shared_between_environments", False) is True:
+            position = next((k for k, known in enumerate(self.shared) if known is obj), len(self.shared))
+            if position == len(self.shared):
+                self.shared.append(obj)
+            return position, kind.__qualname__
+        if isinstance(obj, EzPickle) and kind.__getstate__ is EzPickle.__getstate__:
+            raise _NotWhole(f"{kind.__name__} pickles only its constructor's arguments (gymnasium.utils.EzPickle)")
+        return None
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, source: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(source)
+        self._shared = shared
+
+    def persistent_load(self, pid: tuple[int, str]) -> Any:
+        position, kind = pid
+        if position >= len(self._shared) or type(self._shared[position]).__qualname__ != kind:
+            raise pickle.UnpicklingError(f"the live environment holds no {kind} to share")
+        return self._shared[position]

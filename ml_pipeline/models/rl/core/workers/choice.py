@@ -1,0 +1,164 @@
+"""Who steps a batch: measures a step on a scratch environment, and compares what each division would take.
+
+The model has three times, all measured: what a step computes, what it waits, and what waking a worker costs. Results
+never depend on the choice, only speed does.
+"""
+
+import math
+import os
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+
+from ml_pipeline.runtime.global_random import global_generators_untouched
+
+# What each worker adds to a vector step: two system calls. What it adds where neither end sleeps: those of both ends.
+# Measured on 2 cores at 2.5 GHz.
+_WAKE_EACH_S, _SPIN_EACH_S = 8e-6, 12e-6
+_NEARLY = 0.35  # of a core, which others may use now and then
+_LONGEST_SHARE_S = 0.25  # of a step in the trainer's process, which does not notice meanwhile that a worker died
+_COUNTS = (2, 4, 8, 16, 32, 64, 128)  # beyond, descriptors and memory run short before time is won
+_ROUND_TRIPS = 50
+_ENOUGH_S, _ENOUGH_STEPS = 0.1, 100  # a measurement may end early once it has lasted for both
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What one step of one environment takes: computing, and waiting (sleep, network, another process), in s."""
+
+    cpu_s: float
+    wait_s: float
+
+
+def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | None:
+    """The cost of a step of `env`, resets included; None where it refuses random actions.
+
+    Takes at most `budget_s`, or one reset and step where these take longer. Leaves the global generators as they were.
+    """
+    with global_generators_untouched():
+        try:
+            env.action_space.seed(0)
+            actions = [env.action_space.sample() for _ in range(32)]
+            env.reset(seed=0)
+            n_steps, begin, before = 0, time.perf_counter(), _Clocks.now()
+            while True:
+                _, _, terminated, truncated, _ = env.step(actions[n_steps % len(actions)])
+                if terminated or truncated:
+                    env.reset()
+                n_steps += 1
+                elapsed_s = time.perf_counter() - begin
+                if elapsed_s > budget_s or (n_steps >= _ENOUGH_STEPS and elapsed_s > _ENOUGH_S):
+                    break
+            after = _Clocks.now()
+        except Exception:  # random actions may be illegal in it; then nothing is known
+            return None
+    cpu_s = after.cpu_s - before.cpu_s
+    wait_s = max(0.0, after.wall_s - before.wall_s - cpu_s - (after.queued_s - before.queued_s))
+    return StepCost(cpu_s / n_steps, wait_s / n_steps)
+
+
+def measure_wake() -> float:
+    """The time from waking a sleeper to its answer, in s: two wake-ups, the fixed cost of a vector step with workers.
+
+    It depends on the machine more than on anything: 3 µs from a core to itself, 60 to 80 µs between the two cores of
+    the virtual machine this was written on, where a core that sleeps is handed back. Takes some milliseconds.
+    """
+    there, back = os.pipe(), os.pipe()
+
+    def answer() -> None:
+        _stay_on_core(-1)  # the scheduler would have it answer on the core that asks
+        while os.read(there[0], 1):
+            os.write(back[1], b"x")
+
+    sleeper = threading.Thread(target=answer, daemon=True)
+    sleeper.start()
+    before = _stay_on_core(0)
+    try:
+        times_s = []
+        for _ in range(_ROUND_TRIPS):
+            begin = time.perf_counter()
+            os.write(there[1], b"x")
+            os.read(back[0], 1)
+            times_s.append(time.perf_counter() - begin)
+    finally:
+        if before:
+            os.sched_setaffinity(0, before)
+        os.close(there[1])  # its read then returns nothing, and it ends
+        sleeper.join()
+        for descriptor in (there[0], *back):
+            os.close(descriptor)
+    return statistics.median(times_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Who steps a batch: so many workers, and the trainer's process as well where `steps_here`."""
+
+    n_workers: int
+    steps_here: bool
+
+
+HERE = Division(n_workers=0, steps_here=True)
+
+
+def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_s: float) -> Division:
+    """That with the fewest workers whose expected vector step is within 3 % of the shortest.
+
+    cores: how many are free for it; nearly one is one.
+
+    >>> choose_division(StepCost(cpu_s=1e-6, wait_s=0), num_envs=8, cores=2, wake_s=6e-5)
+    Division(n_workers=0, steps_here=True)
+    >>> choose_division(StepCost(cpu_s=1e-4, wait_s=0), num_envs=8, cores=2, wake_s=6e-5)
+    Division(n_workers=1, steps_here=True)
+    >>> choose_division(StepCost(cpu_s=1e-5, wait_s=2e-3), num_envs=8, cores=2, wake_s=6e-5)
+    Division(n_workers=8, steps_here=False)
+    """
+    whole_cores = max(1, math.floor(cores + _NEARLY))
+    if cost is None:
+        return HERE if whole_cores == 1 else Division(min(num_envs, whole_cores), steps_here=False)
+    expected_s = {HERE: num_envs * (cost.cpu_s + cost.wait_s)}
+    parties = min(whole_cores, num_envs)
+    share_s = math.ceil(num_envs / parties) * (cost.cpu_s + cost.wait_s)
+    if parties > 1 and share_s < _LONGEST_SHARE_S:
+        expected_s[Division(parties - 1, steps_here=True)] = share_s + (parties - 1) * _SPIN_EACH_S
+    for n_workers in sorted({min(num_envs, n) for n in (whole_cores, *_COUNTS) if n > 1}):
+        step_s = wake_s + _vector_step_s(cost, num_envs, n_workers, cores)
+        expected_s[Division(n_workers, steps_here=False)] = step_s
+    return next(division for division, step_s in expected_s.items() if step_s <= 1.03 * min(expected_s.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clocks:
+    """This thread's time: on the wall, on a processor, and queued for one that others had (Linux tells that apart)."""
+
+    wall_s: float
+    cpu_s: float
+    queued_s: float
+
+    @staticmethod
+    def now() -> "_Clocks":
+        try:
+            queued_s = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            queued_s = 0.0
+        return _Clocks(time.perf_counter(), time.thread_time(), queued_s)
+
+
+def _stay_on_core(which: int) -> set[int]:
+    """Keep this thread on one of its cores, where the system can; return those it had, none where it cannot."""
+    if not hasattr(os, "sched_setaffinity"):
+        return set()
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(before)[which]})
+    return before
+
+
+def _vector_step_s(cost: StepCost, num_envs: int, n_workers: int, cores: float) -> float:
+    """The time of a vector step of awake workers: bounded by the longest, and by the processors that all share."""
+    longest_s = math.ceil(num_envs / n_workers) * (cost.cpu_s + cost.wait_s)
+    shared_s = num_envs * cost.cpu_s / min(cores, n_workers)
+    return max(longest_s, shared_s) + n_workers * _WAKE_EACH_S

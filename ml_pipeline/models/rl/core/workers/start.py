@@ -1,0 +1,173 @@
+"""Starts worker processes: alike by every start method, quietly, and ready to be told what to do."""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
+from multiprocessing.util import get_temp_dir
+
+import cloudpickle
+import gymnasium
+from gymnasium.vector.utils import clear_mpi_env_vars
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, span
+from ml_pipeline.models.rl.core.workers import worker as vec_worker
+from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
+from ml_pipeline.models.rl.core.workers.process import WorkerProcess
+
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+_FILES_EACH, _FILES_SPARE = 8, 32  # of a worker: 4 while it lives, twice that while it starts; and for all else
+_starting = threading.Lock()  # process-wide settings are changed while workers start
+
+
+class WorkerStarter:
+    """Starts the workers of one batch, whose memory it owns, as often as need be.
+
+    spin_s: how long a wait, at either end of a link, spins before it sleeps.
+    Raises FactoryNotPicklableError where a factory cannot travel.
+    """
+
+    def __init__(self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str, spin_s: float) -> None:
+        self._env_fns = env_fns
+        self._registered = _registered_here()
+        self.layout = layout
+        self.spin_s = spin_s
+        self._context = multiprocessing.get_context(start_method)
+        # Anonymous memory of the context: a file without a name, gone with the last process that maps it.
+        self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())
+        self.batch: Batch = layout.place_in(self._memory)
+
+    def start(self, blocks: Mapping[int, range]) -> list[WorkerProcess]:
+        """Workers with these numbers for these blocks, told to set up, which they owe as command 0."""
+        _make_room_for(len(blocks))
+        setups = [self._setup(block) for block in blocks.values()]
+        started: list[WorkerProcess] = []
+        with _quiet_start(self._context):
+            for number, block in blocks.items():
+                started.append(self._start(number, block))
+        for worker, setup in zip(started, setups, strict=True):
+            worker.owes = 0
+            with contextlib.suppress(BrokenPipeError):  # whoever waits for its answer reads that it died
+                worker.link.send(setup)
+        return started
+
+    def _setup(self, block: range) -> bytes:
+        mine = [self._env_fns[index] for index in block]
+        try:
+            factories = cloudpickle.dumps(mine)
+        except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
+            raise FactoryNotPicklableError(
+                f"A factory of {span(block)} cannot be sent to a worker: "
+                f"{type(error).__name__}: {error}. Create what it holds inside the factory, or pass num_workers=0."
+            ) from error
+        environ = {**os.environ, **_ONE_THREAD}
+        return cloudpickle.dumps(vec_worker.WorkerSetup(self.layout, environ, self.spin_s, self._registered, factories))
+
+    def _start(self, number: int, block: range) -> WorkerProcess:
+        worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)
+        trainer_inbox, worker_outbox = self._context.Pipe(duplex=False)
+        stacks, worker_stacks = self._context.Pipe(duplex=False)
+        link = WorkerLink(trainer_inbox, trainer_outbox, in_trainer=True)
+        files = get_temp_dir() if self._context.get_start_method() == "forkserver" else None
+        origin = vec_worker.WorkerOrigin(worker_inbox, worker_outbox, worker_stacks, self._memory, os.getpid(), files)
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=vec_worker.run_worker, args=(origin, number, block.start), name=f"env-worker-{number}", daemon=True
+        )
+        try:
+            process.start()
+        except BaseException:
+            link.close()
+            stacks.close()
+            raise
+        finally:
+            for end in (worker_inbox, worker_outbox, worker_stacks):
+                end.close()
+        return WorkerProcess(number, block, process, link, stacks)
+
+
+def _registered_here() -> list[bytes]:
+    """The environments beyond Gymnasium's own, each pickled: a worker does not run the script that registered them."""
+    registered = []
+    for spec in gymnasium.registry.values():
+        module = getattr(spec.entry_point, "__module__", spec.entry_point)
+        if not str(module).startswith("gymnasium."):
+            with contextlib.suppress(Exception):  # what cannot be pickled can still be made in this process
+                registered.append(cloudpickle.dumps(spec))
+    return registered
+
+
+def _make_room_for(n_workers: int) -> None:
+    """Lets this process open as many files as these workers need. Raises UserError where the system forbids it."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0
+    needed = open_now + n_workers * _FILES_EACH + _FILES_SPARE
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(
+            f"{n_workers} workers need {needed} open files in this process, but it may have {hard}; pass fewer, "
+            "or have the hard limit raised (ulimit -Hn)."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+@contextlib.contextmanager
+def _quiet_start(context: BaseContext) -> Iterator[None]:
+    """The process-wide settings under which workers start; all are put back.
+
+    - `__main__` is hidden: multiprocessing would import the user's script again in every worker.
+    - Numerical libraries read their number of threads while they are loaded.
+    - SIGINT is blocked, and workers inherit that until they ignore it: Ctrl-C never meets a half-started worker.
+    - The fork server, where this starts it, loads what workers need, so that each worker starts in milliseconds.
+    """
+    with _starting, clear_mpi_env_vars():
+        if context.get_start_method() == "fork":
+            _warn_of_threads()
+        elif getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
+            context.set_forkserver_preload([vec_worker.__name__])
+        environ = {name: os.environ.get(name) for name in _ONE_THREAD}
+        os.environ.update(_ONE_THREAD)
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        can_block = hasattr(signal, "pthread_sigmask")
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else set()
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+            for name, value in environ.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            if can_block:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _warn_of_threads() -> None:
+    """Warns where forking may copy a lock that a thread holds, which then nobody ever releases."""
+    torch = sys.modules.get("torch")
+    if threading.active_count() > 1 or (torch is not None and torch.get_num_threads() > 1):
+        warnings.warn(
+            "start_method='fork' copies this process while other threads run; a lock that one of them holds stays "
+            "locked in the workers, which may then hang. Prefer start_method='forkserver'.",
+            RuntimeWarning,
+            stacklevel=2,
+        )

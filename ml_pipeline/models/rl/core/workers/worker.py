@@ -1,0 +1,191 @@
+"""What runs in a worker process: one block of environments, driven through a link.
+
+It imports no torch, draws one thread for numerical libraries, leaves Ctrl-C to the trainer, and is gone as soon as the
+trainer is, also in the middle of a step.
+"""
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import select
+import shutil
+import signal
+import threading
+import warnings
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import gymnasium
+
+from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
+from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, FailureReport
+from ml_pipeline.models.rl.core.stepping.protocol import Answer, Command
+from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
+
+# Codes of a worker's notes. The trainer's notes carry a Command, plus WITH_MESSAGE where one follows.
+DONE, DONE_FINISHED, DONE_WITH_MESSAGE = 0, 1, 2
+WITH_MESSAGE = 128
+_COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster than Command(code)
+
+
+@dataclass(slots=True)
+class WorkerSetup:
+    """What a worker is told first.
+
+    spin_s: how long it spins for the next command before it sleeps. registered: environments that the trainer's script
+    registered, each pickled. env_fns: a pickled list, opened last so that a failure there can be told.
+    """
+
+    layout: BatchLayout
+    environ: dict[str, str]
+    spin_s: float
+    registered: list[bytes]
+    env_fns: bytes
+
+
+@dataclass(slots=True)
+class WorkerOrigin:
+    """What a worker process is born with.
+
+    stacks: where it writes its Python stack on SIGUSR1. trainer_files: a folder that goes with the trainer; None if it
+    has none.
+    """
+
+    inbox: Connection
+    outbox: Connection
+    stacks: Connection
+    memory: Any
+    trainer_pid: int
+    trainer_files: str | None
+
+
+def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
+    """The main function of worker process number `worker`, whose first environment has the index `first`.
+
+    Returns when told to close, or when the trainer closed the link.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, file=origin.stacks, all_threads=False)
+    watch = (origin.trainer_pid, origin.trainer_files)
+    threading.Thread(target=_die_with, args=watch, name="die-with-trainer", daemon=True).start()
+    link = WorkerLink(origin.inbox, origin.outbox, in_trainer=False)
+    try:
+        setup: WorkerSetup = pickle.loads(link.receive())
+        block, spin_s = _set_up(link, setup, origin.memory, worker, first), setup.spin_s
+        del setup  # the factories may hold a whole market, which the environments then have
+        if block is not None:
+            _serve(link, block, spin_s)
+    except (EOFError, BrokenPipeError):
+        pass  # the trainer closed the link, or is gone: there is no one left to tell
+
+
+def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, first: int) -> EnvBlock | None:
+    """The block, once every environment is made and fits the others; None, and the trainer told, where one does not."""
+    os.environ.update(setup.environ)
+    _register(setup.registered)
+    layout = setup.layout
+    try:
+        env_fns: list[EnvFactory] = pickle.loads(setup.env_fns)
+        block = EnvBlock(env_fns, first, layout.num_envs, layout.autoreset_mode)
+    except EnvFailedError as error:
+        _send(link, 0, Answer(failure=error.report))
+        return None
+    except Exception as error:  # unpickling imports the user's modules
+        where = {"index": first, "num_envs": layout.num_envs, "seed": None, "step": None, "action": None}
+        report = FailureReport.of(error, __file__, doing="the unpickling of its factory", **where)
+        _send(link, 0, Answer(failure=report))
+        return None
+    block.attach(layout.place_in(memory), layout.observation_space, layout.action_space, worker)
+    _send(link, 0, Answer(values=block.misfits(layout.observation_space, layout.action_space)))
+    return block
+
+
+def _register(pickled_specs: list[bytes]) -> None:
+    """Makes known here what the trainer knows; the module that registered it there may be imported here later."""
+    warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
+    for pickled in pickled_specs:
+        with contextlib.suppress(Exception):  # its module may be missing here: then only who makes it is told
+            spec = pickle.loads(pickled)
+            gymnasium.registry[spec.id] = spec
+
+
+def _serve(link: WorkerLink, block: EnvBlock, spin_s: float) -> None:
+    while True:
+        if spin_s:
+            link.spin(spin_s)
+        number, code = link.read_note()
+        if code == Command.CLOSE:
+            break
+        if code & WITH_MESSAGE:
+            common, per_env = pickle.loads(link.receive())
+            answer = block.execute(_COMMANDS[code ^ WITH_MESSAGE], common, per_env)
+        else:
+            answer = block.execute(_COMMANDS[code])
+        _send(link, number, answer, block)
+    block.close()
+
+
+def _send(link: WorkerLink, number: int, answer: Answer, block: EnvBlock | None = None) -> None:
+    if answer.is_plain():
+        link.note(number, DONE_FINISHED if answer.finished else DONE)
+        return
+    try:
+        message = dumps(answer)
+    except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
+        assert block is not None
+        message = dumps(Answer(failure=block.unsendable(answer, error, _is_sendable)))
+    link.note(number, DONE_WITH_MESSAGE)
+    link.send(message)
+
+
+def _is_sendable(value: Any) -> bool:
+    try:
+        dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def dumps(value: Any) -> bytes:
+    """Pickled quickly where that works, by value where it needs classes that only this process knows."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # the fast pickler raises AttributeError, TypeError and PicklingError for the same thing
+        return cloudpickle.dumps(value)
+
+
+def _die_with(trainer_pid: int, trainer_files: str | None) -> None:
+    """Ends this process when the trainer has ended, however that happened, and whatever else it is doing.
+
+    A killed trainer cannot remove its files: the socket of its fork server would be left in the temporary folder.
+    """
+    _wait_for_end(trainer_pid)
+    if trainer_files is not None:
+        shutil.rmtree(trainer_files, ignore_errors=True)
+    os._exit(1)
+
+
+def _wait_for_end(trainer_pid: int) -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread is whose stack is asked for
+    if hasattr(os, "pidfd_open"):
+        try:
+            trainer = select.poll()
+            trainer.register(os.pidfd_open(trainer_pid), select.POLLIN)
+            trainer.poll()
+            return
+        except ProcessLookupError:
+            return
+        except OSError:
+            pass  # a kernel or sandbox without pidfd
+    parent = parent_process()
+    assert parent is not None
+    parent.join()

@@ -1,0 +1,76 @@
+"""Which actions are allowed: taken from an environment's infos into its observations, and checked. N environments."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.preprocessing.observation_layout import ACTION_MASK
+
+Array = np.ndarray
+
+
+class ActionMaskInObservation(gymnasium.Wrapper):
+    """Moves infos["action_mask"], which step() and reset() must then give, into a Dict observation.
+
+    Policies read masks there: what was allowed is known wherever the observation is. The parts are "action_mask" and
+    "observation" or, of a Dict observation, its own. Actions must be Discrete or MultiDiscrete; the mask has one entry
+    a choice, those of the parts of a MultiDiscrete side by side.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        space, actions = env.observation_space, env.action_space
+        size = int(actions.nvec.sum()) if isinstance(actions, spaces.MultiDiscrete) else spaces.flatdim(actions)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
+        self._is_dict = isinstance(space, spaces.Dict)
+        self._size = size
+        self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(size)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._with_mask(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask(observation, info), reward, terminated, truncated, info
+
+    def _with_mask(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if ACTION_MASK not in info:
+            raise UserError(f'The info of every step and reset must hold "{ACTION_MASK}", but holds {sorted(info)}.')
+        parts = observation if self._is_dict else {"observation": observation}
+        mask = np.asarray(info[ACTION_MASK], dtype=np.int8).reshape(-1)
+        if len(mask) != self._size:
+            raise UserError(
+                f'"{ACTION_MASK}" of the info must have {self._size} entries, one a choice, not {len(mask)}.'
+            )
+        return {**parts, ACTION_MASK: mask}
+
+
+def tells_mask_in_info(env: gymnasium.Env, *, seed: int) -> bool:
+    """Whether the environment's infos hold "action_mask", and its observation does not."""
+    space = env.observation_space
+    in_observation = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+    return not in_observation and ACTION_MASK in env.reset(seed=seed)[1]
+
+
+def check_masks(masks: Array, action_space: spaces.Space) -> None:
+    """Raise UserError where a mask, of (N, choices), leaves no choice; of a MultiDiscrete, in any of its parts.
+
+    >>> check_masks(np.array([[1.0, 0.0], [0.0, 0.0]]), spaces.Discrete(2))
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: The action mask of environment 1 forbids every action; allow one, or end the \
+episode where there is nothing to do.
+    """
+    sizes = action_space.nvec.ravel() if isinstance(action_space, spaces.MultiDiscrete) else [masks.shape[1]]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    allowed = np.maximum.reduceat(masks, starts, axis=1) > 0.5  # (N, parts)
+    if not allowed.all():
+        env, part = np.argwhere(~allowed)[0]
+        which = "every action" if len(sizes) == 1 else f"every choice of part {part} of the action"
+        raise UserError(
+            f"The action mask of environment {env} forbids {which}; allow one, or end the episode where there is "
+            "nothing to do."
+        )

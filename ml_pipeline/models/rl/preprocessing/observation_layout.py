@@ -1,0 +1,92 @@
+"""What the columns of an encoded observation are: numbers, images, or which actions are allowed. D observation size."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium import spaces
+
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
+
+ACTION_MASK = "action_mask"
+"""The key of a Dict observation that says which actions are allowed."""
+
+_SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
+
+
+@dataclass(frozen=True)
+class ImageColumns:
+    """An image's place, and its shape as channels, height, width; `channels_last` is how the environment gives it."""
+
+    columns: slice
+    shape: tuple[int, int, int]
+    channels_last: bool
+
+
+@dataclass(frozen=True)
+class ObservationLayout:
+    """Which columns are numbers, images, and the mask of actions; together they are all D columns."""
+
+    numbers: np.ndarray
+    images: tuple[ImageColumns, ...]
+    mask: slice | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every column is a number."""
+        return not self.images and self.mask is None
+
+
+def observation_layout(space: spaces.Space) -> ObservationLayout:
+    """The columns that `observation_encoder` makes of this (single) space.
+
+    An image is a Box of uint8 with three dimensions, the smallest first or last, and at least 36 x 36 points. A mask is
+    the part "action_mask" of a Dict. Raises UnsupportedSpace where the mask is no row of zeros and ones.
+    """
+    numbers: list[int] = []
+    images: list[ImageColumns] = []
+    mask = None
+    start = 0
+    for key, part, size in _leaves(space):
+        columns = slice(start, start + size)
+        start += size
+        if key == ACTION_MASK:
+            _check_mask(part)
+            mask = columns
+        elif (image := _image(part, columns)) is not None:
+            images.append(image)
+        else:
+            numbers.extend(range(columns.start, columns.stop))
+    return ObservationLayout(np.array(numbers, dtype=np.int64), tuple(images), mask)
+
+
+def _leaves(space: spaces.Space, key: str | None = None) -> Iterator[tuple[str | None, spaces.Space, int]]:
+    """The parts in the order in which they are encoded: the key in a Dict, the space, the number of its columns."""
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            yield from _leaves(part, name)
+    elif isinstance(space, spaces.Tuple):
+        for part in space.spaces:
+            yield from _leaves(part)
+    else:
+        yield key, space, spaces.flatdim(space)
+
+
+def _image(part: spaces.Space, columns: slice) -> ImageColumns | None:
+    if not isinstance(part, spaces.Box) or part.dtype != np.uint8 or len(part.shape) != 3:
+        return None
+    channels_last = part.shape[2] <= part.shape[0]
+    channels, height, width = np.roll(part.shape, 1).tolist() if channels_last else part.shape
+    if min(height, width) < _SMALLEST_IMAGE:
+        return None
+    return ImageColumns(columns, (channels, height, width), channels_last)
+
+
+def _check_mask(part: spaces.Space) -> None:
+    binary = isinstance(part, spaces.MultiBinary)
+    flags = isinstance(part, spaces.Box) and part.low.min() >= 0 and part.high.max() <= 1
+    if not (binary or flags) or math.prod(part.shape or ()) == 0:
+        raise UnsupportedSpace(
+            f'The observation\'s part "{ACTION_MASK}" must be MultiBinary or a Box of zeros and ones, but is {part}.'
+        )

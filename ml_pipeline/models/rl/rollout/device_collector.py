@@ -1,0 +1,147 @@
+"""Collecting a rollout without leaving the device that the environments and the policy are on.
+
+While it goes on, the host is told nothing: it hands over kernels and never waits for one. T steps, N environments,
+D observation size, S state size.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gymnasium.vector import VectorEnv
+from torch import Tensor
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.policies.device_actions import device_actions
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.preprocessing.device_normalization import DeviceNormalizer, DeviceRewardScaler
+from ml_pipeline.models.rl.rollout.collector import Collector
+from ml_pipeline.models.rl.rollout.device_buffer import DeviceBuffer
+from ml_pipeline.models.rl.rollout.device_seeding import device_generator
+from ml_pipeline.models.rl.rollout.estimates import Estimates, estimate_on_device
+from ml_pipeline.models.rl.rollout.finite_checks import check_device_rollout
+
+
+class DeviceCollector(Collector):
+    """`RolloutCollector` for environments that take and give tensors; its results are the same to rounding.
+
+    The environments' `device` is the policy's. They give infos["final_obs"], a tensor (N, D), at every step that may
+    have ended an episode. Rewards are fetched when a rollout is over, and episodes are counted then.
+    `stepping_s` is the time in which the environments' work is handed over, not the time that it takes the device.
+    """
+
+    def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
+        """Raises UserError where policy and environments are on different devices, or the spaces need the host."""
+        _check_fitting(envs, policy)
+        super().__init__(envs, policy, config, seed=seed)
+        device = policy.device
+        self._data = f"tensors on {device.type}"
+        self._actions = device_actions(policy)
+        stored = self._actions.empty(config.n_steps, envs.num_envs)
+        self.buffer = DeviceBuffer(config.n_steps, envs.num_envs, policy.observation_size, actions=stored)
+        self._normalizer = None if policy.normalizer is None else DeviceNormalizer(policy.normalizer, device)
+        self._reward_scaler = (
+            DeviceRewardScaler(envs.num_envs, gamma=config.gamma, device=device) if config.normalize_rewards else None
+        )
+        state_size = 0 if isinstance(policy.network, ActorCritic) else policy.network.state_size
+        self._memory = torch.zeros(envs.num_envs, state_size, device=device) if state_size else None
+        self._no_starts = torch.zeros(1, envs.num_envs, dtype=torch.bool, device=device)
+        self._generator = device_generator(seed, "actions", device)
+
+    @torch.no_grad()
+    def collect(self, *, should_stop: Callable[[], bool]) -> bool:
+        full = super().collect(should_stop=should_stop)
+        if full:
+            self._settle()
+        return full
+
+    def estimates(self) -> Estimates:
+        check_device_rollout(self.buffer)
+        return estimate_on_device(self.buffer, self._policy, **self._discounts)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            "normalizer": None if self._normalizer is None else self._normalizer.moments.state_dict(),
+            "memory": None if self._memory is None else self._memory.cpu().clone(),
+            "generator": self._generator.get_state(),
+        }
+
+    def _load_own_state(self, state: dict[str, Any], *, environments_restored: bool) -> None:
+        if self._normalizer is not None:
+            self._normalizer.moments.load_state_dict(state["normalizer"])
+        self._generator.set_state(state["generator"])
+        if environments_restored and self._memory is not None:
+            self._memory = state["memory"].to(self._policy.device)
+
+    def _begin(self) -> None:
+        for part in (self._normalizer, self._reward_scaler):
+            if part is not None:
+                part.moments.begin()
+        self._reset_where_needed()
+        noise = self._actions.draw_noise(self._generator, (self.buffer.n_steps, self._envs.num_envs))
+        self.buffer.start(noise, self._memory)
+
+    def _step(self) -> None:
+        buffer = self.buffer
+        assert buffer.noise is not None
+        t = buffer.position
+        actions = self._actions.sample(self._parameters(buffer.observations[t]), buffer.noise[t])
+        observations, rewards, terminated, truncated, infos = self._step_envs(self._actions.fit(actions))
+        done = terminated | truncated
+        if self._memory is not None:
+            self._memory = torch.where(done[:, None], 0.0, self._memory)
+        next_observations = self._learn_and_normalize(observations)
+        buffer.store(
+            actions=actions,
+            rewards=rewards,
+            scaled_rewards=rewards if self._reward_scaler is None else self._reward_scaler(rewards, done),
+            terminated=terminated,
+            truncated=truncated,
+            finite=observations.isfinite().all(dim=1) & rewards.isfinite(),
+            final_observations=self._normalized(infos["final_obs"]) if "final_obs" in infos else next_observations,
+            next_observations=next_observations,
+        )
+
+    def _parameters(self, observations: Tensor) -> Tensor:
+        """What the distribution is given to draw from, (N, P); a policy with memory remembers the observations."""
+        network = self._policy.network
+        if isinstance(network, ActorCritic):
+            return network.actor(observations)
+        if self._memory is None:
+            return network.parameters_of(observations)
+        parameters, _, states = network.over_sequences(observations, Sequences(self._no_starts, self._memory))
+        self._memory = states[0]
+        return parameters
+
+    def _settle(self) -> None:
+        """When a rollout is over: fetch what the host keeps of it, in a few pieces."""
+        for part in (self._normalizer, self._reward_scaler):
+            if part is not None:
+                part.moments.settle()
+        buffer, num_envs = self.buffer, self._envs.num_envs
+        ends = (buffer.terminated | buffer.truncated).cpu().numpy()
+        before = self.global_step - buffer.n_steps * num_envs
+        for t, (rewards, done) in enumerate(zip(buffer.rewards.cpu().numpy(), ends, strict=True), start=1):
+            self.episodes.step(rewards, done, global_step=before + t * num_envs, elapsed_s=self._elapsed_s)
+
+    def _learn_and_normalize(self, observations: Tensor) -> Tensor:
+        if self._normalizer is not None:
+            self._normalizer.moments.update(observations)
+        return self._normalized(observations)
+
+    def _normalized(self, observations: Tensor) -> Tensor:
+        return observations if self._normalizer is None else self._normalizer(observations)
+
+
+def _check_fitting(envs: Any, policy: Policy) -> None:
+    if torch.device(envs.device).type != policy.device.type:
+        raise UserError(
+            f"The environments give tensors on {envs.device}, but the policy is on {policy.device}; make both for one "
+            "device."
+        )
+    space = policy.observation_space
+    if not policy.layout.is_plain or space.shape is None or len(space.shape) != 1:
+        raise UserError(f"Environments of tensors give rows of numbers, but these observations are {space}.")

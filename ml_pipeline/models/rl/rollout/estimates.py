@@ -1,0 +1,143 @@
+"""From a full rollout to what an update learns from. T steps, N environments, B = T * N."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
+from ml_pipeline.models.rl.rollout.device_buffer import DeviceBuffer
+from ml_pipeline.models.rl.rollout.gae import compute_gae
+from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
+from ml_pipeline.models.rl.update.ppo_loss import LossInputs
+
+
+class Estimates(NamedTuple):
+    """The whole rollout as one batch of B, and the share of the returns' variance that the values explain."""
+
+    batch: Minibatch
+    explained_variance: float
+
+
+@torch.no_grad()
+def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
+    """Values, log-probabilities, advantages and returns of a full rollout, each network run once, on all of it."""
+    device = policy.device
+    done = buffer.terminated | buffer.truncated
+    memory = None if buffer.memory is None else torch.from_numpy(buffer.memory).to(device)
+    observations, actions, ended = (
+        torch.from_numpy(array).to(device) for array in (buffer.observations, buffer.actions, done)
+    )
+    judged = judge(policy, observations, actions, ended, memory)
+    value_rows = judged.values.cpu().numpy()
+    values, next_values = value_rows[:-1], value_rows[1:].copy()
+    if buffer.final_observations:
+        steps, envs, finals = zip(*buffer.final_observations, strict=True)
+        rows = torch.from_numpy(np.stack(finals)).to(device)
+        remembered = None if judged.states is None else judged.states[list(steps), list(envs)]
+        next_values[list(steps), list(envs)] = values_of(policy, rows, remembered).cpu().numpy()
+    advantages, returns = compute_gae(
+        buffer.rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
+    )
+    on_device = (torch.from_numpy(array).to(device) for array in (advantages, returns, values))
+    batch = judged.batch(observations, actions, *on_device)
+    return Estimates(batch, explained_variance(values, returns))
+
+
+@torch.no_grad()
+def estimate_on_device(buffer: DeviceBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
+    """The same of a rollout on a device, where all of it takes place.
+
+    What ended an episode is judged at every step, since which of these values count is known there alone.
+    """
+    done = buffer.terminated | buffer.truncated
+    judged = judge(policy, buffer.observations, buffer.actions, done, buffer.memory)
+    values, remembered = judged.values[:-1], None if judged.states is None else judged.states[:-1].flatten(0, 1)
+    final_values = values_of(policy, buffer.final_observations.flatten(0, 1), remembered).view_as(values)
+    next_values = torch.where(done, final_values, judged.values[1:])
+    advantages, returns = compute_gae(
+        buffer.scaled_rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
+    )
+    # The buffer's own memory is written to by the next rollout, when the update is over.
+    batch = judged.batch(buffer.observations, buffer.actions, advantages, returns, values)
+    return Estimates(batch, explained_variance(values, returns))
+
+
+class Judged(NamedTuple):
+    """What the networks say of a rollout: log-probabilities (B,) of its actions, values (T + 1, N) in the units of
+    rewards; of a policy with memory also the sequences, and its states (T + 1, N, S) after each step."""
+
+    log_probs: Tensor
+    values: Tensor
+    sequences: Sequences | None
+    states: Tensor | None
+
+    def batch(
+        self, observations: Tensor, actions: Tensor, advantages: Tensor, returns: Tensor, values: Tensor
+    ) -> Minibatch:
+        """The rollout, (T + 1, N, D) and (T, N, ...), with its estimates, (T, N), as one batch of B."""
+        inputs = LossInputs(self.log_probs, advantages.flatten(), returns.flatten(), values.flatten())
+        return Minibatch(observations[:-1].flatten(0, 1), actions.flatten(0, 1), inputs, self.sequences)
+
+
+def judge(policy: Policy, observations: Tensor, actions: Tensor, done: Tensor, memory: Tensor | None) -> Judged:
+    """Each network run once, on observations (T + 1, N, D), actions (T, N, ...); done: bool (T, N); memory: (N, S)."""
+    n_steps, num_envs = done.shape
+    rows, n_samples = observations.flatten(0, 1), n_steps * num_envs  # ((T + 1) * N, D)
+    network, sequences, states = policy.network, None, None
+    if isinstance(network, ActorCritic):
+        actor, critic = policy.actor_and_critic
+        parameters, values = actor(rows[:n_samples]), critic(rows)
+    elif memory is None:
+        parameters, values = network(rows)
+    else:
+        # An episode starts where one ended in the step before; the memory already knows of the first.
+        starts = torch.cat([torch.zeros_like(done[:1]), done])
+        parameters, values, states = network.over_sequences(rows, Sequences(starts, memory))
+        sequences = Sequences(starts[:n_steps], memory)
+    log_probs, _ = network.distribution.log_probs_and_entropies(parameters[:n_samples], actions.flatten(0, 1))
+    return Judged(log_probs, _in_units_of_rewards(values, policy).view(n_steps + 1, num_envs), sequences, states)
+
+
+def values_of(policy: Policy, observations: Tensor, remembered: Tensor | None) -> Tensor:
+    """Values, (K,), of K observations; remembered: float32 (K, S), what their episodes had left in memory."""
+    return _in_units_of_rewards(_values_of(policy.network, observations, remembered), policy)
+
+
+def with_normalized_values(batch: Minibatch, policy: Policy) -> Minibatch:
+    """Let the policy's value normalizer learn the returns; they and the old values then come in its new units."""
+    normalizer = policy.value_normalizer
+    assert normalizer is not None
+    policy.learn_value_units(batch.inputs.returns.cpu().numpy())
+    returns, old_values = (
+        (row - normalizer.mean) / normalizer.deviation for row in (batch.inputs.returns, batch.inputs.old_values)
+    )
+    return batch._replace(inputs=batch.inputs._replace(returns=returns, old_values=old_values))
+
+
+def _in_units_of_rewards(predictions: Tensor, policy: Policy) -> Tensor:
+    normalizer = policy.value_normalizer
+    return predictions if normalizer is None else predictions * normalizer.deviation + normalizer.mean
+
+
+def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, remembered: Tensor | None) -> Tensor:
+    if isinstance(network, ActorCritic):
+        return network.critic(observations).squeeze(1)
+    if remembered is None:
+        return network(observations)[1]
+    no_starts = torch.zeros(1, len(observations), dtype=torch.bool, device=observations.device)
+    return network.over_sequences(observations, Sequences(no_starts, remembered))[1]
+
+
+def explained_variance(values: Any, returns: Any) -> float:
+    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 no better than a constant; NaN for constant returns.
+
+    Of arrays or of tensors.
+    """
+    variance = float(returns.var())
+    return float("nan") if variance == 0.0 else 1.0 - float((returns - values).var()) / variance

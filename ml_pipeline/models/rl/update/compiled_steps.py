@@ -1,0 +1,155 @@
+"""The steps of an update by the compiled kernel, for two perceptrons on a CPU, where numba is installed.
+
+Whether it applies, `can_compile` decides.
+"""
+
+import math
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.update.flat_adam import FlatAdam
+from ml_pipeline.models.rl.update.gradient_steps import StepSettings, StepsTaken, normalizes_minibatches
+from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
+from ml_pipeline.models.rl.update.minibatches import Generator, draw_orders
+from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeights
+from ml_pipeline.runtime.cores import usable_cores
+
+if TYPE_CHECKING:
+    from ml_pipeline.models.rl.compiled.arguments import Learner, Results, Settings
+
+_WORTH_SHARING = 128
+"""Samples in a minibatch, below which threads would wait for each other longer than they work."""
+
+
+class CompiledSteps:
+    """Steps of the kernel, by one thread or several: the result is the same.
+
+    The optimizer's vectors are copied into the kernel's padded ones and back, once an update.
+    """
+
+    kind = "compiled"
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        optimizer: FlatAdam,
+        config: PPOConfig,
+        generator: Generator,
+        *,
+        n_threads: int | None = None,
+    ) -> None:
+        """n_threads: by default as many as there are processors, where minibatches are worth it.
+
+        Compiles, and raises what numba raises where it fails.
+        """
+        from ml_pipeline.models.rl.compiled import arguments, kernel, layout
+
+        self._kernel = kernel
+        self._arguments = arguments
+        self._layout = layout.layout_of(network)
+        self._optimizer = optimizer
+        self._config = config
+        self._generator = generator
+        size = config.minibatch_size
+        self._n_chunks = min(max(2, size // 256), 8)
+        if n_threads is None:
+            n_threads = max(1, int(usable_cores())) if size >= _WORTH_SHARING else 1
+        self._workspaces = [layout.new_workspace(self._layout) for _ in range(min(n_threads, self._n_chunks))]
+        one = _one_sample(network, observation_size=self._layout.layer(0, 0).inputs)
+        self.gradient(one, LossWeights(clip_range=0.2, clip_range_vf=None, ent_coef=0.0, vf_coef=0.5))
+
+    def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
+        config, n_samples = self._config, len(batch.observations)
+        orders = torch.stack(draw_orders(n_samples, config.n_epochs, self._generator)).numpy()
+        vectors = [self._optimizer.parameters, self._optimizer.mean, self._optimizer.square]
+        learner = self._learner(*vectors)
+        results, n_done = self._run(
+            learner,
+            batch,
+            orders,
+            self._settings(settings.weights, settings.learning_rate, settings.kl_limit, config.minibatch_size),
+            n_threads=len(self._workspaces),
+        )
+        for vector, padded in zip(vectors, (learner.networks.parameters, learner.means, learner.squares), strict=True):
+            vector.detach().numpy()[:] = padded[self._layout.places]
+        self._optimizer.n_steps += n_done
+        whole, more = divmod(n_done, -(-n_samples // config.minibatch_size))
+        n_stepped = whole * n_samples + more * config.minibatch_size
+        rows = torch.from_numpy(results.rows).transpose(0, 1).flatten(1)[:, :n_stepped]
+        first = LossRows(*rows[:, : config.minibatch_size])
+        return StepsTaken(first, LossRows(*rows), torch.from_numpy(results.norms[:n_done]))
+
+    def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
+        """A step of length 0 on a copy, unclipped, by this thread alone."""
+        size = len(minibatch.observations)
+        parameters = self._optimizer.parameters
+        learner = self._learner(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
+        settings = self._settings(weights, 0.0, math.inf, size)
+        settings = settings._replace(normalizes=False, max_grad_norm=math.inf)
+        self._run(learner, minibatch, np.arange(size)[None], settings, n_threads=1)
+        return torch.from_numpy(learner.gradients[0, self._layout.places])
+
+    def _run(
+        self, learner: "Learner", batch: Minibatch, orders: np.ndarray, settings: "Settings", *, n_threads: int
+    ) -> tuple["Results", int]:
+        arguments = self._arguments
+        n_epochs, n_samples = orders.shape
+        inputs = torch.stack(batch.inputs).numpy()
+        samples = arguments.Samples(batch.observations.contiguous().numpy(), batch.actions.numpy(), inputs, orders)
+        results = arguments.Results(
+            rows=np.zeros((n_epochs, 4, n_samples), np.float32),
+            norms=np.zeros(n_epochs * -(-n_samples // settings.minibatch_size)),
+            kls=np.zeros(self._n_chunks),
+            squares=np.zeros(2),
+            arrivals=np.zeros(1, np.int64),
+        )
+
+        def run(thread: int) -> int:
+            worker = arguments.Worker(thread, n_threads, self._workspaces[thread])
+            n_done: int = self._kernel.update(worker, learner, samples, settings, results)
+            return n_done
+
+        others = [threading.Thread(target=run, args=(thread,)) for thread in range(1, n_threads)]
+        for other in others:
+            other.start()
+        n_done = run(0)
+        for other in others:
+            other.join()
+        return results, n_done
+
+    def _learner(self, *vectors: Tensor) -> "Learner":
+        layout = self._layout
+        parameters, means, squares, transposed = np.zeros((4, layout.size), np.float32)
+        for padded, vector in zip((parameters, means, squares), vectors, strict=True):
+            padded[layout.places] = vector.detach().numpy()
+        gradients = np.zeros((self._n_chunks, layout.size), np.float32)
+        networks = layout.networks(parameters)
+        return self._arguments.Learner(networks, layout.ends, transposed, means, squares, gradients)
+
+    def _settings(self, weights: LossWeights, learning_rate: float, kl_limit: float, size: int) -> "Settings":
+        bound = weights.clip_range_vf
+        return self._arguments.Settings(
+            minibatch_size=size,
+            normalizes=normalizes_minibatches(self._config),
+            n_steps_before=self._optimizer.n_steps,
+            learning_rate=float(learning_rate),
+            clip_range=float(weights.clip_range),
+            clip_range_vf=math.inf if bound is None else float(bound),
+            ent_coef=float(weights.ent_coef),
+            vf_coef=float(weights.vf_coef),
+            max_grad_norm=float(self._config.max_grad_norm),
+            kl_limit=float(kl_limit),
+            epsilon=self._optimizer.epsilon,
+        )
+
+
+def _one_sample(network: ActorCritic, *, observation_size: int) -> Minibatch:
+    action = network.distribution.mode(np.zeros((1, network.distribution.num_parameters), np.float32))
+    zero = torch.zeros(1)
+    return Minibatch(torch.zeros(1, observation_size), torch.from_numpy(action), LossInputs(zero, zero, zero, zero))

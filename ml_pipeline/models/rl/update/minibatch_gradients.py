@@ -1,0 +1,73 @@
+"""The gradient of the PPO loss over a minibatch: in closed form where the network is known, by autograd elsewhere.
+
+Both leave the gradient in the parameters' `.grad`, overwriting what was there, and return the loss's parts; on the same
+minibatch they agree to rounding. B samples, D observation size.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.networks.paired_mlp import PairedMlp
+from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeights, ppo_loss, ppo_loss_gradients
+
+
+class Minibatch(NamedTuple):
+    """observations: float32 (B, D); actions: (B, ...) as the distribution gave them; inputs: each float32 (B,).
+
+    sequences: what a policy with memory needs besides; B is then T * M, one step after another, of whole sequences.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    inputs: LossInputs
+    sequences: Sequences | None = None
+
+
+class MinibatchGradients(Protocol):
+    """Computes the gradients of one minibatch."""
+
+    def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows: ...
+
+
+class AutogradGradients:
+    """For any network; the reference that the closed form is tested against."""
+
+    def __init__(self, network: ActorCritic | GeneralActorCritic) -> None:
+        self._network = network
+
+    def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
+        self._network.zero_grad(set_to_none=False)
+        if minibatch.sequences is None:
+            parameters, values = self._network(minibatch.observations)
+        else:
+            assert isinstance(self._network, GeneralActorCritic)
+            parameters, values, _ = self._network.over_sequences(minibatch.observations, minibatch.sequences)
+        log_probs, entropies = self._network.distribution.log_probs_and_entropies(parameters, minibatch.actions)
+        loss, rows = ppo_loss(log_probs, entropies, values, minibatch.inputs, weights)
+        loss.backward()
+        return rows
+
+
+class ClosedFormGradients:
+    """For two perceptrons whose parameters lie in `paired_order`: no graph, and one product for both."""
+
+    def __init__(self, network: ActorCritic) -> None:
+        self._distribution = network.distribution
+        self._networks = PairedMlp(network.actor, network.critic)
+
+    @torch.inference_mode()
+    def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
+        for parameter in self._distribution.parameters():
+            assert parameter.grad is not None
+            parameter.grad.zero_()
+        parameters, values = self._networks.forward(minibatch.observations)
+        log_probs, entropies, backward = self._distribution.closed_form(parameters, minibatch.actions)
+        gradients, rows = ppo_loss_gradients(log_probs, entropies, values.squeeze(1), minibatch.inputs, weights)
+        d_parameters = backward(gradients.d_log_probs, gradients.d_entropy)
+        self._networks.backward([d_parameters, gradients.d_values[:, None]])
+        return rows

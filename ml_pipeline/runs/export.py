@@ -1,0 +1,211 @@
+"""From a checkpoint to a file that runs without this package: write it, run it beside the policy, then keep it."""
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.models.rl.policies.exported import PortablePolicy
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
+from ml_pipeline.runs.evaluate import load_run, restore_policy
+from ml_pipeline.runs.export_config import ExportConfig, Format
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.trading.task import TradingTask
+
+Array = np.ndarray
+Run = Callable[[Sequence[Array]], list[Array]]
+"""What a file does: from its inputs to its outputs, in their order."""
+
+N_RANDOM, N_RECORDED = 256, 256
+_TOLERANCE = 1e-5
+
+
+class ParityFailed(CheckFailed):
+    """The file acts otherwise than the policy that it was made from."""
+
+
+def run_export(export: ExportConfig) -> None:
+    """Write the file and say what it takes and gives. Raises as `export_policy`, and where the checkpoint is no use."""
+    config, saved = load_run(export.checkpoint)
+    config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
+    with closing(_environment(config, saved)) as env:
+        portable = export_policy(restore_policy(config, env, saved), env, export.path, export.format)
+    print(
+        f"{export.path} acts as {export.checkpoint} does, on {N_RANDOM} random and {N_RECORDED} recorded observations."
+        f"\n  in:  {', '.join(portable.input_names)}\n  out: {', '.join(portable.output_names)}"
+    )
+
+
+def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: Format) -> PortablePolicy:
+    """Write the policy to `path`; env: one to record observations in.
+
+    Raises UserError where spaces or the file cannot be used, and ParityFailed, with no file left, where what was
+    written acts otherwise than the policy.
+    """
+    portable = PortablePolicy(policy).eval()
+    unproven = path.with_name(f"{path.name}.tmp")
+    try:
+        _WRITERS[file_format](portable, unproven)
+        run = _READERS[file_format](unproven)
+        _prove(run, portable, policy, _random_observations(policy), "random")
+        for episode in _recorded_observations(policy, env):
+            _prove(run, portable, policy, episode, "recorded")
+        unproven.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}; choose another by --output.") from error
+    finally:
+        unproven.unlink(missing_ok=True)
+    return portable
+
+
+def _environment(config: TrainConfig, saved: dict[str, Any]) -> gymnasium.Env:
+    """To play in, on what the policy was trained on: the test split stays closed."""
+    run = config.run
+    if run.env_id is None:
+        return TradingTask.from_state(saved["task"], config.trading, run.seed).evaluation_env("train")
+    return GymTask(run.env_id, eval_episodes=1, seed=run.seed).evaluation_env()
+
+
+def _write_torch(portable: PortablePolicy, path: Path) -> None:
+    names = {"inputs": portable.input_names, "outputs": portable.output_names}
+    with path.open("wb") as file, _quiet():
+        torch.export.save(_program(portable), file, extra_files={"names.json": json.dumps(names)})
+
+
+def _read_torch(path: Path) -> Run:
+    with path.open("rb") as file:  # by its name torch would ask for .pt2 at the end
+        module: Any = torch.export.load(file).module()
+
+    @torch.no_grad()
+    def run(inputs: Sequence[Array]) -> list[Array]:
+        return [output.numpy() for output in module(*map(torch.from_numpy, inputs))]
+
+    return run
+
+
+def _write_onnx(portable: PortablePolicy, path: Path) -> None:
+    try:
+        import onnxruntime  # noqa: F401  # read with later: better missed before the work than after it
+        import onnxscript  # noqa: F401  # what torch writes by
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"--format onnx needs {error.name}, which is not installed; pip install 'ml-pipeline[onnx]', or say "
+            "--format torch."
+        ) from error
+    with _quiet():
+        program = torch.onnx.export(
+            _program(portable),
+            dynamo=True,
+            verbose=False,
+            input_names=portable.input_names,
+            output_names=portable.output_names,
+        )
+        assert program is not None
+        program.save(str(path), external_data=False)
+
+
+def _read_onnx(path: Path) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path.read_bytes())
+    names = [port.name for port in session.get_inputs()]
+    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+_WRITERS = {"onnx": _write_onnx, "torch": _write_torch}
+_READERS = {"onnx": _read_onnx, "torch": _read_torch}
+
+
+def _program(portable: PortablePolicy) -> Any:
+    inputs = portable.example_inputs(2)
+    rows = torch.export.Dim("rows", min=1)
+    return torch.export.export(portable, inputs, dynamic_shapes=(tuple({0: rows} for _ in inputs),))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporters say about themselves: other packages that they miss, and their own deprecations."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _random_observations(policy: Policy) -> list[Any]:
+    """From the whole space, without those whose mask forbids everything."""
+    space = copy.deepcopy(policy.observation_space)
+    space.seed(0)
+    found: list[Any] = []
+    while len(found) < N_RANDOM:
+        observation = space.sample()
+        if policy.layout.mask is not None:
+            try:
+                check_masks(policy.encode_one(observation)[:, policy.layout.mask], policy.action_space)
+            except UserError:
+                continue
+        found.append(observation)
+    return found
+
+
+def _recorded_observations(policy: Policy, env: gymnasium.Env) -> list[list[Any]]:
+    """What the policy meets while it acts, episode by episode."""
+    episodes: list[list[Any]] = []
+    done = True
+    for _ in range(N_RECORDED):
+        if done:
+            policy.act.begin_episode()
+            observation, _ = env.reset(seed=len(episodes))
+            episodes.append([])
+        episodes[-1].append(copy.deepcopy(observation))
+        observation, _, terminated, truncated, _ = env.step(policy.act(observation))
+        done = terminated or truncated
+    return episodes
+
+
+def _prove(run: Run, portable: PortablePolicy, policy: Policy, episode: Sequence[Any], what: str) -> None:
+    """Raise ParityFailed at the first of an episode's observations on which the file acts otherwise."""
+    n_actions = len(portable.actions)
+    memory, state = policy.new_memory(1), np.zeros((1, portable.state_size), dtype=np.float32)
+    for observation in episode:
+        empty: Any = create_empty_array(policy.observation_space, 1)
+        batch = concatenate(policy.observation_space, [observation], empty)
+        *outputs, state = run([*_parts(batch), state]) if portable.state_size else [*run(_parts(batch)), state]
+        parameters = policy.parameters(policy.normalize(policy.encode(batch)), memory)
+        likeliest = policy.fit_actions(policy.distribution.mode(outputs[n_actions]))
+        for ours, theirs in zip([*_parts(likeliest), parameters], outputs, strict=True):
+            if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not _near(ours, theirs):
+                raise ParityFailed(
+                    f"The written file would act otherwise than the policy: on {what} observations it gives "
+                    f"{theirs.tolist()} where the policy has {ours.tolist()}. Nothing was kept."
+                )
+
+
+def _parts(batch: Any) -> list[Array]:
+    """The arrays of a batch in the structure of its space, in order."""
+    if isinstance(batch, dict | tuple):
+        return [array for part in (batch.values() if isinstance(batch, dict) else batch) for array in _parts(part)]
+    return [batch]
+
+
+def _near(ours: Array, theirs: Array) -> bool:
+    if not np.issubdtype(ours.dtype, np.floating):
+        return np.array_equal(ours, theirs)
+    return bool(np.abs(ours - theirs).max(initial=0.0) <= _TOLERANCE * max(1.0, np.abs(ours).max(initial=0.0)))

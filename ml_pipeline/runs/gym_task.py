@@ -1,0 +1,105 @@
+"""Training on a registered Gymnasium environment: makes it, scores a policy in it, reports on it."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import gymnasium
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evaluate
+from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, tells_mask_in_info
+
+Act = Callable[[Any], Any]
+
+# Evaluation plays other episodes than training, whose environment i begins with seed + i.
+_EVALUATION_SEED_OFFSET = 1_000_000
+
+
+class GymTask:
+    """A Gymnasium id, played in whole episodes."""
+
+    notices: tuple[str, ...] = ()
+
+    def __init__(self, env_id: str, *, eval_episodes: int, seed: int) -> None:
+        """Raises UserError where there is no such environment, or what it needs is not installed."""
+        self.name = env_id.replace("/", "-").replace(":", "-")
+        self._env_id = env_id
+        self._eval_episodes = eval_episodes
+        self._seed = seed
+        with closing(_make_checked(env_id)) as env:
+            self._masks_in_info = _masks_in_info(env, seed)
+
+    def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
+        return [partial(_make, self._env_id, self._masks_in_info)] * n
+
+    def batched_train_env(self, n: int, *, device: str | None = None) -> NoReturn:
+        """Raises UserError: only trading has it."""
+        raise UserError(
+            f'vec_env "batched" is for trading, but the environment is {self._env_id}; take "parallel" or "serial".'
+        )
+
+    def evaluation_env(self) -> gymnasium.Env:
+        return _make(self._env_id, self._masks_in_info)
+
+    def score(self, act: Act) -> float:
+        """Mean return of an evaluation: what the best policy is chosen by."""
+        return self._evaluate(act).mean_return
+
+    def report(self, act: Act, folder: Path) -> str:
+        """Evaluate, write evaluation.json into `folder`, and say the result in a line."""
+        result = self._evaluate(act)
+        summary = {"mean_return": result.mean_return, "std_return": result.std_return, **asdict(result)}
+        (folder / "evaluation.json").write_text(json.dumps(summary, indent=2) + "\n")
+        return (
+            f"Evaluation on a single {self._env_id}: return {result.mean_return:,.2f} ± {result.std_return:,.2f} "
+            f"over {len(result.returns)} episodes"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Nothing was fitted to data, so there is nothing to save."""
+        return {}
+
+    def _evaluate(self, act: Act) -> EvaluationResult:
+        env = self.evaluation_env()
+        try:
+            return evaluate(env, act, n_episodes=self._eval_episodes, seed=self._seed + _EVALUATION_SEED_OFFSET)
+        finally:
+            env.close()
+
+
+def _make(env_id: str, masks_in_info: bool) -> gymnasium.Env:
+    env: gymnasium.Env = gymnasium.make(env_id)
+    return ActionMaskInObservation(env) if masks_in_info else env
+
+
+def _masks_in_info(env: gymnasium.Env, seed: int) -> bool:
+    try:
+        return tells_mask_in_info(env, seed=seed)
+    except Exception:  # an environment that cannot be reset says so in training, with its index and its traceback
+        return False
+
+
+def _make_checked(env_id: str) -> gymnasium.Env:
+    try:
+        return gymnasium.make(env_id)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"{env_id} needs something that is not installed: {error}") from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise UserError(f'There is no environment "{env_id}". {_hint(env_id, error)}') from error
+
+
+def _hint(env_id: str, error: Exception) -> str:
+    module, colon, name = env_id.rpartition(":")
+    if isinstance(error, ModuleNotFoundError):
+        missing = str(error).split(". ")[0]  # Gymnasium adds sentences of its own
+        return (
+            f"The part before the colon is a module: run where {module.replace('.', '/')}.py lies, or name its folder "
+            f"in PYTHONPATH ({missing})."
+        )
+    registers = f"The module {module} is there, but does not register it. " if colon else ""
+    return registers + nearest(name, gymnasium.registry)

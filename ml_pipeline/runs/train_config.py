@@ -1,0 +1,169 @@
+"""The settings of a training run as one class, and how the command line, files and an interrupted run fill it.
+
+Flags win over the file of --config, the file over the settings of the run that is resumed, and those over defaults.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import read_settings
+from ml_pipeline.config.flags import flag_of, read_flags
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.settings import build
+from ml_pipeline.trading.settings import TradingConfig
+
+SETTINGS_FILE = "config.yaml"
+LATEST_CHECKPOINT = "latest.pt"
+
+# What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
+_KEPT = frozenset({
+    "env_id", "n_envs", "vec_env", "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs",
+    "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory", "memory_size",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Every setting of a training run. Raises UserError where they do not fit together."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    trading: TradingConfig = field(default_factory=TradingConfig)
+
+    def __post_init__(self) -> None:
+        self.ppo.check_batch(self.run.n_envs)
+
+    @property
+    def timesteps(self) -> int:
+        """How long training is, over all environments; the trainer rounds it up to whole iterations."""
+        return self.run.timesteps(self.ppo.n_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainStart:
+    """What one call of the command line asks for."""
+
+    config: TrainConfig
+    checkpoint: Path | None
+    """Where to go on from; None is a new run."""
+
+    check_env: bool = False
+    """Look the environment over instead of training."""
+
+
+@dataclass(frozen=True)
+class _StartConfig:
+    """Where settings and progress come from."""
+
+    config: Path | None = None
+    """YAML or JSON file of settings, named as the flags are; flags win over it."""
+
+    resume: str | None = None
+    """Run folder or checkpoint to go on from; auto takes the newest run, or starts one where there is none."""
+
+    check_env: bool = False
+    """Look the environment over instead of training: what it returns, whether its seed settles everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CommandLine(TrainConfig):
+    start: _StartConfig = field(default_factory=_StartConfig)
+
+
+def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> TrainStart:
+    """Read the command line of a training run, the files it names, and the settings of the run that it resumes.
+
+    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    """
+    description = "Train a PPO agent over parallel environments, evaluate it, and save it."
+    flags = read_flags(argv, _CommandLine, prog=prog, description=description)
+    file, resume, check_env = (flags.pop(name, None) for name in ("config", "resume", "check_env"))
+    given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
+    checkpoint = find_checkpoint(resume, given) if resume else None
+    earlier = _settings_of_run(checkpoint.parent) if checkpoint else {}
+    for name in _changed(earlier, given):
+        raise UserError(
+            f"The run in {earlier['checkpoint_dir']} has {flag_of(name)} {_shown(earlier[name])}, and a resumed run "
+            f"keeps it, but got {_shown(given[name])}; leave it out, or start a new run without --resume."
+        )
+    config = build(TrainConfig, _layered(earlier, given))
+    _refuse_unheeded(config, given)
+    return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env))
+
+
+def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
+    """The checkpoint that --resume names: a file, or the latest of a run folder.
+
+    With "auto" it is the latest in the given `checkpoint_dir` or, without one, in the newest run that agrees with what
+    is given; None where there is none yet. Raises UserError where a path holds no checkpoint.
+    """
+    if resume == "auto":
+        folder = given.get("checkpoint_dir")
+        if folder:
+            return folder / LATEST_CHECKPOINT if (folder / LATEST_CHECKPOINT).is_file() else None
+        found = sorted(
+            runs_folder().glob(f"*/{LATEST_CHECKPOINT}"), key=lambda path: path.stat().st_mtime, reverse=True
+        )
+        return next((path for path in found if not _changed(_settings_of_run(path.parent), given)), None)
+    path = Path(resume).absolute()
+    checkpoint = path / LATEST_CHECKPOINT if path.is_dir() else path
+    if not checkpoint.is_file():
+        raise UserError(
+            f"There is no checkpoint at {checkpoint}; name a run folder or a .pt file, or say --resume auto."
+        )
+    return checkpoint
+
+
+def runs_folder() -> Path:
+    """Where runs are written: checkpoints/ of this repository or, for an installed copy, of the working directory."""
+    of_repository = Path(__file__).resolve().parents[2] / "checkpoints"
+    return of_repository if of_repository.is_dir() else Path.cwd() / "checkpoints"
+
+
+def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
+    kept = {*_KEPT, *(each.name for each in fields(TradingConfig))} & {*earlier} & {*given}
+    return sorted(name for name in kept if earlier[name] != given[name])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)  # as flags spell them
+
+
+def _refuse_unheeded(config: TrainConfig, given: Mapping[str, Any]) -> None:
+    """A market's setting with another environment would be ignored, and its user deceived; and so the other way."""
+    env_id, eval_episodes = config.run.env_id, given.get("eval_episodes", RunConfig.eval_episodes)
+    if env_id is None and eval_episodes != RunConfig.eval_episodes:
+        raise UserError(
+            "--eval-episodes is about an environment of --env-id; a market is passed through once in an evaluation, so "
+            "leave it out."
+        )
+    usual = TradingConfig()
+    of_market = [
+        each.name for each in fields(usual) if each.name in given and given[each.name] != getattr(usual, each.name)
+    ]
+    if env_id is not None and of_market:
+        raise UserError(
+            f"{flag_of(of_market[0])} is about trading, but the environment is {env_id}; leave one of the two out."
+        )
+
+
+def _settings_of_run(folder: Path) -> dict[str, Any]:
+    """The settings of an earlier start, which goes on where it is now, even if it was moved."""
+    return {**read_settings(folder / SETTINGS_FILE, TrainConfig), "checkpoint_dir": folder}
+
+
+def _layered(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings where the upper layer wins; one length of training replaces the other, and paths no longer depend on
+    the working directory."""
+    layered = {**lower, **upper}
+    for length, other in (("num_episodes", "total_timesteps"), ("total_timesteps", "num_episodes")):
+        if upper.get(length) is not None and upper.get(other) is None:
+            layered[other] = None
+    return {name: value.absolute() if isinstance(value, Path) else value for name, value in layered.items()}

@@ -1,0 +1,176 @@
+"""One account in a market, stepped by the kernel as plain Python or compiled, with the same results.
+
+A assets. Both kinds hold cash, costs (of the last step), equity, whether they are called (see `execution`), and, a
+number an asset, holdings, orders and filled.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ml_pipeline.trading.accounts.compiled import compiled_step
+from ml_pipeline.trading.accounts.execution import PLAIN
+from ml_pipeline.trading.accounts.orders import Terms
+from ml_pipeline.trading.market.data import FloatArray
+
+# Machine code, the market's tables, and views.
+_NOT_OF_AN_ACCOUNT = {"_step", "_tables", "_targets", "_trades", "_seen"}
+
+FillTables = tuple[FloatArray, FloatArray, FloatArray]
+"""Fill prices, half-spreads and closes: row t of the first two belongs to an order decided at bar t."""
+
+
+class PlainAccount:
+    """Floats and lists, everywhere at hand; a single asset takes the kernel's way without loops."""
+
+    def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
+        self._terms = terms
+        self._clip = clip
+        self._no_spreads = [0.0] * tables[1].shape[1]
+        self.bind(tables)
+
+    def bind(self, tables: FillTables) -> None:
+        """Take the market from `tables`, which no state of an account holds."""
+        self._fill_prices, spreads, self._market_closes = tables
+        self._half_spreads = spreads if spreads.any() else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_market = {"_fill_prices", "_half_spreads", "_market_closes"}
+        return {name: value for name, value in self.__dict__.items() if name not in of_market}
+
+    def weights(self) -> list[float]:
+        """What each holding is of the equity, within -clip..clip; 0 where the account owes money."""
+        clip = self._clip
+        equity = self.equity if self.equity > 0.0 else math.inf
+        held = [quantity * close / equity for quantity, close in zip(self.holdings, self.closes, strict=True)]
+        return [-clip if weight < -clip else clip if weight > clip else weight for weight in held]
+
+    def begin(self, bar: int, cash: float) -> None:
+        n_assets = len(self._no_spreads)
+        self.cash = self.equity = cash
+        self.costs = 0.0
+        self.called = False
+        self.holdings, self.orders, self.filled = ([0.0] * n_assets for _ in range(3))
+        self.closes = self._market_closes[bar].tolist()
+
+    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+        """Trade on what was decided at `bar`, and value the account at the close of the next."""
+        spreads = self._half_spreads
+        self.closes = closes = self._market_closes[bar + 1].tolist()
+        prices = self._fill_prices[bar].tolist()
+        half_spreads = self._no_spreads if spreads is None else spreads[bar].tolist()
+        holdings, orders, filled = self.holdings, self.orders, self.filled
+        if len(closes) == 1:
+            self.cash, self.costs, self.equity, self.called, holdings[0], orders[0], filled[0] = PLAIN.step_one(
+                weights[0], may_trade[0], self.cash, holdings[0], prices[0], half_spreads[0], closes[0], self._terms
+            )
+            return
+        self.cash, self.costs, self.equity, self.called = PLAIN.step(
+            weights, may_trade, self.cash, holdings, prices, half_spreads, closes, self._terms, orders, filled
+        )
+
+
+class WatchedAccount(PlainAccount):
+    """`PlainAccount` that says which limits bound: `bound` has the names of those of the last step.
+
+    A limit binds where without it something else would have been filled; "cash" where buying was scaled down.
+    """
+
+    def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
+        super().__init__(tables, terms, clip)
+        self._relaxed = {name: relaxed for name, relaxed in _without_each(terms).items() if relaxed != terms}
+
+    def begin(self, bar: int, cash: float) -> None:
+        super().begin(bar, cash)
+        self.bound: list[str] = []
+
+    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+        cash, holdings = self.cash, self.holdings.copy()
+        super().step(bar, weights, may_trade)
+        short_of_cash = any(order > filled for order, filled in zip(self.orders, self.filled, strict=True))
+        self.bound = ["cash"] if short_of_cash else []
+        prices = self._fill_prices[bar].tolist()
+        spreads = self._no_spreads if self._half_spreads is None else self._half_spreads[bar].tolist()
+        for name, terms in self._relaxed.items():
+            orders, filled = self.orders.copy(), self.filled.copy()
+            PLAIN.step(weights, may_trade, cash, holdings.copy(), prices, spreads, self.closes, terms, orders, filled)
+            if filled != self.filled:
+                self.bound.append(name)
+
+
+def _without_each(terms: Terms) -> dict[str, Terms]:
+    without = {
+        "max_position": terms._replace(lowest=-1.0 if terms.lowest else 0.0, highest=1.0),
+        "max_gross": terms._replace(max_gross=1.0),
+        "lot_size": terms._replace(lot=0.0),
+        "min_order": terms._replace(smallest_order=0.0),
+        "min_cash": terms._replace(reserve=0.0),
+    }
+    # A relative weight is counted in units of the largest trade: there it is no limit.
+    return without if terms.relative else {**without, "trade_limit_percent": terms._replace(max_trade=math.inf)}
+
+
+class CompiledAccount:
+    """Arrays and machine code: fastest for several assets."""
+
+    def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
+        self.bind(tables)
+        self._terms_and_clip = (*map(float, terms), clip)
+        self._n_assets = tables[0].shape[1]
+        self._step = compiled_step()
+        self.begin(0, 1.0)
+        self.step(0, [0.0] * self._n_assets, [False] * self._n_assets)  # compiles now and not in the first step
+
+    def begin(self, bar: int, cash: float) -> None:
+        self._account = np.zeros((6, self._n_assets))
+        self._targets, self._trades, self._seen = self._account[3:]
+        self._money = np.array([cash, 0.0, *self._terms_and_clip])
+        self.equity = cash
+        self.called = False
+        self._bar = bar
+
+    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+        """As `PlainAccount.step`."""
+        targets, trades = self._targets, self._trades
+        for i, weight in enumerate(weights):  # quicker than a slice, which makes an array of the list first
+            targets[i] = weight
+            trades[i] = may_trade[i]
+        self.equity, self.called = self._step(bar, self._account, self._money, *self._tables)
+        self._bar = bar + 1
+
+    def weights(self) -> FloatArray:
+        """As `PlainAccount.weights`; a view, valid until the next step."""
+        return self._seen
+
+    @property
+    def cash(self) -> float:
+        return float(self._money[0])
+
+    @property
+    def costs(self) -> float:
+        return float(self._money[1])
+
+    @property
+    def closes(self) -> list[float]:
+        return self._tables[2][self._bar].tolist()
+
+    @property
+    def holdings(self) -> list[float]:
+        return self._account[0].tolist()
+
+    @property
+    def filled(self) -> list[float]:
+        return self._account[2].tolist()
+
+    def bind(self, tables: FillTables) -> None:
+        """Take the market from `tables`, which no state of an account holds."""
+        self._tables = tables
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_OF_AN_ACCOUNT}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._targets, self._trades, self._seen = self._account[3:]  # pickled, they would be arrays of their own
+        self._step = compiled_step()

@@ -1,0 +1,94 @@
+"""What batches of accounts need of torch's tensors, on any device; nothing of it goes through the host.
+
+N accounts, A assets, T bars. The only module of this wing that imports torch: it never runs in a worker process.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml_pipeline.trading.accounts.array_ops import Batch, Tables, advance, choose, outcomes, weights_in_equity
+from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
+from ml_pipeline.trading.accounts.orders import Ops
+
+TORCH_OPS = Ops(
+    where=torch.where,
+    least=lambda a, b: torch.clamp(a, max=b),
+    greatest=lambda a, b: torch.clamp(a, min=b),
+    floor=torch.floor,
+    log=torch.log,
+    sqrt=torch.sqrt,
+)
+
+
+class TorchArrays:
+    """As `array_ops.NumpyArrays`. Money is float64, except on mps, which has none: there it is float32."""
+
+    ops = TORCH_OPS
+
+    def __init__(self, device: str) -> None:
+        self.kernel: Kernel = make_kernel(TORCH_OPS)
+        self.device = torch.device(device)
+        self.money = torch.float32 if self.device.type == "mps" else torch.float64
+        self._generator = torch.Generator(self.device)
+
+    def seed(self, generator: np.random.Generator) -> None:
+        self._generator.manual_seed(int(generator.integers(2**63 - 1)))
+
+    def generator_state(self) -> Any:
+        return self._generator.get_state().numpy()
+
+    def restore_generator(self, state: Any) -> None:
+        self._generator.set_state(torch.from_numpy(state))
+
+    def random(self, n: int) -> Tensor:
+        return torch.rand(n, generator=self._generator, device=self.device, dtype=self.money)
+
+    def array(self, values: Any, dtype: Any = None) -> Tensor:
+        if isinstance(values, np.ndarray):
+            values = torch.from_numpy(np.ascontiguousarray(values))
+            dtype = dtype or (self.money if values.dtype == torch.float64 else None)
+        return torch.as_tensor(values, device=self.device, dtype=dtype)
+
+    def to_host(self, values: Tensor) -> Any:
+        return values.cpu().numpy()
+
+    def full(self, shape: tuple[int, ...], value: float | bool, dtype: Any = None) -> Tensor:
+        return torch.full(shape, value, dtype=dtype, device=self.device)
+
+    def take(self, table: Tensor, rows: Tensor) -> Tensor:
+        return table.index_select(1, rows)
+
+    def choose(self, *arguments: Any) -> tuple[Any, Any, Any]:
+        return choose(self, *arguments)
+
+    def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        return advance(self, *arguments)
+
+    def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        return outcomes(*arguments)
+
+    def observations(self, tables: Tables, rows: Tensor, window: int, batch: Batch, clip: float) -> Tensor:
+        seen = [tables.features.index_select(0, rows - (window - 1 - i)) for i in range(window)]
+        weights = weights_in_equity(self, tables, rows, batch, clip)
+        return torch.cat([*seen, weights.T.to(torch.float32)], dim=1)
+
+    def chosen(self, flags: Tensor) -> Tensor:
+        return flags  # counting them would wait for the device
+
+    def renew(self, values: Tensor, chosen: Tensor, new: Tensor) -> Tensor:
+        return torch.where(chosen, new, values)
+
+    def observe_again(self, seen: Tensor, chosen: Tensor, arguments: tuple[Any, ...]) -> Tensor:
+        return self.observations(*arguments)
+
+    def finite(self, values: Tensor) -> bool:
+        return self.device.type != "cpu" or bool(torch.isfinite(values).all())
+
+    def to_indices(self, values: Tensor) -> Tensor:
+        return values.to(torch.int64)
+
+    def floats(self, values: Tensor) -> Tensor:
+        return values.to(torch.float32)

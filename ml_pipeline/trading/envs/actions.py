@@ -1,0 +1,131 @@
+"""What an action means: from what a policy gives to target weights, for one account.
+
+`BatchedTradingEnv` reads the same meanings from arrays; a test holds the two together.
+"""
+
+from math import isfinite
+from operator import index
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.accounts.rules import TradingRules
+
+_TRADED, _KEPT = [True], [False]
+
+
+class ActionReader:
+    """Reads actions under `rules`; it remembers the latest choice of each asset, where choices are what they are."""
+
+    def __init__(self, rules: TradingRules, symbols: tuple[str, ...]) -> None:
+        n_assets = len(symbols)
+        self.space = action_space(rules, n_assets)
+        self._rules = rules
+        self._symbols = symbols
+        self._position_weights = [position / n_assets for position in rules.positions]
+        self._flat = rules.positions.index(0)
+        self._discrete = rules.action_mode in {"discrete", "buy_hold_sell"}
+        self._stepwise = rules.action_mode == "buy_hold_sell"
+        # What the choices of a single asset are worth, made once: most steps of most training take this way.
+        one_choice = self._discrete and n_assets == 1 and not self._stepwise and rules.on_limit == "clip"
+        self._choosable = [[weight] for weight in self._position_weights] if one_choice else None
+        self._lowest = -1.0 if rules.allow_short or rules.action_mode == "trade" else 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the choices of the episode before."""
+        self._choices = [self._flat] * len(self._symbols)
+
+    def read(self, action: Any, fillable: list[bool]) -> tuple[list[float], list[bool]]:
+        """(weights, whether to trade) of each asset; an asset that cannot be filled is not traded.
+
+        Raises UserError for an action that is outside the space or not finite, and, where the rules refuse it, for one
+        beyond a limit.
+        """
+        if self._choosable is not None:
+            return self._read_choice(action, self._choosable, fillable[0])
+        wanted: list[int] = []
+        if self._discrete:
+            wanted = self._chosen(action)
+            weights = [self._position_weights[choice] for choice in wanted]
+        else:
+            weights = self._bounded(action)
+        if self._rules.on_limit == "refuse" and self._rules.action_mode != "trade":
+            self._refuse_beyond_limits(weights)
+        if self._discrete:  # a choice that the asset already has trades nothing
+            trades = [can and choice != had for can, choice, had in zip(fillable, wanted, self._choices, strict=True)]
+            for i, traded in enumerate(trades):
+                if traded:
+                    self._choices[i] = wanted[i]
+            return weights, trades
+        if threshold := self._rules.action_threshold:
+            return weights, [can and abs(weight) >= threshold for weight, can in zip(weights, fillable, strict=True)]
+        return weights, fillable
+
+    def _read_choice(self, action: Any, weights: list[list[float]], can: bool) -> tuple[list[float], list[bool]]:
+        try:
+            choice = index(action)
+        except TypeError:
+            raise self._not_in_space(action) from None
+        if not 0 <= choice < len(weights):
+            raise self._not_in_space(action)
+        if can and choice != self._choices[0]:
+            self._choices[0] = choice
+            return weights[choice], _TRADED
+        return weights[choice], _KEPT
+
+    def _chosen(self, action: Any) -> list[int]:
+        """The position of each asset that is wanted, as an index of `positions`."""
+        n_choices = 3 if self._stepwise else len(self._position_weights)
+        try:
+            chosen = [index(choice) for choice in ([action] if len(self._choices) == 1 else self._numbers(action))]
+        except TypeError:
+            raise self._not_in_space(action) from None
+        if not all(0 <= choice < n_choices for choice in chosen):
+            raise self._not_in_space(action)
+        if not self._stepwise:
+            return chosen
+        highest = len(self._position_weights) - 1
+        return [min(max(had + step - 1, 0), highest) for had, step in zip(self._choices, chosen, strict=True)]
+
+    def _not_in_space(self, action: Any) -> UserError:
+        return UserError(f"Action {action} is not in {self.space}; choices are whole numbers from 0.")
+
+    def _bounded(self, action: Any) -> list[float]:
+        weights, lowest = self._numbers(action), self._lowest
+        if not isfinite(sum(weights)) and not all(map(isfinite, weights)):
+            raise UserError(f"Action {action} is not finite; expected numbers from {lowest:g} to 1.")
+        return [lowest if weight < lowest else 1.0 if weight > 1.0 else weight for weight in weights]
+
+    def _numbers(self, action: Any) -> list[Any]:
+        numbers = action.tolist() if isinstance(action, np.ndarray) else list(action)
+        if len(numbers) != len(self._symbols):
+            raise UserError(f"An action needs a number for each of {self._symbols}, but got {action}.")
+        return numbers
+
+    def _refuse_beyond_limits(self, weights: list[float]) -> None:
+        rules = self._rules
+        for symbol, weight in zip(self._symbols, weights, strict=True):
+            if abs(weight) > rules.max_position * (1 + 1e-9):
+                raise UserError(
+                    f"The target of {symbol} is {weight:g} of the equity, but max_position is {rules.max_position:g}; "
+                    'lower it, or set on_limit to "clip".'
+                )
+        gross = sum(map(abs, weights))
+        if gross > rules.max_gross * (1 + 1e-9):
+            raise UserError(
+                f"The targets add up to {gross:g} of the equity, but max_gross is {rules.max_gross:g}; "
+                'lower them, or set on_limit to "clip".'
+            )
+
+
+def action_space(rules: TradingRules, n_assets: int) -> spaces.Space[Any]:
+    """The actions of `n_assets` under `rules`."""
+    if rules.action_mode == "trade":
+        return spaces.Box(-1.0, 1.0, (n_assets,), np.float32)
+    if rules.action_mode == "target_weights":
+        return spaces.Box(-1.0 if rules.allow_short else 0.0, 1.0, (n_assets,), np.float32)
+    n_choices = 3 if rules.action_mode == "buy_hold_sell" else len(rules.positions)
+    return spaces.Discrete(n_choices) if n_assets == 1 else spaces.MultiDiscrete([n_choices] * n_assets)

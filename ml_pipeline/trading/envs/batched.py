@@ -1,0 +1,281 @@
+"""Many trading environments as arrays or tensors: one call of the kernel steps them all.
+
+N environments, A assets, T bars, W bars of window, D features of a bar.
+"""
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.accounts.array_ops import Batch, CompiledArrays, NumpyArrays, Tables
+from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.envs.actions import action_space
+from ml_pipeline.trading.envs.fast import Engine, FastTradingEnv, compiles
+from ml_pipeline.trading.envs.prepared_market import PreparedMarket
+from ml_pipeline.trading.envs.rewards import LogReturn, Reward
+
+Range = tuple[float, float]
+
+
+class _Episodes(NamedTuple):
+    """The running episode of each account: its bar and its last one, as rows of the tables, its costs, what it owns and
+    what it chose last. holdings and choices are (A, N), the others (N,)."""
+
+    rows: Any
+    last_rows: Any
+    buy_rates: Any
+    sell_rates: Any
+    cash: Any
+    equity: Any
+    holdings: Any
+    choices: Any
+
+
+class BatchedTradingEnv(VectorEnv):
+    """N times `FastTradingEnv` in one: the same accounts, observations and rewards, for all at once.
+
+    market: one, or several of as many assets and features, of which each episode draws one (`one_each` makes them of a
+    market's symbols). fee_bps, slippage_bps: a range from which each episode draws its own; None is that of `rules`.
+    episode_length: as for `FastTradingEnv`; None begins at the first bar and ends with the market.
+    device: None gives NumPy arrays; "cpu", "cuda" or "mps" takes and gives torch tensors that live there, with nothing
+    copied to the host. There an action that is not finite is not looked for; it holds.
+
+    engine: without a device, "plain" is NumPy and "compiled" machine code, which needs numba; "auto" compiles where it
+    is installed.
+
+    Autoreset is SAME_STEP; infos["final_obs"], (N, ...), holds what ended an episode where infos["_final_obs"] is True.
+    Rewards are float64 as arrays, float32 as tensors; observations are new at each step.
+    """
+
+    def __init__(
+        self,
+        market: PreparedMarket | Sequence[PreparedMarket],
+        num_envs: int,
+        rules: TradingRules | None = None,
+        *,
+        window: int = 1,
+        episode_length: int | None = None,
+        reward: Reward | None = None,
+        fee_bps: Range | None = None,
+        slippage_bps: Range | None = None,
+        device: str | None = None,
+        engine: Engine = "auto",
+    ) -> None:
+        markets = [market] if isinstance(market, PreparedMarket) else list(market)
+        _check_alike(markets)
+        self.rules = rules = rules or TradingRules()
+        single = [FastTradingEnv(m, rules, window=window, engine="plain") for m in markets]  # checks the bars of each
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = single[0].observation_space
+        self.single_action_space = action_space(rules, len(markets[0].symbols))
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.window = window
+        self.reward = reward or LogReturn()
+        self._markets = markets
+        self._device = device
+        self._engine = engine
+        self._episode_length = episode_length
+        self._ranges = [
+            tuple(bps / 10_000 for bps in given or (usual, usual))
+            for given, usual in ((fee_bps, rules.fee_bps), (slippage_bps, rules.slippage_bps))
+        ]
+        for name, given in (("fee_bps", fee_bps), ("slippage_bps", slippage_bps)):
+            if given is not None and not 0 <= given[0] <= given[1] <= 1_000:
+                raise UserError(f"{name} must be a range from 0 to 1000 basis points, but got {given}.")
+        self._sell_extra = 0.0 if rules.sell_fee_bps is None else (rules.sell_fee_bps - rules.fee_bps) / 10_000
+        self._terms = rules.terms(markets[0].periods_per_year)
+        self._discrete = rules.action_mode in {"discrete", "buy_hold_sell"}
+        self._load(markets)
+        self._begun = False
+
+    def _load(self, markets: list[PreparedMarket]) -> None:
+        """Put the markets one behind the other into tables (A, T) and (T, D) on the device."""
+        xp = self._xp = _arrays_on(self._device, self._engine)
+        n_bars = np.array([market.n_bars for market in markets])
+        fills = [market.fill_tables(self.rules.fill_at) for market in markets]
+        prices, spreads, fillable = (
+            np.concatenate([np.vstack([fill[i], fill[i][-1:]]) for fill in fills]).T for i in range(3)
+        )
+        self._fillable = None if fillable.all() else xp.array(fillable)
+        self._tables = Tables(
+            fill_prices=xp.array(prices),
+            half_spreads=xp.array(spreads if spreads.any() else np.zeros((len(spreads), 1))),
+            closes=xp.array(np.concatenate([market.close for market in markets]).T),
+            features=xp.array(np.concatenate([market.features for market in markets])),
+        )
+        self._first_rows = xp.array(np.cumsum(n_bars) - n_bars)
+        length = self._episode_length
+        first, last = self.window - 1, n_bars - 1
+        latest = np.full(len(markets), first) if length is None else np.maximum(first, last - length)
+        self._n_starts = xp.array(latest - first + 1)
+        self._n_steps = xp.array(last - first if length is None else np.minimum(last - first, length))
+        self._always = xp.full((len(markets[0].symbols), self.num_envs), True)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin every environment anew; `seed`, a whole number, seeds all of them together."""
+        super().reset(seed=seed)
+        if seed is not None or not self._begun:
+            self._xp.seed(self.np_random)
+        self._begun = True
+        self._now, self._reward_state = self._fresh(self.num_envs)
+        self._orders, self._filled = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(2))
+        return self._xp.observations(*self._seen()), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if not self._begun:
+            raise UserError("The environments have not begun; call reset() before the first step().")
+        xp, now = self._xp, self._now
+        weights, may_trade, choices = self._read(actions, now)
+        terms = self._terms._replace(buy_rate=now.buy_rates, sell_rate=now.sell_rates)
+        batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
+        cash, self.costs, equity, called = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+        rewards, self._reward_state = self.reward.step(xp.ops, self._reward_state, now.equity, equity)
+        ruin = RUIN_FRACTION * self.rules.initial_cash
+        rows, terminated, truncated, done = xp.outcomes(now.rows, now.last_rows, called, equity, ruin)
+        self._now = now._replace(rows=rows, cash=cash, equity=equity, choices=choices)
+        observations = xp.observations(*self._seen())
+        ended = xp.chosen(done)
+        infos: dict[str, Any] = {}
+        if len(ended):
+            infos = {"final_obs": observations, "_final_obs": done}
+            self._begin_again(ended)
+            observations = xp.observe_again(observations, ended, self._seen())
+        return observations, rewards if self._device is None else xp.floats(rewards), terminated, truncated, infos
+
+    def get_states(self) -> list[bytes]:
+        """What the next steps depend on, for `set_states`; pickled, so load only what you wrote yourself."""
+        xp = self._xp
+        if not self._begun:
+            return [pickle.dumps(None)]
+        arrays = [[xp.to_host(values) for values in part] for part in (self._now, self._reward_state)]
+        return [pickle.dumps((*arrays, xp.generator_state()))]
+
+    def set_states(self, states: Sequence[bytes]) -> None:
+        """Go on where `get_states` was called, in an environment made alike."""
+        xp = self._xp
+        state = pickle.loads(states[0])
+        self._begun = False
+        if state is None:
+            return
+        now, reward_state, generator_state = state
+        self.reset(seed=0)
+        self._now = _Episodes(*map(xp.array, now))
+        self._reward_state = tuple(map(xp.array, reward_state))
+        xp.restore_generator(generator_state)
+
+    @property
+    def device(self) -> str | None:
+        """Where the tensors live that it takes and gives; None where they are arrays."""
+        return self._device
+
+    @property
+    def equity(self) -> Any:
+        """(N,), after the latest step and autoreset."""
+        return self._now.equity
+
+    def _fresh(self, n: int) -> tuple[_Episodes, tuple[Any, ...]]:
+        """What n new episodes begin with, and the state of their reward."""
+        xp = self._xp
+        drawn = xp.to_indices(xp.random(n) * len(self._markets))
+        start = xp.to_indices(xp.random(n) * self._n_starts[drawn])
+        rows = self._first_rows[drawn] + self.window - 1 + start
+        rates = sum(low + xp.random(n) * (high - low) for low, high in self._ranges)
+        cash = xp.full((n,), float(self.rules.initial_cash), xp.money)
+        holdings = xp.full((len(self._always), n), 0.0, xp.money)
+        choices = xp.to_indices(holdings) + self.rules.positions.index(0)
+        last_rows = rows + self._n_steps[drawn]
+        fresh = _Episodes(rows, last_rows, rates, rates + self._sell_extra, cash, cash, holdings, choices)
+        return fresh, self.reward.begin(xp.ops, cash)
+
+    def _begin_again(self, ended: Any) -> None:
+        renew = self._xp.renew
+        fresh, reward_state = self._fresh(len(ended))
+        self._now = _Episodes(*(renew(old, ended, new) for old, new in zip(self._now, fresh, strict=True)))
+        states = zip(self._reward_state, reward_state, strict=True)
+        self._reward_state = tuple(renew(old, ended, new) for old, new in states)
+
+    def _read(self, actions: Any, now: _Episodes) -> tuple[Any, Any, Any]:
+        """(weights, whether to trade, choices), each (A, N): what `ActionReader` reads, of arrays."""
+        xp, ops = self._xp, self._xp.ops
+        fillable = self._always if self._fillable is None else xp.take(self._fillable, now.rows)
+        given = xp.array(actions).reshape(self.num_envs, -1).T
+        if len(given) != len(self._always):
+            raise UserError(f"Actions need the shape {self.action_space.shape}, but got {np.shape(actions)}.")
+        if self._discrete:
+            wanted = xp.to_indices(given)
+            highest = len(self.rules.positions) - 1
+            stepwise = self.rules.action_mode == "buy_hold_sell"
+            if self._device is None and (wanted.min() < 0 or wanted.max() > (2 if stepwise else highest)):
+                n_choices = 3 if stepwise else highest + 1
+                raise self._refusal(wanted, lambda choice: 0 <= choice < n_choices, f"not in 0..{n_choices - 1}")
+            if stepwise:
+                wanted = ops.least(ops.greatest(now.choices + wanted - 1, 0), highest)
+            weights, may_trade, choices = xp.choose(wanted, now.choices, fillable, self.rules.positions.index(0))
+            return weights, may_trade, choices
+        lowest = -1.0 if self.rules.allow_short or self.rules.action_mode == "trade" else 0.0
+        if not xp.finite(given):
+            raise self._refusal(given, isfinite, f"not finite; expected numbers from {lowest:g} to 1")
+        weights = ops.least(ops.greatest(xp.array(given, xp.money), lowest), 1.0)
+        if self.rules.action_threshold:
+            fillable = fillable & (abs(weights) >= self.rules.action_threshold)
+        return weights, fillable, now.choices
+
+    def _refusal(self, given: Any, allowed: Callable[[float], bool], problem: str) -> UserError:
+        """About the first of the numbers `given`, (A, N), that is not allowed."""
+        asset, env, number = next(
+            (asset, env, number)
+            for asset, numbers in enumerate(given.tolist())
+            for env, number in enumerate(numbers)
+            if not allowed(number)
+        )
+        whose = f" for {self._markets[0].symbols[asset]}" if len(self._markets) == 1 else ""
+        return UserError(f"The action of environment {env}{whose} is {number:g}, which is {problem}.")
+
+    def _seen(self) -> tuple[Any, ...]:
+        """What `observations` makes them of."""
+        now = self._now
+        batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
+        return self._tables, now.rows, self.window, batch, self._markets[0].clip
+
+
+def one_each(market: PreparedMarket) -> list[PreparedMarket]:
+    """A market for each symbol, with the features of that symbol and those of time.
+
+    Raises UserError where the features of the symbols cannot be told apart.
+    """
+    n_assets = len(market.symbols)
+    own = market.n_asset_features
+    shared = np.arange(n_assets * own, market.features.shape[1])
+    return [
+        replace(
+            market.assets(np.array([i])),
+            features=market.features[:, np.concatenate([np.arange(i * own, (i + 1) * own), shared])],
+        )
+        for i in range(n_assets)
+    ]
+
+
+def _check_alike(markets: list[PreparedMarket]) -> None:
+    if not markets:
+        raise UserError("A batch needs at least one market, but got none.")
+    shapes = {(len(m.symbols), m.features.shape[1], m.clip) for m in markets}
+    if len(shapes) > 1:
+        raise UserError(f"Markets of one batch need as many symbols and features each, but have {sorted(shapes)}.")
+
+
+def _arrays_on(device: str | None, engine: Engine) -> Any:
+    if device is not None:
+        from ml_pipeline.trading.accounts.tensor_ops import TorchArrays
+
+        return TorchArrays(device)
+    return CompiledArrays() if compiles(engine) else NumpyArrays()

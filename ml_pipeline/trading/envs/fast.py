@@ -1,0 +1,137 @@
+"""The trading environment to train on: it remembers cash and holdings, and nothing of the past.
+
+A assets, W bars of window, D features of a bar.
+"""
+
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.accounts.account import CompiledAccount, FillTables, PlainAccount
+from ml_pipeline.trading.accounts.compiled import can_compile
+from ml_pipeline.trading.accounts.execution import PLAIN_OPS, RUIN_FRACTION
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.envs.actions import ActionReader
+from ml_pipeline.trading.envs.prepared_market import PreparedMarket
+from ml_pipeline.trading.envs.rewards import LogReturn, Reward
+
+Engine = Literal["auto", "plain", "compiled"]
+
+
+class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
+    """Decide at the close of bar t, fill at the open of t+1 (or the close of t), mark at the close of t+1.
+
+    Observation: float32 (W * D + A,), the scaled features of the last W bars, oldest first, then each asset's weight in
+    the equity, all within -clip..clip. Action: see `TradingRules`; an asset without a bar to fill in keeps what it has.
+    Reward: see `rewards`, ln(V[t+1] / V[t]) of the equity V after costs where none is given. Ruin terminates; the end
+    of the data, or of `episode_length` steps, truncates.
+
+    episode_length: steps of an episode, begun at a random bar (training); None passes once through all (evaluation).
+    engine: "plain" Python, or "compiled", which needs numba; "auto" compiles where it is
+    installed.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium's class attribute
+
+    def __init__(
+        self,
+        market: PreparedMarket,
+        rules: TradingRules | None = None,
+        *,
+        window: int = 1,
+        episode_length: int | None = None,
+        reward: Reward | None = None,
+        engine: Engine = "auto",
+    ) -> None:
+        if market.n_bars < window + 1:
+            raise UserError(f"A step on a window of {window} needs {window + 1} bars, but there are {market.n_bars}.")
+        self.market = market
+        self.rules = rules = rules or TradingRules()
+        self.window = window
+        self.episode_length = episode_length
+        self.reward = reward or LogReturn()
+        n_assets = len(market.symbols)
+        self._row_size = market.features.shape[1]
+        self._observation_size = window * self._row_size + n_assets
+        self.observation_space = spaces.Box(-market.clip, market.clip, (self._observation_size,), np.float32)
+        self._actions = ActionReader(rules, market.symbols)
+        self.action_space = self._actions.space
+
+        self._always = [True] * n_assets
+        tables = self._bind_market()
+        self._account = self._account_class(engine)(tables, rules.terms(market.periods_per_year), market.clip)
+        self._begin(window - 1)
+
+    def _bind_market(self) -> FillTables:
+        """Take from the market what steps read; a state of the environment is without it, however large it is."""
+        # As arrays, though still on the file where the market is mapped: a row of a memmap takes five times as long.
+        self._features = np.asarray(self.market.features).reshape(-1)
+        prices, half_spreads, fillable = self.market.fill_tables(self.rules.fill_at)
+        self._fill_prices, self._half_spreads = np.asarray(prices), np.asarray(half_spreads)
+        self._fillable = None if fillable.all() else np.asarray(fillable)
+        return self._fill_prices, self._half_spreads, np.asarray(self.market.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        of_market = {"_features", "_fill_prices", "_half_spreads", "_fillable"}
+        return {name: value for name, value in self.__dict__.items() if name not in of_market}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._account.bind(self._bind_market())
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        start = self.window - 1
+        if self.episode_length is not None:
+            latest = max(start, self.market.n_bars - 1 - self.episode_length)
+            start = int(self.np_random.integers(start, latest + 1))
+        self._begin(start)
+        return self._observe(), {}
+
+    def _begin(self, bar: int) -> None:
+        self._bar = bar
+        self._last_bar = self.market.n_bars - 1
+        if self.episode_length is not None:
+            self._last_bar = min(self._last_bar, bar + self.episode_length)
+        self._ruin = RUIN_FRACTION * self.rules.initial_cash
+        self._ruined = False
+        self._account.begin(bar, float(self.rules.initial_cash))
+        self._actions.begin()
+        self._reward_state = self.reward.begin(PLAIN_OPS, self._account.equity)
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        bar, account = self._bar, self._account
+        if bar >= self._last_bar or self._ruined:
+            raise gymnasium.error.ResetNeeded("The episode is over; call reset() before the next step().")
+        fillable = self._always if self._fillable is None else self._fillable[bar].tolist()
+        weights, trades = self._actions.read(action, fillable)
+        before = account.equity
+        account.step(bar, weights, trades)
+        reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
+        self._bar = bar = bar + 1
+        self._ruined = ruined = account.called or account.equity <= self._ruin
+        return self._observe(), reward, ruined, bar >= self._last_bar and not ruined, {}
+
+    def _observe(self) -> NDArray[np.float32]:
+        stop = (self._bar + 1) * self._row_size
+        size = self.window * self._row_size
+        observation = np.empty(self._observation_size, dtype=np.float32)
+        observation[:size] = self._features[stop - size : stop]
+        observation[size:] = self._account.weights()
+        return observation
+
+    def _account_class(self, engine: Engine) -> type[PlainAccount] | type[CompiledAccount]:
+        return CompiledAccount if compiles(engine) else PlainAccount
+
+
+def compiles(engine: Engine) -> bool:
+    """Whether this engine is machine code here. Raises UserError where it cannot be."""
+    if engine == "compiled" and not can_compile():
+        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain" or "auto".')
+    return engine != "plain" and can_compile()

@@ -1,0 +1,121 @@
+"""A market made ready for environments: prices and scaled features, computed once and shared by all of them."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.trading.accounts.rules import FillAt
+from ml_pipeline.trading.envs.map_folders import map_folder
+from ml_pipeline.trading.features.indicators import FeatureTable
+from ml_pipeline.trading.features.scaling import FeatureScaler
+from ml_pipeline.trading.market.data import FloatArray, MarketData
+
+
+class _MappedFile(NamedTuple):
+    path: str
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    """Whether it is a whole file, and not a view of a part of one."""
+    return isinstance(array, np.memmap) and array.base is not None and not isinstance(array.base, np.ndarray)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedMarket:
+    """What an environment reads and never changes.
+
+    T bars, A assets, D features of a bar. times: (T,). open, close: float64 (T, A). tradable: bool (T, A).
+    features: float32 (T, D), scaled and clipped to -clip..clip: n_asset_features of each asset in turn, then those that
+    all share. half_spread: float64 (T, A), half the quoted spread at the bar's close as a part of the price, or None
+    where the market has no quotes. Before an asset's first bar its prices are 0: there it is neither held nor traded,
+    and no NaN can get into the accounts.
+    """
+
+    symbols: tuple[str, ...]
+    times: NDArray[np.datetime64]
+    open: FloatArray
+    close: FloatArray
+    tradable: NDArray[np.bool_]
+    features: NDArray[np.float32]
+    clip: float
+    periods_per_year: float
+    half_spread: FloatArray | None = None
+    n_asset_features: int = 1
+
+    shared_between_environments: ClassVar[bool] = True
+
+    @property
+    def n_bars(self) -> int:
+        return len(self.times)
+
+    def bars(self, start: int, stop: int) -> "PreparedMarket":
+        """A copy of the bars start..stop-1 alone, so that who gets it has seen nothing else."""
+        rows = slice(start, stop)
+        arrays: dict[str, Any] = {name: array[rows].copy() for name, array in self._arrays().items()}
+        return replace(self, **arrays)
+
+    def mapped(self) -> "PreparedMarket":
+        """The same market in files that processes map into memory, so that the machine holds it once.
+
+        The files go with the process that made them; those of a process that was killed go when the next one maps.
+        """
+        folder = map_folder()
+        arrays: dict[str, Any] = {}
+        for name, array in self._arrays().items():
+            np.save(folder / f"{name}.npy", array)
+            arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
+        return replace(self, **arrays)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays().values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Mapped arrays by the names of their files, others as they are."""
+        mapped = {name: _MappedFile(array.filename) for name, array in self._arrays().items() if _is_mapped(array)}
+        return {**self.__dict__, **mapped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            array = np.load(value.path, mmap_mode="r") if isinstance(value, _MappedFile) else value
+            object.__setattr__(self, name, array)
+
+    def assets(self, columns: NDArray[np.int64]) -> "PreparedMarket":
+        """The market of these assets alone; the features stay as they are."""
+        of_assets = ("open", "close", "tradable", "half_spread")
+        arrays: dict[str, Any] = {
+            name: array[:, columns] for name, array in self._arrays().items() if name in of_assets
+        }
+        return replace(self, symbols=tuple(self.symbols[i] for i in columns), **arrays)
+
+    def fill_tables(self, fill_at: FillAt) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        """(prices, half-spreads, whether filled), each (T - 1, A): row t is about an order decided at bar t.
+
+        An order is not filled where its asset has no bar, nor in the asset's first, which nobody knew of before.
+        """
+        spreads = np.broadcast_to(0.0, self.close.shape) if self.half_spread is None else self.half_spread
+        if fill_at == "close":
+            return self.close[:-1], spreads[:-1], self.tradable[:-1]
+        return self.open[1:], spreads[:-1], self.tradable[1:] & (self.close[:-1] > 0)
+
+    def _arrays(self) -> dict[str, Any]:
+        names = ("times", "open", "close", "tradable", "features", "half_spread")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureScaler) -> PreparedMarket:
+    """Bar by bar what `market` and `features` hold, scaled by `scaler`."""
+    return PreparedMarket(
+        symbols=market.symbols,
+        times=market.times,
+        open=np.nan_to_num(market.open, nan=0.0),
+        close=np.nan_to_num(market.close, nan=0.0),
+        tradable=market.tradable,
+        features=scaler(features.values),
+        clip=scaler.clip,
+        periods_per_year=market.periods_per_year,
+        half_spread=market.half_spread,
+        n_asset_features=features.n_asset_features,
+    )

@@ -1,0 +1,198 @@
+"""Rewards by name: what a step of an account is worth to the learner. Pure arithmetic, on floats and arrays alike.
+
+V[t] is the equity at the close of bar t, after costs; r[t] = V[t] / V[t-1] - 1. Each is computed with `Ops`, so that
+one description serves one account and many; a user's own may do the same, or use floats alone where nothing is batched.
+"""
+
+from abc import ABC, abstractmethod
+from inspect import isabstract
+from typing import Any
+
+from ml_pipeline.config.checks import check_positive
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.accounts.orders import Number, Ops
+from ml_pipeline.trading.features.own_code import imported
+
+State = tuple[Number, ...]
+
+# What counts as equity in a logarithm when a ruined account owes money, as a part of its start.
+_SMALLEST_EQUITY = 1e-6
+# Deviations and drawdowns below these count as these: a ratio to almost nothing says almost nothing.
+_SMALLEST_DEVIATION = 1e-4
+_SMALLEST_DRAWDOWN = 0.01
+
+
+class Reward(ABC):
+    """Base of all rewards: `begin` makes what is remembered of an episode, `step` reads and renews it.
+
+    A reward is shared by environments and keeps nothing of an episode in itself; the state is a tuple of numbers, so
+    that it can be saved, and exist once for each of many accounts.
+    """
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        """What is remembered at the start of an episode."""
+        return ()
+
+    @abstractmethod
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        """(reward, state) of a step from the equity `before`, above 0, to `after`."""
+
+
+class LogReturn(Reward):
+    """ln(V[t+1] / V[t]): summed over an episode, ln(V_end / V_start).
+
+    An account that owes money (a short that lost more than there was) counts as one millionth of its start.
+    """
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        return (equity * _SMALLEST_EQUITY,)
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        return ops.log(ops.greatest(after, state[0]) / before), state
+
+
+class FastProfit(Reward):
+    """(V[t+1] - V[t]) / V_start: summed over an episode, the profit as a part of the start."""
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        return (equity,)
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        return (after - before) / state[0], state
+
+
+class SimpleMomentum(Reward):
+    """r[t+1] + m[t+1] / 2, where m[t+1] = 0.9 m[t] + 0.1 r[t+1] and m starts at 0: profit, and keeping at it."""
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        return (equity * 0.0,)
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        simple_return = after / before - 1.0
+        momentum = 0.9 * state[0] + 0.1 * simple_return
+        return simple_return + 0.5 * momentum, (momentum,)
+
+
+class DifferentialSharpe(Reward):
+    """(B dA - A dB / 2) / (B - A^2)^1.5: how r moves an exponentially weighted Sharpe ratio.
+
+    dA = r - A, dB = r^2 - B; afterwards A and B move by eta = 0.01 of those. B - A^2 counts as at least 1e-8.
+    Source: Moody and Saffell 1998, "Reinforcement learning for trading", eq. 9.
+    """
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        return (equity * 0.0, equity * 0.0)
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        simple_return = after / before - 1.0
+        mean, square = state
+        to_mean, to_square = simple_return - mean, simple_return * simple_return - square
+        variance = ops.greatest(square - mean * mean, _SMALLEST_DEVIATION**2)
+        reward = (square * to_mean - 0.5 * mean * to_square) / (variance * ops.sqrt(variance))
+        return reward, (mean + 0.01 * to_mean, square + 0.01 * to_square)
+
+
+class _RatioSoFar(Reward):
+    """The change of a ratio over the episode so far, so that the rewards of an episode sum to its ratio (a bar's)."""
+
+    @abstractmethod
+    def _ratio(self, ops: Ops, state: State) -> Number:
+        """That of the episode up to `state`."""
+
+    @abstractmethod
+    def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
+        """The state after a step."""
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        renewed = self._renewed(ops, state, before, after)
+        return self._ratio(ops, renewed) - self._ratio(ops, state), renewed
+
+
+class SharpeRatio(_RatioSoFar):
+    """S[t+1] - S[t], where S = mean(r) / std(r, ddof 0) of the episode so far; a deviation counts as at least 1e-4."""
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        zero = equity * 0.0
+        return (zero, zero, zero)  # n, sum of r, sum of r^2
+
+    def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
+        simple_return = after / before - 1.0
+        return (state[0] + 1.0, state[1] + simple_return, state[2] + simple_return * simple_return)
+
+    def _ratio(self, ops: Ops, state: State) -> Number:
+        n = ops.greatest(state[0], 1.0)
+        mean = state[1] / n
+        return mean / ops.sqrt(ops.greatest(state[2] / n - mean * mean, _SMALLEST_DEVIATION**2))
+
+
+class SortinoRatio(SharpeRatio):
+    """As `SharpeRatio`, with sqrt(mean(min(r, 0)^2)) in place of the deviation."""
+
+    def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
+        simple_return = after / before - 1.0
+        loss = ops.least(simple_return, 0.0)
+        return (state[0] + 1.0, state[1] + simple_return, state[2] + loss * loss)
+
+    def _ratio(self, ops: Ops, state: State) -> Number:
+        n = ops.greatest(state[0], 1.0)
+        return state[1] / n / ops.sqrt(ops.greatest(state[2] / n, _SMALLEST_DEVIATION**2))
+
+
+class CalmarRatio(_RatioSoFar):
+    """C[t+1] - C[t], where C = (V / V_start - 1) / |largest drawdown|; a drawdown counts as at least 1 %."""
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        return (equity, equity, equity, equity * 0.0)  # start, now, highest, largest drawdown as a positive part
+
+    def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
+        start, _, highest, drawdown = state
+        highest = ops.greatest(highest, after)
+        return (start, after, highest, ops.greatest(drawdown, 1.0 - after / highest))
+
+    def _ratio(self, ops: Ops, state: State) -> Number:
+        return (state[1] / state[0] - 1.0) / ops.greatest(state[3], _SMALLEST_DRAWDOWN)
+
+
+class Scaled(Reward):
+    """Another reward, multiplied."""
+
+    def __init__(self, reward: Reward, scale: float) -> None:
+        self.reward = reward
+        self.scale = scale
+
+    def begin(self, ops: Ops, equity: Number) -> State:
+        return self.reward.begin(ops, equity)
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        value, state = self.reward.step(ops, state, before, after)
+        return value * self.scale, state
+
+
+REWARDS: dict[str, type[Reward]] = {
+    "log_return": LogReturn,
+    "fast_profit": FastProfit,
+    "simple_momentum": SimpleMomentum,
+    "differential_sharpe": DifferentialSharpe,
+    "sharpe_ratio": SharpeRatio,
+    "sortino_ratio": SortinoRatio,
+    "calmar_ratio": CalmarRatio,
+}
+
+
+def make_reward(name: str, scale: float = 1.0) -> Reward:
+    """The reward of this name, or of a user's class as "module:Class", times `scale`.
+
+    Raises UserError for an unknown name, naming the nearest, and for a class that is no `Reward`, or has no `step`.
+
+    >>> type(make_reward("calmar_ratio")).__name__
+    'CalmarRatio'
+    """
+    check_positive("reward_scale", scale)
+    found: Any = imported(name) if ":" in name else REWARDS.get(name)
+    if found is None:
+        raise UserError(f'There is no reward "{name}". {nearest(name, REWARDS)}')
+    if not (isinstance(found, type) and issubclass(found, Reward)):
+        raise UserError(f"{name} is not a class derived from ml_pipeline.trading.envs.rewards.Reward.")
+    if isabstract(found):
+        raise UserError(f"{name} does not say what a step is worth: it needs step(ops, state, before, after).")
+    return found() if scale == 1.0 else Scaled(found(), scale)

@@ -1,0 +1,145 @@
+"""The pictures of a report: figures of an evaluation, whose axes of time lie below one another on the page."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
+from ml_pipeline.trading.envs.picture import AGENT, money_axis, plain
+from ml_pipeline.trading.evaluation.metrics import drawdown_fraction
+from ml_pipeline.trading.evaluation.results import Evaluation
+from ml_pipeline.trading.evaluation.sensitivity import Studies
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HOLD, _EQUAL, _RANDOM, _DOWN, _UP = "#e07b00", "#7a4fd0", "#8a8f98", "#c62f2f", "#1f8a4c"
+_MOST_PRICES = 4  # assets whose trades are drawn
+_WIDTH_IN, _LEFT_IN, _RIGHT_IN, _ABOVE_IN, _BELOW_IN = 10.0, 0.95, 0.25, 0.35, 0.45
+
+
+def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
+    """Equity of the agent and of what it must beat, and their drawdowns beneath."""
+    figure, (above, below) = _panels([3.6, 1.4], title=title)
+    mean = evaluation.figures["random"]["total_return"]
+    for i, ledger in enumerate(evaluation.random):
+        label = None if i else f"random {mean:+,.1%} (mean of {len(evaluation.random)})"
+        above.plot(ledger["time"], ledger["equity"], color=_RANDOM, alpha=0.5, linewidth=0.7, label=label)
+    for name, ledger, color, style in (
+        ("equal weight", evaluation.equal_weight, _EQUAL, (0, (4, 2))),
+        ("buy and hold", evaluation.buy_and_hold, _HOLD, "-"),
+        ("agent", evaluation.agent, AGENT, "-"),
+    ):
+        total = evaluation.figures[name.replace(" ", "_")]["total_return"]
+        look: dict[str, Any] = {"color": color, "linestyle": style}
+        above.plot(ledger["time"], ledger["equity"], linewidth=1.5, label=f"{name} {total:+,.1%}", **look)
+        below.plot(ledger["time"], drawdown_fraction(ledger["equity"]), linewidth=1.0, **look)
+    drawn = (evaluation.agent, evaluation.buy_and_hold, evaluation.equal_weight, *evaluation.random)
+    money_axis(above, [ledger["equity"] for ledger in drawn], "equity (money)")
+    above.axhline(evaluation.rules.initial_cash, color="black", linewidth=0.6, alpha=0.4)
+    _legend(above)
+    _percent(below, "drawdown")
+    return figure
+
+
+def exposure_figure(ledger: Ledger) -> "Figure":
+    """Net and gross positions as parts of the equity."""
+    equity = np.where(ledger["equity"] > 0, ledger["equity"], np.nan)
+    values = [ledger[f"position_{s}"] * np.nan_to_num(ledger[f"close_{s}"]) / equity for s in symbols_of(ledger)]
+    figure, (axes,) = _panels([1.8])
+    axes.fill_between(ledger["time"], np.abs(values).sum(axis=0), color=AGENT, alpha=0.15, linewidth=0, label="gross")
+    axes.plot(ledger["time"], np.sum(values, axis=0), color=AGENT, linewidth=0.9, label="net")
+    axes.axhline(0, color="black", linewidth=0.6, alpha=0.4)
+    _legend(axes)
+    _percent(axes, "part of equity")
+    return figure
+
+
+def trades_figure(ledger: Ledger) -> "Figure":
+    """What was bought and sold, on the closes of the assets that were traded most."""
+    traded = {
+        s: np.abs(ledger[f"filled_{s}"] * np.nan_to_num(ledger[f"fill_price_{s}"])).sum() for s in symbols_of(ledger)
+    }
+    symbols = sorted(traded, key=lambda symbol: -traded[symbol])[:_MOST_PRICES]
+    figure, panels = _panels([2.0] * len(symbols))
+    for axes, symbol in zip(panels, symbols, strict=True):
+        filled, close = ledger[f"filled_{symbol}"], ledger[f"close_{symbol}"]
+        axes.plot(ledger["time"], close, color="#555b66", linewidth=0.7)
+        size = float(np.clip(4000 / max(int(np.count_nonzero(filled)), 1), 10, 60))  # few trades are easy to see
+        for side, marker, color, label in ((filled > 0, "^", _UP, "bought"), (filled < 0, "v", _DOWN, "sold")):
+            prices = ledger[f"fill_price_{symbol}"][side]
+            look: dict[str, Any] = {"s": size, "marker": marker, "color": color, "linewidths": 0, "zorder": 3}
+            axes.scatter(ledger["time"][side], prices, label=f"{label} ({np.count_nonzero(side):,})", **look)
+        money_axis(axes, [close[~np.isnan(close)]], symbol)
+        _legend(axes)
+    return figure
+
+
+def studies_figure(studies: Studies, fee_bps: float) -> "Figure":
+    """The total return by fee, and by bars of delay, with its numbers; that of the evaluation itself is filled."""
+    from matplotlib.ticker import PercentFormatter
+
+    figure, (left, right) = _panels([2.2], columns=2)
+    for axes, curve, label, actual in (
+        (left, studies.by_fee, "fee (bps)", fee_bps),
+        (right, studies.by_delay, "delay (bars)", 0),
+    ):
+        at, returns = list(curve), np.expm1(list(curve.values()))
+        axes.plot(at, returns, color=AGENT, marker="o", markersize=5, markerfacecolor="white")
+        if actual in curve:
+            axes.plot(actual, returns[at.index(actual)], color=AGENT, marker="o", markersize=5)
+        for i, (x, value) in enumerate(zip(at, returns, strict=True)):  # above and below, since 0 and 1 bps are close
+            beside: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -13 if i % 2 else 7)}
+            axes.annotate(f"{value:+.1%}", (x, value), ha="center", fontsize=8, **beside)
+        axes.axhline(0, color="black", linewidth=0.6, alpha=0.5)
+        axes.set_xticks(at)
+        axes.set_xlabel(label)
+        axes.set_ylabel("total return")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.margins(x=0.08, y=0.25)
+    return figure
+
+
+def _panels(heights_in: list[float], *, columns: int = 1, title: str | None = None) -> tuple["Figure", "list[Axes]"]:
+    """A figure with a panel of each height, or with so many side by side; margins in inches, alike in every figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.figure import Figure
+
+    above = _ABOVE_IN + (0.3 if title else 0.0)
+    between = _ABOVE_IN * (len(heights_in) - 1)
+    height = sum(heights_in) + between + above + _BELOW_IN
+    figure = Figure(figsize=(_WIDTH_IN, height), dpi=110)
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(
+        len(heights_in), columns, sharex="col" if columns == 1 else False, squeeze=False, height_ratios=heights_in
+    ).flatten()
+    figure.subplots_adjust(
+        left=_LEFT_IN / _WIDTH_IN,
+        right=1 - _RIGHT_IN / _WIDTH_IN,
+        top=1 - above / height,
+        bottom=_BELOW_IN / height,
+        hspace=_ABOVE_IN / float(np.mean(heights_in)),
+        wspace=0.25,
+    )
+    for axes in panels:
+        plain(axes)
+    if columns == 1:
+        locator = AutoDateLocator()
+        panels[-1].xaxis.set_major_locator(locator)
+        panels[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    if title:
+        figure.suptitle(title, fontsize=10.5, x=0.012, y=1 - 0.1 / height, va="top", ha="left")
+    return figure, list(panels)
+
+
+def _legend(axes: "Axes") -> None:
+    axes.legend(frameon=False, ncols=4, fontsize=8.5, borderpad=0, loc="lower left", bbox_to_anchor=(0, 1))
+
+
+def _percent(axes: "Axes", label: str) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))

@@ -1,0 +1,136 @@
+"""The verdict on a run, to read: a table, a picture, and files with every number in them."""
+
+import csv
+import json
+import math
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.accounts.ledger import Ledger, Trade, symbols_of, trades_of
+from ml_pipeline.trading.evaluation.figures import equity_figure
+from ml_pipeline.trading.evaluation.results import Evaluation
+
+# Rows of the table: (name of the figure, what the table calls it, factor, format).
+_ROWS = (
+    ("total_return", "Total return", 100, "{:+,.1f} %"),
+    ("cagr", "Growth a year (CAGR)", 100, "{:+,.1f} %"),
+    ("volatility", "Volatility a year", 100, "{:,.1f} %"),
+    ("sharpe", "Sharpe ratio", 1, "{:.2f}"),
+    ("sortino", "Sortino ratio", 1, "{:.2f}"),
+    ("calmar", "Calmar ratio", 1, "{:.2f}"),
+    ("max_drawdown", "Largest drawdown", 100, "{:.1f} %"),
+    ("turnover", "Turnover, x equity", 1, "{:,.1f}"),
+    ("n_trades", "Trades", 1, "{:,.0f}"),
+    ("win_rate", "Winning trades", 100, "{:.1f} %"),
+)
+
+
+def warning(evaluation: Evaluation) -> str | None:
+    """A sentence where the agent earned no more than guessing did."""
+    agent, guess = (evaluation.figures[name]["total_return"] for name in ("agent", "random"))
+    if agent > guess:
+        return None
+    return (
+        f"Warning: the agent ({agent:+.1%}) did not beat random policies that trade as much ({guess:+.1%}); "
+        "it has learned nothing that pays here."
+    )
+
+
+def remarks(evaluation: Evaluation) -> list[str]:
+    """Sentences on what the figures rest on: annualization, conditions, limits, costs, and luck."""
+    agent, rules = evaluation.agent, evaluation.rules
+    where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
+    paid = float(agent["costs_paid"][-1])
+    ends = [float(ledger["equity"][-1]) for ledger in evaluation.random]
+    better = sum(end >= agent["equity"][-1] for end in ends)
+    bound = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
+    return [
+        annualization(evaluation),
+        f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "
+        f"in costs, {paid / rules.initial_cash:.1%} of that.",
+        f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",
+        f"Of the {len(ends)} random policies, {better} earned as much as the agent or more.",
+    ]
+
+
+def annualization(evaluation: Evaluation) -> str:
+    return f"Annualized by {evaluation.calendar.periods_per_year:g} ({evaluation.calendar.reason})."
+
+
+def table_rows(evaluation: Evaluation) -> list[list[str]]:
+    """The header, then a row a figure: agent, buy and hold, equal weight and random; a dash is undefined."""
+    n_random = len(evaluation.random)
+    header = ["", "agent", "buy and hold", "equal weight", f"random (mean of {n_random})"]
+    columns = [evaluation.figures[name] for name in ("agent", "buy_and_hold", "equal_weight", "random")]
+    return [header, *([title, *(_cell(c[name], factor, form) for c in columns)] for name, title, factor, form in _ROWS)]
+
+
+def results_table(evaluation: Evaluation) -> str:
+    """`table_rows` as text, with what they were measured on, and a warning where the agent does not beat random."""
+    rows = table_rows(evaluation)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+    lines.insert(1, "-" * len(lines[0]))
+    said = warning(evaluation)
+    return "\n".join([evaluation.title, "", *lines, "", annualization(evaluation), *([said] if said else [])])
+
+
+def write_report(folder: Path, evaluation: Evaluation) -> None:
+    """Write ledger.csv and trades.csv (the agent's), evaluation.json (every figure) and equity.png into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_ledger(folder / "ledger.csv", evaluation.agent)
+    _write_trades(folder / "trades.csv", evaluation.agent)
+    (folder / "evaluation.json").write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
+    equity_figure(evaluation, title=evaluation.title).savefig(folder / "equity.png")
+
+
+def _write_ledger(path: Path, ledger: Ledger) -> None:
+    import polars as pl
+
+    pl.DataFrame(ledger).fill_nan(None).write_csv(path, datetime_format="%Y-%m-%d %H:%M:%S")
+
+
+def _write_trades(path: Path, ledger: Ledger) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow([each.name for each in fields(Trade)])
+        for trade in trades_of(ledger):
+            times = (
+                str(time.astype("datetime64[s]")).replace("T", " ") for time in (trade.entry_time, trade.exit_time)
+            )
+            row = asdict(trade) | dict(zip(("entry_time", "exit_time"), times, strict=True))
+            rows.writerow(row.values())
+
+
+def without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+    """What JSON can hold of figures that may be undefined."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def as_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Every figure, and what it was measured on."""
+    rules, times = evaluation.rules, evaluation.agent["time"]
+    return {
+        "split": evaluation.split,
+        "symbols": list(symbols_of(evaluation.agent)),
+        "first_time": str(times[0].astype("datetime64[s]")),
+        "last_time": str(times[-1].astype("datetime64[s]")),
+        "n_bars": len(times),
+        "fee_bps": rules.fee_bps,
+        "slippage_bps": rules.slippage_bps,
+        **{name: value for name, value in asdict(rules).items() if name not in {"fee_bps", "slippage_bps"}},
+        "periods_per_year": evaluation.calendar.periods_per_year,
+        "annualization": evaluation.calendar.reason,
+        "n_random_policies": len(evaluation.random),
+        "limits_bound": dict(evaluation.limits),
+        **{name: without_nan(figures) for name, figures in evaluation.figures.items()},
+    }
+
+
+def _cell(value: float, factor: float, form: str) -> str:
+    return form.format(value * factor) if math.isfinite(value) else "-"

@@ -1,0 +1,70 @@
+"""The result of an evaluation: ledgers of an agent and of what it must beat, and the figures of each."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.evaluation.metrics import summarize
+from ml_pipeline.trading.market.calendar import Calendar
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Ledgers of an agent and of what it must beat, over the same bars under the same rules.
+
+    random: runs that guess, and trade as much as the agent. limits: in how many bars each bound the agent.
+    figures: by "agent", "buy_and_hold", "equal_weight" and "random" what `metrics.summarize` says, "random" being the
+    mean of several.
+    """
+
+    split: str
+    agent: Ledger
+    buy_and_hold: Ledger
+    equal_weight: Ledger
+    random: list[Ledger]
+    calendar: Calendar
+    rules: TradingRules
+    limits: Mapping[str, int] = field(default_factory=dict)
+    figures: dict[str, dict[str, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        per_year = self.calendar.periods_per_year
+        figures = {
+            "agent": summarize(self.agent, per_year),
+            "buy_and_hold": summarize(self.buy_and_hold, per_year),
+            "equal_weight": summarize(self.equal_weight, per_year),
+            "random": _means([summarize(ledger, per_year) for ledger in self.random]),
+        }
+        object.__setattr__(self, "figures", figures)
+
+    @property
+    def title(self) -> str:
+        """What was run through, on which days, at what cost."""
+        first, last = (str(time)[:10] for time in self.agent["time"][[0, -1]])
+        symbols = symbols_of(self.agent)
+        market = ", ".join(symbols) if len(symbols) <= 4 else f"{len(symbols)} symbols"
+        part = "all data" if self.split == "all" else f"{self.split} split"
+        bars = counted(len(self.agent["time"]), "bar")
+        return f"{market}, {part}: {first} to {last}, {bars}, {_costs(self.rules)}"
+
+
+def _means(figures: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each figure over those for which it is defined."""
+    means = {}
+    for name in figures[0]:
+        defined = [f[name] for f in figures if math.isfinite(f[name])]
+        means[name] = sum(defined) / len(defined) if defined else float("nan")
+    return means
+
+
+def _costs(rules: TradingRules) -> str:
+    selling = "" if rules.sell_fee_bps in {None, rules.fee_bps} else f" and {rules.sell_fee_bps:g} on sales"
+    others = (
+        (rules.fixed_fee, f"{rules.fixed_fee:g} an order"),
+        (rules.slippage_bps, f"slippage of {rules.slippage_bps:g} bps"),
+        (rules.borrow_bps_per_year, f"borrowing at {rules.borrow_bps_per_year:g} bps a year"),
+    )
+    return ", ".join([f"after fees of {rules.fee_bps:g} bps{selling}", *(said for cost, said in others if cost)])

@@ -1,0 +1,219 @@
+"""Bars of one or several assets on one timeline: what everything in this wing reads and nothing changes.
+
+T bars, A assets. It reads no file (`market_files` does) and makes no feature (`features` does).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.market.calendar import Calendar, infer_calendar
+
+FloatArray = NDArray[np.float64]
+BarTime = Literal["open", "close"]
+
+_BAD_PRICE = "but a price must be positive and finite; drop the bar or mend it"
+_BAD_VOLUME = "but a volume must be finite and not negative; mend it, or write 0"
+
+
+@dataclass(frozen=True, eq=False)
+class MarketData:
+    """Prices and volumes, made by `market_from_arrays`, `market_files.load_market` or `synthetic.synthetic_market`.
+
+    symbols: A names. times: datetime64[ns] (T,), strictly increasing, without time zone (UTC where the source said).
+    open, high, low, close, volume: float64 (T, A). tradable: bool (T, A), whether the asset has a bar of its own there.
+    Where it has none, prices are NaN before the asset's first bar, and its last close (volume 0) after it, so that a
+    position can be valued; nothing is ever filled backwards or from another asset.
+    half_spread: float64 (T, A), half the quoted spread at the bar's close as a part of its middle; None without quotes.
+    columns: the data's own features by name, float64 (T, A), NaN where there is none.
+    notices: one sentence for each thing that was found and mended; none means that nothing was changed.
+    source: where it came from, as sentences name it.
+    """
+
+    symbols: tuple[str, ...]
+    times: NDArray[np.datetime64]
+    open: FloatArray
+    high: FloatArray
+    low: FloatArray
+    close: FloatArray
+    volume: FloatArray
+    tradable: NDArray[np.bool_]
+    calendar: Calendar
+    notices: tuple[str, ...] = ()
+    source: str = "the market"
+    half_spread: FloatArray | None = None
+    columns: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    shared_between_environments: ClassVar[bool] = True
+
+    @property
+    def n_bars(self) -> int:
+        return len(self.times)
+
+    @property
+    def periods_per_year(self) -> float:
+        return self.calendar.periods_per_year
+
+    def bars(self, start: int, stop: int) -> "MarketData":
+        """The bars start..stop-1 as views; the calendar stays that of the whole."""
+        return self._indexed((slice(start, stop),), times=self.times[start:stop])
+
+    def select(self, symbols: Sequence[str]) -> "MarketData":
+        """The named assets, in the order named. Raises UserError for a name that is not there."""
+        columns = [_column(symbol, self.symbols) for symbol in symbols]
+        return self._indexed((slice(None), columns), symbols=tuple(symbols))
+
+    def _indexed(self, index: tuple[Any, ...], **changes: Any) -> "MarketData":
+        names = ("open", "high", "low", "close", "volume", "tradable")
+        arrays: dict[str, Any] = {name: getattr(self, name)[index] for name in names}
+        spread = None if self.half_spread is None else self.half_spread[index]
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return replace(self, **arrays, half_spread=spread, columns=columns, **changes)
+
+
+def market_from_arrays(
+    symbols: Sequence[str],
+    times: ArrayLike,
+    close: ArrayLike,
+    *,
+    open: ArrayLike | None = None,
+    high: ArrayLike | None = None,
+    low: ArrayLike | None = None,
+    volume: ArrayLike | None = None,
+    half_spread: ArrayLike | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
+    notices: Sequence[str] = (),
+    source: str = "the market",
+) -> MarketData:
+    """A market of arrays, (T,) or (T, A); a bar whose close is NaN does not exist for that asset.
+
+    half_spread: half of ask less bid, as a part of the middle; the last one known is kept where it is NaN. columns:
+    features of the data's own. Without open, orders at a bar's open would have no price: the close stands in for it
+    (high and low likewise), with a notice. Raises UserError for times out of order, for prices that are not positive
+    and finite, and for a high below its low.
+    """
+    stamps = np.asarray(times, dtype="datetime64[ns]")
+    shape = (len(stamps), len(symbols))
+    closes = _columns(close, shape, "close")
+    tradable = ~np.isnan(closes)
+    said = list(notices)
+    given = {"open": open, "high": high, "low": low}
+    if missing := [name for name, values in given.items() if values is None]:
+        said.append(f"there are no {' or '.join(missing)} prices; the bar's close stands in")
+    prices = {"close": closes}
+    prices |= {name: closes if v is None else _columns(v, shape, name) for name, v in given.items()}
+    if volume is None:
+        said.append("there is no volume; taken as 0")
+    volumes = np.zeros_like(closes) if volume is None else _columns(volume, shape, "volume")
+
+    _check_times(stamps)
+    refuse = partial(_refuse, symbols=symbols, times=stamps)
+    for name, values in prices.items():
+        bad = tradable & ~(np.isfinite(values) & (values > 0))
+        refuse(bad, name, values, _BAD_PRICE)
+    refuse(tradable & ~(np.isfinite(volumes) & (volumes >= 0)), "volume", volumes, _BAD_VOLUME)
+    crossed = tradable & (prices["high"] < prices["low"])
+    refuse(crossed, "high", prices["high"], "but the low is above it; mend or drop the bar")
+    said += _absences(symbols, stamps, tradable)
+    last_close = _carried_forward(closes, tradable)
+    filled = {name: np.where(tradable, values, last_close) for name, values in prices.items()}
+    return MarketData(
+        symbols=tuple(symbols),
+        times=stamps,
+        volume=np.where(tradable, volumes, 0.0),
+        tradable=tradable,
+        calendar=infer_calendar(stamps),
+        notices=tuple(said),
+        source=source,
+        half_spread=None if half_spread is None else _half_spreads(half_spread, tradable, refuse),
+        columns={name: _columns(values, shape, name) for name, values in (columns or {}).items()},
+        **filled,
+    )
+
+
+def _half_spreads(values: ArrayLike, tradable: NDArray[np.bool_], refuse: Callable[..., None]) -> FloatArray:
+    spreads = _columns(values, tradable.shape, "half_spread")
+    known = tradable & ~np.isnan(spreads)
+    bad = known & ~((spreads >= 0) & (spreads < 1))
+    refuse(bad, "half_spread", spreads, "but it is a part of the price, from 0 to below 1; mend it")
+    return np.nan_to_num(_carried_forward(spreads, known), nan=0.0)
+
+
+def _columns(values: ArrayLike, shape: tuple[int, int], name: str) -> FloatArray:
+    array = np.array(values, dtype=np.float64)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.shape != shape:
+        raise UserError(f"{name} must have shape (bars, symbols) = {shape}, but got {array.shape}.")
+    return array
+
+
+def _check_times(times: NDArray[np.datetime64]) -> None:
+    if len(times) == 0:
+        raise UserError("a market needs at least one bar, but there is none.")
+    late = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
+    if late.size:
+        row = int(late[0]) + 1
+        raise UserError(
+            f"times must increase, but bar {row} at {as_text(times[row])} follows {as_text(times[row - 1])}; sort them."
+        )
+
+
+def _refuse(
+    bad: NDArray[np.bool_],
+    name: str,
+    values: FloatArray,
+    problem: str,
+    *,
+    symbols: Sequence[str],
+    times: NDArray[np.datetime64],
+) -> None:
+    """Raise UserError about the first bar that is bad, if there is one; bars are counted from 0, as in the arrays."""
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        at = f"{name} of {symbols[column]} in bar {row} at {as_text(times[row])}"
+        raise UserError(f"{at} is {values[row, column]:g}, {problem}.")
+
+
+def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: NDArray[np.bool_]) -> list[str]:
+    """A sentence for each asset that lacks bars which others have."""
+    said = []
+    closed = "not tradable there, valued at its last close"
+    for symbol, present in zip(symbols, tradable.T, strict=True):
+        rows = np.flatnonzero(present)
+        if rows.size == 0:
+            raise UserError(f"{symbol} has no bar at all; leave it out.")
+        first, last = int(rows[0]), int(rows[-1])
+        if first > 0:
+            said.append(f"{symbol} is listed from {as_text(times[first])}; not tradable in the {first:,} bars before")
+        if gaps := last - first + 1 - rows.size:
+            said.append(f"{symbol} has no bar of its own at {gaps:,} of the {len(times):,} times; {closed}")
+        if last < len(times) - 1:
+            said.append(f"{symbol} has no bar after {as_text(times[last])}; {closed}")
+    return said
+
+
+def as_text(time: np.datetime64) -> str:
+    """A time as sentences name it: to the second, or the day alone where it begins.
+
+    >>> as_text(np.datetime64("2024-01-31T00:00", "ns")), as_text(np.datetime64("2024-01-31T13:00", "ns"))
+    ('2024-01-31', '2024-01-31 13:00:00')
+    """
+    return str(time.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+
+
+def _carried_forward(values: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
+    """Each column's last known value, (T, A); NaN, as row 0 then is, before the first."""
+    rows = np.where(known, np.arange(len(values))[:, None], -1)
+    latest = np.maximum.accumulate(rows, axis=0)
+    return np.take_along_axis(values, np.maximum(latest, 0), axis=0)
+
+
+def _column(symbol: str, symbols: Sequence[str]) -> int:
+    if symbol not in symbols:
+        raise UserError(f'There is no symbol "{symbol}" in the market. {nearest(symbol, symbols)}')
+    return tuple(symbols).index(symbol)

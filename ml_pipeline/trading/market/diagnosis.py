@@ -1,0 +1,187 @@
+"""What is odd about a market's data, each thing with its remedy; nothing is changed.
+
+T bars of one asset.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.market.calendar import infer_calendar
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX, find_layout, is_usual
+from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.market.numbers import parse_numbers
+from ml_pipeline.trading.market.tables import Table, read_table
+
+# A return so many times the median absolute one is an outlier: by chance one in millions, even of heavy tails.
+_OUTLIER = 40
+# So many bars of the same close in a row are a feed that stood still.
+_STALE_BARS = 20
+# So many symbols are a choice among others.
+_MANY = 5
+
+
+class Finding(NamedTuple):
+    """symbol: whose. problem: what was found, and where. remedy: what to do about it."""
+
+    symbol: str
+    problem: str
+    remedy: str
+
+
+def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
+    """Everything odd about the market, symbol by symbol, and about the files that it was loaded from."""
+    findings = []
+    for a, symbol in enumerate(market.symbols):
+        own = market.tradable[:, a]
+        times = market.times[own]
+        prices = {name: getattr(market, name)[own, a] for name in ("open", "high", "low", "close")}
+        for problem, remedy in (
+            *_one_side(market, symbol),
+            *_gaps(times, weekends_off=infer_calendar(times).name == "weekdays"),
+            *_impossible_bars(times, prices),
+            *_outliers(times, prices["close"]),
+            *_stale(times, prices["close"]),
+            *_zero_volume(market.volume[own, a]),
+        ):
+            findings.append(Finding(symbol, problem, remedy))
+    findings += [Finding(market.source, *said) for said in _survivors(market)]
+    for file in files:
+        table = read_table(file)
+        findings += [Finding(file.name, *said) for look in _OF_TABLES for said in look(table)]
+    return findings
+
+
+def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tuple[str, str]]:
+    if len(times) < 3:
+        return
+    steps = np.diff(times)
+    usual = np.median(steps)
+    longest_closed = np.timedelta64(4 * 24, "h") if weekends_off else np.timedelta64(0, "h")
+    gaps = np.flatnonzero(steps > 1.5 * usual)
+    strange = gaps[steps[gaps] > longest_closed + usual]
+    if closed := len(gaps) - len(strange):
+        largest = steps[np.setdiff1d(gaps, strange)].max()
+        yield (
+            f"{counted(closed, 'gap')} of up to {_hours(largest)}, as weekends and holidays leave them",
+            "nothing to do",
+        )
+    if strange.size:
+        worst = strange[np.argmax(steps[strange])]
+        yield (
+            f"{counted(len(strange), 'gap')}, the longest of {_hours(steps[worst])} from {as_text(times[worst])} to "
+            f"{as_text(times[worst + 1])}",
+            "bring the missing bars, or mind that returns over a gap are those of several bars",
+        )
+
+
+def _impossible_bars(times: NDArray[np.datetime64], prices: dict[str, FloatArray]) -> Iterator[tuple[str, str]]:
+    slack = 1e-9 * prices["close"]
+    top = np.maximum(prices["open"], prices["close"])
+    bottom = np.minimum(prices["open"], prices["close"])
+    outside = np.flatnonzero((prices["high"] < top - slack) | (prices["low"] > bottom + slack))
+    if outside.size:
+        often = len(outside) > len(times) / 2
+        yield (
+            f"open or close lies outside low..high in {counted(len(outside), 'bar')}, first at "
+            f"{as_text(times[outside[0]])}",
+            "the columns are probably swapped: rename them"
+            if often
+            else "check how the bars were made; features of highs and lows will be off there",
+        )
+
+
+def _outliers(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[str, str]]:
+    returns = np.diff(np.log(close))
+    sizes = np.abs(returns)
+    moved = sizes[sizes > 0]
+    if not moved.size:
+        return
+    limit = max(_OUTLIER * float(np.median(moved)), 0.05)
+    far = np.flatnonzero(sizes > limit)
+    back = far[:-1][np.diff(far) == 1]  # out and home again within two bars
+    if far.size:
+        worst = far[np.argmax(sizes[far])]
+        kind = f", {len(back):,} of them undone by the next bar" if back.size else ""
+        yield (
+            f"{counted(len(far), 'return')} {'is' if len(far) == 1 else 'are'} far out{kind}; "
+            f"the largest, {np.expm1(returns[worst]):.0%}, ends at {as_text(times[worst + 1])}",
+            "look whether it is a wrong tick (drop the row) or a split (bring adjusted prices)",
+        )
+
+
+def _stale(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[str, str]]:
+    changes = np.flatnonzero(np.diff(close) != 0)
+    edges = np.concatenate([[-1], changes, [len(close) - 1]])
+    runs = np.diff(edges)
+    if runs.max() >= _STALE_BARS:
+        start = edges[np.argmax(runs)] + 1
+        yield (
+            f"the close stands still for up to {runs.max():,} bars, from {as_text(times[start])}",
+            "drop the bars in which nothing was traded",
+        )
+
+
+def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
+    n_zero = int((volume == 0).sum())
+    if 0 < n_zero < len(volume):
+        yield (
+            f"{n_zero:,} of {len(volume):,} bars have no volume",
+            "mind that orders are filled there as anywhere; drop them if nothing could be traded",
+        )
+    elif n_zero:
+        yield "there is no volume at all", "leave features of volume out"
+
+
+def _one_side(market: MarketData, symbol: str) -> Iterator[tuple[str, str]]:
+    side = re.search(r"(?<![A-Za-z])(ask|bid)(?![A-Za-z])", symbol, re.IGNORECASE)
+    if side and market.half_spread is None:
+        yield (
+            f"by its name it holds the {side[1].lower()} side alone",
+            "bring bid and ask, or add half the spread to --slippage-bps",
+        )
+
+
+def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:
+    if len(market.symbols) >= _MANY and market.tradable[[0, -1]].all():
+        yield (
+            f"all {len(market.symbols)} symbols trade from the first bar to the last",
+            "if they were chosen by who was left, results are too good: bring what was there on the first day",
+        )
+
+
+def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
+    layout = find_layout(table.frame.columns)
+    read = {*layout.time, layout.symbol, *(title for fields in layout.fields.values() for title in fields.values())}
+    unread = [name for name in table.frame.columns if name not in read and not is_usual(name)]
+    if unread:
+        shown = ", ".join(unread[:6]) + (", ..." if len(unread) > 6 else "")
+        yield (
+            f"{counted(len(unread), 'column')} not used: {shown}",
+            f"name those that are features {FEATURE_PREFIX}NAME, and train with --features {FEATURE_PREFIX}*",
+        )
+
+
+def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
+    fields = find_layout(table.frame.columns).fields.get("", {})
+    if {"adjusted", "close"} <= fields.keys():
+        titles = [fields[name] for name in ("close", "adjusted")]
+        (close, _), (adjusted, _) = parse_numbers([table.frame[title] for title in titles])
+        share = float(np.mean(close != adjusted))
+        yield (
+            f"{fields['close']} differs from {fields['adjusted']} in {share:.0%} of the rows",
+            "nothing to do: every price was multiplied by their ratio",
+        )
+
+
+_OF_TABLES = (_adjusted, _unread_columns)
+
+
+def _hours(step: np.timedelta64) -> str:
+    hours = step / np.timedelta64(1, "h")
+    return f"{hours / 24:g} days" if hours >= 72 else f"{hours:g} hours"

@@ -1,0 +1,201 @@
+"""Market data from CSV and Parquet files and from data frames: finds the assets in them and puts them side by side."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.market.asset_bars import Asset, Faults, read_bars
+from ml_pipeline.trading.market.clock import on_one_clock
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout, find_layout, is_usual
+from ml_pipeline.trading.market.data import BarTime, MarketData, market_from_arrays
+from ml_pipeline.trading.market.tables import Table, read_table
+from ml_pipeline.trading.market.times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
+
+
+def load_market(
+    path: str | Path,
+    *,
+    symbols: Sequence[str] | None = None,
+    bar_time: BarTime | None = None,
+    faults: Faults | None = None,
+) -> MarketData:
+    """The market in a file, or in a folder with a file a symbol; of it the named `symbols`, in this order, or all.
+
+    A CSV or Parquet file holds one asset; or many, one below the other with a symbol column; or many side by side
+    (`BTC:close`). Quotes are columns bid and ask, and feature_NAME is a feature. Columns and times go by their usual
+    spellings (`market_columns`, `market_times`). Rows newest first are sorted, prices adjusted where there is an
+    adjusted close, each with a notice. Everything else that is wrong raises UserError: one sentence with file, row
+    (data rows from 1), symbol and remedy.
+
+    bar_time: whether the times in the data are when bars open or close. It matters where assets have bars of different
+    length: a bar then takes its place on the timeline when it closes, so that no day is known at its first hour.
+    faults: lenient ones remember rows that cannot be used, which are then left out; without, they are refused.
+    """
+    path = Path(path)
+    tables = ((read_table(file), file.name.split(".")[0]) for file in files_of(path))
+    return _market_of(tables, path.name, symbols, bar_time, faults or Faults())
+
+
+def market_from_frame(
+    frame: Any, *, symbols: Sequence[str] | None = None, name: str = "the frame", bar_time: BarTime | None = None
+) -> MarketData:
+    """The market in a polars or pandas DataFrame, laid out as a file for `load_market` is; a pandas index is a column.
+
+    Titles of several levels are joined: ("Close", "AAPL") is Close:AAPL. `name` is what sentences, and the symbol of a
+    table of one asset, call it. Raises UserError as `load_market`, and for what is no frame.
+    """
+    import polars as pl
+
+    if not isinstance(frame, pl.DataFrame):
+        frame = _of_pandas(frame)
+    return _market_of([(Table(name, frame, 0), name)], name, symbols, bar_time, Faults())
+
+
+def _of_pandas(frame: Any) -> "pl.DataFrame":
+    import polars as pl
+
+    if not (hasattr(frame, "reset_index") and hasattr(frame, "columns")):
+        raise UserError(
+            f"A market is a path, a pandas or polars DataFrame, or MarketData, but got {type(frame).__name__}; "
+            "market_from_arrays makes one of arrays."
+        )
+    mere_numbers = frame.index.names == [None] and frame.index.dtype == np.int64
+    table = frame if mere_numbers else frame.reset_index()
+    return pl.DataFrame({_title(title): _plain_column(table[title]) for title in table.columns})
+
+
+def _title(title: Any) -> str:
+    return ":".join(str(part) for part in title if str(part)) if isinstance(title, tuple) else str(title)
+
+
+def _plain_column(column: Any) -> Any:
+    """A pandas column as what polars takes without pyarrow; times with a zone in UTC."""
+    if getattr(column.dtype, "tz", None) is not None:
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    values = column.to_numpy()
+    return values.tolist() if values.dtype == object else values
+
+
+def _market_of(
+    tables: Iterable[tuple[Table, str]],
+    source: str,
+    symbols: Sequence[str] | None,
+    bar_time: BarTime | None,
+    faults: Faults,
+) -> MarketData:
+    """The market of tables, each with the symbol that it has where it names none."""
+    assets: dict[str, Asset] = {}
+    for asset in (asset for table, name in tables for asset in _assets_of(table, name, faults)):
+        if asset.symbol in assets:
+            raise UserError(
+                f"{asset.symbol} is in {assets[asset.symbol].table.name} and in {asset.table.name}; keep one."
+            )
+        assets[asset.symbol] = asset
+    for symbol in symbols or ():
+        if symbol not in assets:
+            raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, assets)}')
+    read = on_one_clock([read_bars(assets[symbol], faults) for symbol in symbols or assets], bar_time)
+
+    times = np.unique(np.concatenate([bars.times for bars in read]))
+    names = dict.fromkeys(name for bars in read for name in bars.fields)
+    fields = {name: np.full((len(times), len(read)), np.nan) for name in names}
+    for column, bars in enumerate(read):
+        rows = np.searchsorted(times, bars.times)
+        for name, values in bars.fields.items():
+            fields[name][rows, column] = values
+    return market_from_arrays(
+        [bars.symbol for bars in read],
+        times,
+        fields["close"],
+        open=fields["open"],
+        high=fields["high"],
+        low=fields["low"],
+        volume=fields["volume"],
+        half_spread=fields.get("half_spread"),
+        columns={name: values for name, values in fields.items() if name.startswith(FEATURE_PREFIX)},
+        notices=list(dict.fromkeys(notice for bars in read for notice in bars.notices)),
+        source=source,
+    )
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file, or a folder's files of market data. Raises UserError where there is none."""
+    if not path.exists():
+        raise UserError(f"There is no market data at {path}; check the path.")
+    if path.is_file():
+        return [path]
+    files = sorted(p for p in path.iterdir() if p.is_file() and p.suffix.lower() in _SUFFIXES and p.name[0] != ".")
+    if not files:
+        raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one a symbol.")
+    return files
+
+
+def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
+    """The assets that a table holds, `name` where it names none; their cells are not read yet."""
+    layout = find_layout(table.frame.columns)
+    for there, kind, expected in (
+        (layout.fields, "price", "close (SYMBOL:close of several)"),
+        (layout.time, "time", "time"),
+    ):
+        if not there:
+            has = _listed(table.frame.columns)
+            remedy = ""
+            if _lacks_header(table):
+                remedy = "; is the header missing? Write one above the rows"
+            elif kind == "price" and (bare := next((name for name in table.frame.columns if not is_usual(name)), None)):
+                remedy = f"; if {bare} is a symbol and its column holds closes, name it {bare}:close"
+            raise UserError(f"{table.name} has no {kind} column; expected {expected}, but it has: {has}{remedy}.")
+    times = _times_of(table, layout, faults)
+    known = ~np.isnat(times)
+    if layout.symbol is None:
+        for symbol, fields in layout.fields.items():
+            yield Asset(symbol or name, table, layout, fields, np.flatnonzero(known), times)
+        return
+    names = table.frame[layout.symbol].cast(str).str.strip_chars()
+    blank = (names.is_null() | (names == "")).fill_null(True).to_numpy()
+    if blank.any():
+        faults.report(table, np.flatnonzero(blank), f"{layout.symbol} is empty; name the symbol or drop the row.")
+    for symbol in names.filter(~blank).unique(maintain_order=True).to_list():
+        rows = np.flatnonzero((names == symbol).fill_null(False).to_numpy() & known)
+        yield Asset(symbol, table, layout, layout.fields[""], rows, times)
+
+
+def _lacks_header(table: Table) -> bool:
+    """Whether what should be names of columns are numbers."""
+    return table.header_line > 0 and any(re.fullmatch(r"[\d.]+", name.strip()) for name in table.frame.columns)
+
+
+def _times_of(table: Table, layout: Layout, faults: Faults) -> NDArray[np.datetime64]:
+    """Of every row; NaT where the time cannot be read, which is a fault."""
+    columns = [table.frame[name] for name in layout.time]
+    if len(columns) == 2:
+        clock = columns[1].cast(str)
+        joined = bool(clock.str.contains(r"^\s*\d{1,2}:\d\d").all())
+        columns = [columns[0].cast(str) + " " + clock] if joined else [columns[1]]
+    try:
+        times = parse_times(columns[0])
+    except AmbiguousTimesError as error:
+        raise UserError(
+            f"{table.name}: a time like {error} can be read with the day first or the month first, "
+            "and no row tells which; write 2024-01-31."
+        ) from error
+    if (unread := np.flatnonzero(np.isnat(times))).size:
+        cell = columns[0][int(unread[0])]
+        problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
+        faults.report(table, unread, f"{problem}; mend or drop the row.")
+    return times
+
+
+def _listed(columns: Sequence[str]) -> str:
+    shown = ", ".join(columns[:12])
+    return shown + (", ..." if len(columns) > 12 else "")

@@ -1,0 +1,80 @@
+"""Numbers as market files spell them: with a decimal point or a decimal comma, in groups of thousands or not."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.trading.market.data import FloatArray
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_EMPTY = ("", "na", "n/a", "null", "none", "-")
+# 1,234 may be grouped or have a comma for its point. What is not 1.234 but has a point has it for a point; 1,234,567
+# has its commas for groups. Decimal commas are the mirror image.
+_SURELY_POINTS = (
+    r"^[-+]?(\d+\.\d{1,2}|\d+\.\d{4,}|0*\.\d+|\d{4,}\.\d+|\d*\.\d+e[-+]?\d+|\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,})$"
+)
+_GROUPED = r"^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$"
+_EITHER = r"[-+]?[1-9]\d{0,2},\d{3}"
+
+
+def parse_numbers(columns: "Sequence[pl.Series]") -> list[tuple[FloatArray, NDArray[np.bool_]]]:
+    """(the numbers, NaN where a cell is empty; which cells are neither number nor empty) of each column of one table.
+
+    All columns have the same decimal sign: the point, unless some cell can only be read with a comma, and none only
+    with a point. A cell like 1,234 is a number where another tells which it is.
+    """
+    import polars as pl
+
+    texts = {i: _cleaned(column) for i, column in enumerate(columns) if not column.dtype.is_numeric()}
+    points = any(_any(text, _SURELY_POINTS) for text in texts.values())
+    commas = not points and any(_any(_mirrored(text), _SURELY_POINTS) for text in texts.values())
+    parsed = []
+    for i, column in enumerate(columns):
+        numbers, unread = column, np.full(len(column), False)
+        if i in texts:
+            text = _mirrored(texts[i]) if commas else texts[i]
+            if points or commas:
+                grouped = text.str.contains(_GROUPED).fill_null(False)
+                text = text.zip_with(~grouped, text.str.replace_all(",", "", literal=True))
+            numbers = text.cast(pl.Float64, strict=False)
+            unread = (numbers.is_null() & text.is_not_null()).to_numpy()
+        parsed.append((numbers.cast(pl.Float64).fill_null(float("nan")).to_numpy(), unread))
+    return parsed
+
+
+def why_unread(cell: str) -> str:
+    """What is wrong with a cell that is no number, and the remedy.
+
+    >>> why_unread("12$")
+    'which is not a number like 1234.56; mend or drop the row'
+    >>> why_unread("1,234")
+    'which may be 1234 or 1.234, and no other cell tells which; write one of the two'
+    """
+    if re.fullmatch(_EITHER, cell.strip()):
+        grouped, pointed = (cell.strip().replace(",", sign) for sign in ("", "."))
+        return f"which may be {grouped} or {pointed}, and no other cell tells which; write one of the two"
+    return "which is not a number like 1234.56; mend or drop the row"
+
+
+def _cleaned(column: "pl.Series") -> "pl.Series":
+    """Text without blanks and currency, null where it stands for nothing."""
+    import polars as pl
+
+    text = column.cast(pl.String).str.strip_chars().str.strip_prefix("$").str.to_lowercase()
+    return text.set(text.is_in(_EMPTY), None)
+
+
+def _any(text: "pl.Series", pattern: str) -> bool:
+    return bool(text.str.contains(pattern).any())
+
+
+def _mirrored(text: "pl.Series") -> "pl.Series":
+    """Points for commas, commas for points."""
+    for sign, other in ((".", "\0"), (",", "."), ("\0", ",")):
+        text = text.str.replace_all(sign, other, literal=True)
+    return text

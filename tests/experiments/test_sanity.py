@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from ml_pipeline.experiments import sanity
+from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.settings import TradingConfig
+
+
+def test_each_check_is_a_line_and_all_pass(capsys):
+    assert sanity.main(["--total-timesteps", "60000", "--features", "ema_distance_20", "log_return_1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:7] for line in lines] == ["ok   gi", "ok   on", "ok   on"]
+
+
+def test_an_agent_that_guesses_fails(monkeypatch, capsys):
+    def guess(task, steps, seed):
+        env = task.evaluation_env("test")
+        env.action_space.seed(seed)
+        return task.evaluate(lambda _: env.action_space.sample())
+
+    monkeypatch.setattr(sanity, "_trained", guess)
+    assert sanity.main([]) == 1
+    given, as_it_is, shuffled = capsys.readouterr().out.splitlines()
+    assert given.startswith("FAIL given the next bar's return: ")
+    assert as_it_is.startswith("FAIL on the built-in market: ")
+    assert shuffled.startswith("ok   on shuffled returns: ")
+
+
+def test_costs_are_those_given_for_the_data_as_they_are_alone(monkeypatch, capsys):
+    seen = []
+
+    def remember(task, steps, seed):
+        seen.append((task.rules.fee_bps, task.rules.fixed_fee, task.rules.max_position, task.config.window))
+        return {name: {"return": 0.0, "volatility": 0.1} for name in ("agent", "random", "buy_and_hold")}
+
+    monkeypatch.setattr(sanity, "_trained", remember)
+    assert sanity.main(["--fee-bps", "9", "--fixed-fee", "2", "--max-position", "0.5", "--window", "4"]) == 1
+    assert seen == [(0.0, 0.0, 1.0, 1), (9.0, 2.0, 0.5, 4), (0.0, 0.0, 0.5, 4)]
+
+
+def test_what_cannot_be_trained_on_is_refused_before_the_first_agent(monkeypatch, capsys):
+    monkeypatch.setattr(sanity, "_trained", None)
+    with pytest.raises(SystemExit, match="2"):
+        sanity.main(["--on-limit", "refuse", "--max-position", "0.5"])
+    assert 'train with on_limit "clip"' in capsys.readouterr().err
+
+
+def test_foresight_on_shuffled_returns_is_found(monkeypatch):
+    """An agent that earns what nobody could is what the third check is for."""
+    figures = {"agent": {"return": 2.0, "volatility": 0.2}, "buy_and_hold": {"return": 0.1}}
+    monkeypatch.setattr(sanity, "_trained", lambda *_: figures)
+    market = synthetic_market(n_bars=600)
+    assert not sanity.shuffled(market, TradingConfig(), 0, 0).passed
+    figures["agent"]["return"] = 0.1
+    assert sanity.shuffled(market, TradingConfig(), 0, 0).passed
+
+
+def test_shuffling_keeps_the_bars_and_loses_their_order():
+    market = synthetic_market(n_bars=300, n_symbols=2)
+    other = sanity.with_returns_shuffled(market, np.random.default_rng(0))
+    returns, others = (np.diff(np.log(m.close), axis=0) for m in (market, other))
+    np.testing.assert_allclose(np.sort(returns, axis=0), np.sort(others, axis=0), atol=1e-12)
+    assert np.corrcoef(returns[:, 0], others[:, 0])[0, 1] == pytest.approx(0, abs=0.2)
+    assert np.all(other.high >= np.maximum(other.open, other.close) * (1 - 1e-12))
+    assert np.all(other.low <= np.minimum(other.open, other.close) * (1 + 1e-12))
+    overnight, overnights = (np.log(m.open[1:] / m.close[:-1]) for m in (market, other))
+    np.testing.assert_allclose(np.sort(overnight, axis=0), np.sort(overnights, axis=0), atol=1e-12)

@@ -1,0 +1,63 @@
+import csv
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ml_pipeline.experiments.walk_forward import main, stitched
+from ml_pipeline.trading.market.splits import walk_forward_folds
+
+
+@pytest.mark.parametrize("window", ["rolling", "expanding"])
+@pytest.mark.parametrize("n_folds", [1, 3, 7])
+def test_tests_follow_one_another_to_the_end_each_after_its_training(window, n_folds):
+    folds = walk_forward_folds(13, 1000, n_folds, window=window, embargo_bars=4)
+    assert len(folds) == n_folds
+    assert folds[-1]["test"].stop == 1000
+    for fold, following in pairwise(folds):
+        assert following["test"].start == fold["test"].stop - 1  # no transition is left out, none counts twice
+    for fold in folds:
+        assert fold["train"].stop + 4 == fold["validation"].start
+        assert fold["validation"].stop + 4 == fold["test"].start + 1
+        assert (fold["train"].start == 13) or window == "rolling"
+
+
+def test_stitched_equity_goes_on_from_where_it_was():
+    runs = [{"equity": np.array(equity)} for equity in ([100.0, 110.0], [50.0, 100.0, 25.0])]
+    np.testing.assert_allclose(stitched(runs), [100, 110, 220, 55])
+
+
+def test_it_runs_as_a_command(tmp_path, capsys):
+    assert main(["--folds", "2", "--total-timesteps", "4096", "--output-dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].split(",")[0] for line in lines] == ["fold 1", "fold 2", "stitched"]
+    with (tmp_path / "walk_forward.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["time"] for row in rows}) == len(rows) == 2 * (12_000 - 25) // 3 + 1
+
+
+def test_it_takes_the_costs_and_limits_of_training_and_its_settings(tmp_path, capsys):
+    dear = ["--fee-bps", "300", "--sell-fee-bps", "400", "--window", "3", "--training-window", "expanding"]
+    args = ["--folds", "1", "--total-timesteps", "2048", "--no-allow-short"]
+    outcomes = []
+    for costs in ([], dear):
+        assert main([*args, *costs]) == 0
+        outcomes.append(capsys.readouterr().out)
+    assert outcomes[0] != outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--folds", "0"], "walk_forward: folds must be a whole number of at least 1, but got 0."),
+        (["--training-window", "rolled"], "walk_forward: --training-window must be rolling or expanding"),
+        (["--train-fraction", "0.5"], "walk_forward: Unknown flag --train-fraction."),
+        (["--max-gross", "2"], "walk_forward: max_gross must be above 0 and at most 1"),
+    ],
+)
+def test_a_bad_flag_is_one_sentence(flags, sentence, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(flags)
+    said = capsys.readouterr().err
+    assert said.startswith(sentence)
+    assert said.count("\n") == 1

@@ -1,0 +1,52 @@
+"""Evaluation on an environment whose returns are known."""
+
+import gymnasium
+import numpy as np
+
+from ml_pipeline.models.rl.algorithms.evaluation import evaluate
+
+
+class Countdown(gymnasium.Env):
+    """Episode of seed s: s % 5 + 1 steps, the reward is the action."""
+
+    observation_space = gymnasium.spaces.Box(0, 10, (1,))
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = seed % 5 + 1
+        return np.array([self.left], np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.array([self.left], np.float32), float(action), self.left == 0, False, {}
+
+
+def test_episode_k_is_reset_with_seed_plus_k_and_returns_are_summed():
+    result = evaluate(Countdown(), lambda obs: 2, n_episodes=3, seed=1)
+    assert result.lengths == (2, 3, 4)
+    assert result.returns == (4.0, 6.0, 8.0)
+    assert result.mean_return == 6.0
+    assert result.std_return == np.std([4, 6, 8])
+
+
+def test_an_actor_that_remembers_is_told_where_episodes_begin():
+    class Actor:
+        log = ""
+
+        def begin_episode(self):
+            self.log += "begin "
+
+        def __call__(self, observation):
+            self.log += "act "
+            return 0
+
+    actor = Actor()
+    evaluate(Countdown(), actor, n_episodes=2, seed=0)
+    assert actor.log == "begin act begin act act "
+
+
+def test_the_policy_sees_what_the_environment_gave():
+    seen = []
+    evaluate(Countdown(), lambda obs: seen.append(float(obs[0])) or 0, n_episodes=1, seed=2)
+    assert seen == [3.0, 2.0, 1.0]

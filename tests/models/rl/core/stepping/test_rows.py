@@ -1,0 +1,71 @@
+"""Rows of a batch: what is copied at once, what is converted first, and what is refused."""
+
+import copy
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
+
+from ml_pipeline.models.rl.core.stepping import rows
+from ml_pipeline.models.rl.core.stepping.errors import InvalidResultError
+from ml_pipeline.models.rl.core.stepping.rows import rows_of
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+
+
+def test_a_copied_space_does_not_slow_its_rows(monkeypatch):
+    """The dtype of a copied or unpickled space is another object than NumPy's own."""
+    space = copy.deepcopy(BOX)
+    assert space.dtype is not np.dtype(np.float32)
+    array = create_empty_array(space, 2)
+    written = rows_of(space, array)
+    monkeypatch.setattr(rows._ArrayRows, "_conform", None)
+    written.write(1, np.array([3, 4], np.float32))
+    np.testing.assert_array_equal(array, [[0, 0], [3, 4]])
+
+
+@pytest.mark.parametrize("value", [[3, 4], (3.0, 4.0), np.array([3, 4], np.float16), np.array([3, 4], ">f4")])
+def test_what_fits_without_loss_is_converted(value):
+    array = np.zeros((2, 2), np.float32)
+    written = rows_of(BOX, array)
+    written.write(0, value)
+    np.testing.assert_array_equal(array, [[3, 4], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("value", "received"),
+    [
+        (np.zeros(3, np.float32), r"float32 of shape \(3,\)"),
+        (np.zeros(2), r"float64 of shape \(2,\)"),
+        ("x", "of shape"),
+    ],
+)
+def test_what_does_not_fit_is_named(value, received):
+    with pytest.raises(InvalidResultError, match=received):
+        rows_of(BOX, np.zeros((2, 2), np.float32)).write(0, value)
+
+
+def test_a_row_is_read_as_an_environment_returns_it():
+    space = spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 1, (), np.float64)))
+    both = rows_of(space, create_empty_array(space, 2))
+    both.write(1, (np.int64(3), 0.5))
+    choice, number = both.read(1)
+    assert (type(choice), choice) == (int, 3)
+    assert (number.shape, number.dtype, float(number)) == ((), np.float64, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (spaces.Discrete(3), spaces.Discrete(9, start=-1), True),
+        (spaces.MultiBinary(2), spaces.MultiBinary(3), False),
+        (BOX, spaces.Box(-1, 1, (2,), np.float64), False),
+        (spaces.Dict(a=BOX), spaces.Dict(a=spaces.Box(0, 9, (2,), np.float32)), True),
+        (spaces.Dict(a=BOX), spaces.Dict(b=BOX), False),
+        (spaces.Tuple([BOX]), spaces.Tuple([BOX, BOX]), False),
+        (spaces.Text(3), spaces.Text(4), False),
+    ],
+)
+def test_rows_are_equal_whatever_the_bounds(a, b, equal):
+    assert rows.have_equal_rows(a, b) is equal

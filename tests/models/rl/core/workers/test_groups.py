@@ -1,0 +1,25 @@
+import pytest
+
+from ml_pipeline.models.rl.core.workers.choice import HERE, Division
+from ml_pipeline.models.rl.core.workers.groups import divide, split
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 3, 7])
+def test_parts_cover_every_environment_once_and_differ_by_one(n_parts: int) -> None:
+    parts = split(range(5, 12), n_parts)
+    assert [index for part in parts for index in part] == list(range(5, 12))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("division", [HERE, Division(3, steps_here=False), Division(3, steps_here=True)])
+@pytest.mark.parametrize("num_envs", [4, 7, 64])
+def test_every_environment_is_in_one_part(division: Division, num_envs: int) -> None:
+    parts = divide(num_envs, 1, division)
+    assert [index for part in parts for index in part.environments] == list(range(num_envs))
+    assert sum(part.n_workers for part in parts) == division.n_workers
+    assert any(part.n_workers == 0 for part in parts) == division.steps_here
+
+
+def test_a_group_has_no_more_workers_than_environments() -> None:
+    assert [part.n_workers for part in divide(3, 2, Division(3, steps_here=False))] == [2, 1]
+    assert [part.n_workers for part in divide(4, 4, Division(4, steps_here=False))] == [1, 1, 1, 1]

@@ -1,0 +1,216 @@
+"""What the trainer says of workers and environments that fail, and how soon."""
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import psutil
+import pytest
+
+from ml_pipeline.models.rl.core import vec_env
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
+from ml_pipeline.models.rl.core.stepping.errors import (
+    EnvRaisedError,
+    EnvResultError,
+    FactoryNotPicklableError,
+    StepTimeoutError,
+    WorkerDiedError,
+)
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.workers import pool as worker_pool
+from ml_pipeline.models.rl.core.workers.choice import Division
+from tests.models.rl.core.workers.probes import START_METHODS, OddEnv, is_gone, wait_until
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
+
+pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(30)]
+
+
+@pytest.mark.parametrize(
+    ("start_method", "cause"),
+    [("forkserver", signal.SIGKILL), ("spawn", signal.SIGSEGV), ("fork", signal.SIGTERM)],
+)
+def test_a_worker_killed_while_idle_is_named(start_method: Any, cause: signal.Signals) -> None:
+    envs = ParallelEnv([OddEnv] * 5, num_workers=2, start_method=start_method)
+    envs.reset()
+    pid = envs.call("surroundings")[3][0]
+    process = psutil.Process(pid)
+    process.send_signal(cause)
+    wait_until(lambda: is_gone(process))
+    began = time.monotonic()
+    with pytest.raises(
+        WorkerDiedError, match=rf"Worker 1 \(environments 3 to 4\) was killed by {cause.name} "
+    ) as caught:
+        envs.step([0] * 5)
+    assert time.monotonic() - began < 1.0
+    assert (caught.value.worker, caught.value.signal, list(caught.value.environments)) == (1, cause.name, [3, 4])
+    assert envs.closed
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_a_worker_killed_in_mid_step_is_named_though_others_are_busy(start_method: Any) -> None:
+    env_fns = [lambda: FaultyEnv("hang", armed=False)] * 2 + [lambda: FaultyEnv("kill", at=2)] * 2
+    envs = ParallelEnv(env_fns, num_workers=2, start_method=start_method)
+    envs.reset()
+    envs.step([0] * 4)
+    envs.set_attr("armed", True)  # environment 0 now hangs, and its worker is the first to be waited for
+    began = time.monotonic()
+    with pytest.raises(WorkerDiedError, match="killed by SIGKILL in step of environment 2"):
+        envs.step([0] * 4)
+    assert time.monotonic() - began < 1.0
+    assert envs.closed
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_exits_is_named() -> None:
+    class Exiting(CountingEnv):
+        def step(self, action: int) -> Any:
+            os._exit(7)
+
+    envs = ParallelEnv([Exiting], num_workers=1)
+    envs.reset()
+    with pytest.raises(WorkerDiedError, match="exited with code 7") as caught:
+        envs.step([0])
+    assert (caught.value.exitcode, caught.value.signal) == (7, None)
+
+
+def test_a_worker_that_dies_while_starting_is_named() -> None:
+    def deadly() -> gymnasium.Env:
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return CountingEnv()
+
+    with pytest.raises(WorkerDiedError, match="killed by SIGSEGV while starting"):
+        ParallelEnv([deadly] * 2, num_workers=2)
+    assert not multiprocessing.active_children()
+
+
+def test_a_step_that_never_returns_is_named() -> None:
+    envs = ParallelEnv([lambda: FaultyEnv("hang", armed=False)] * 4, num_workers=2, step_timeout_s=0.2)
+    envs.reset()
+    envs.step([0] * 4)
+    envs.set_attr("armed", [False, False, False, True])
+    began = time.monotonic()
+    with pytest.raises(
+        StepTimeoutError, match=r"Worker 1 .*step_timeout_s=0.2: environment 3 has not returned"
+    ) as caught:
+        envs.step([0] * 4)
+    assert time.monotonic() - began < 1.2
+    assert isinstance(caught.value, multiprocessing.TimeoutError)
+    assert caught.value.index == 3
+    assert re.match(r"Stack \(most recent call first\):\n.*, line \d+ in _misbehave\n", caught.value.stack)
+    assert caught.value.stack in str(caught.value)
+    assert envs.closed
+    assert not multiprocessing.active_children()
+
+
+class StuckEnv(CountingEnv):
+    """Never returns from one of its methods, in a worker."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(length=1)
+        self.method = method
+        self._get_stuck_in("constructor")
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._get_stuck_in("first reset" if self.episode == 0 else "later reset")
+        return super().reset(**kwargs)
+
+    def _get_stuck_in(self, method: str) -> None:
+        if method == self.method and multiprocessing.parent_process() is not None:
+            threading.Event().wait()
+
+
+def test_a_reset_that_never_returns_is_named() -> None:
+    with ParallelEnv([CountingEnv, lambda: StuckEnv("first reset")], num_workers=2, step_timeout_s=0.2) as envs:
+        with pytest.raises(StepTimeoutError, match=r"its reset within step_timeout_s=0.2: environment 1 has") as caught:
+            envs.reset()
+        assert "in _get_stuck_in" in caught.value.stack
+        assert envs.closed
+
+
+def test_a_reset_after_an_episode_that_never_returns_is_named() -> None:
+    with ParallelEnv([CountingEnv, lambda: StuckEnv("later reset")], num_workers=2, step_timeout_s=0.2) as envs:
+        envs.reset()
+        with pytest.raises(StepTimeoutError, match=r"its step within step_timeout_s=0.2: environment 1 has"):
+            envs.step([0, 0])
+
+
+def test_a_construction_that_never_returns_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_START_S", 1.0)
+    with pytest.raises(StepTimeoutError, match=r"Worker 1 did not finish its start within 1.2 s: environment 1 has"):
+        ParallelEnv([CountingEnv, lambda: StuckEnv("constructor")], num_workers=2, step_timeout_s=0.2)
+    assert not multiprocessing.active_children()
+
+
+def test_a_failure_is_told_while_others_are_still_busy() -> None:
+    env_fns = [lambda: FaultyEnv("hang", armed=False), lambda: FaultyEnv("raise", at=2)]
+    with ParallelEnv(env_fns, num_workers=2) as envs:
+        envs.reset()
+        envs.step([0, 0])
+        envs.set_attr("armed", True)
+        began = time.monotonic()
+        with pytest.raises(EnvRaisedError, match=r"Worker 1 \(environment 1 of 2\) raised ValueError in step 2"):
+            envs.step([0, 0])
+        assert time.monotonic() - began < 1.0
+        envs.close(terminate=True)
+
+
+def test_what_cannot_be_unpickled_is_still_told() -> None:
+    with ParallelEnv([OddEnv] * 2, num_workers=2) as envs:
+        envs.reset()
+        with pytest.raises(EnvRaisedError, match=r"Worker 1 \(environment 1 of 2\) raised StubbornError(.|\n)*1 and 2"):
+            envs.step([0, 1])
+        envs.reset()
+        with pytest.raises(EnvResultError, match=r"environment 0 of 2\) returned an unusable result in step 1: .*lock"):
+            envs.step([2, 0])
+
+
+def test_several_failures_are_all_mentioned() -> None:
+    with ParallelEnv([lambda: FaultyEnv("raise")] * 2, num_workers=2) as envs:
+        envs.reset()
+        with pytest.raises(EnvRaisedError, match="Worker 0") as caught:
+            envs.step([0, 0])
+        assert caught.value.__notes__ == ["Worker 1 failed as well: environment 1 raised ValueError."]
+
+
+def test_a_factory_that_cannot_travel_is_told() -> None:
+    lock = threading.Lock()
+    with pytest.raises(FactoryNotPicklableError, match=r"environment 1 cannot be sent .*_thread.lock"):
+        ParallelEnv([CountingEnv, lambda: (lock, CountingEnv())[1]], num_workers=2)
+
+
+def test_fork_warns_once_threads_run() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        with pytest.warns(RuntimeWarning, match="start_method='fork' copies"):
+            ParallelEnv([CountingEnv], num_workers=1, start_method="fork").close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ParallelEnv([CountingEnv], num_workers=1, start_method="forkserver").close()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_worker_is_named_though_closing_this_processs_share_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ValueError("already closed")
+
+    monkeypatch.setattr(vec_env, "_fastest", lambda example, n: Division(n_workers=1, steps_here=True))
+    envs = ParallelEnv([CountingEnv, CountingEnv])
+    envs.reset(seed=0)
+    envs.apply(lambda env: setattr(env, "close", refuse), env_ids=[0])
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        envs.apply(lambda env: os.kill(os.getpid(), signal.SIGKILL), env_ids=[1])

@@ -1,0 +1,104 @@
+"""Compiled acting and values against NumPy's and torch's, what can be compiled, and what is done where that fails."""
+
+import importlib
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.policies import compiled_networks
+from ml_pipeline.models.rl.policies.compiled_networks import can_compile
+from ml_pipeline.models.rl.policies.policy import Policy
+
+CHOICES, NUMBERS = spaces.Discrete(3), spaces.Box(-1, 1, (2,))
+
+
+def moved(policy):
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    policy.refresh()
+    return policy
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("action_space", [CHOICES, NUMBERS], ids=["discrete", "box"])
+def test_choices_are_those_of_numpy(action_space, activation):
+    plain, compiled = (
+        Policy(spaces.Box(-1, 1, (5,)), action_space, PPOConfig(hidden_sizes=(33, 20), activation=activation))
+        for _ in range(2)
+    )
+    compiled.compile()
+    compiled.distribution.sample = None  # is not called
+    moved(plain), moved(compiled)  # refresh() tells it of other weights
+    generator = np.random.default_rng(0)
+    for n in (1, 8, 100):
+        observations = generator.normal(size=(n, 5)).astype(np.float32)
+        noise = plain.distribution.draw_noise(generator, (n,))
+        expected, found = (policy.choose(observations, noise) for policy in (plain, compiled))
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        found, expected = (
+            [perceptron(torch.from_numpy(observations)) for perceptron in policy.actor_and_critic]
+            for policy in (compiled, plain)
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_can_be_compiled():
+    observations = spaces.Box(-1, 1, (3,))
+    assert can_compile(Policy(observations, CHOICES).network)
+    assert can_compile(Policy(observations, NUMBERS).network)
+    assert not can_compile(Policy(observations, NUMBERS, PPOConfig(squash_actions=True)).network)
+    assert not can_compile(Policy(observations, spaces.MultiDiscrete([2, 2])).network)
+    assert not can_compile(Policy(observations, CHOICES, PPOConfig(share_layers=True)).network)
+    assert not can_compile(Policy(observations, CHOICES, PPOConfig(hidden_sizes=(600, 600))).network)
+    assert not can_compile(Policy(observations, CHOICES).network.double())
+
+
+@pytest.fixture
+def numba_untried(monkeypatch):
+    """As if neither numba nor the kernel had been imported, and nothing had failed."""
+    monkeypatch.setattr(compiled_networks, "_failures", [])
+    for name in list(sys.modules):
+        if name.split(".")[0] == "numba" or name.startswith("ml_pipeline.models.rl.compiled"):
+            monkeypatch.delitem(sys.modules, name)
+
+
+def train_once():
+    """The kinds of choosing and of steps that a training has come to, after a first iteration."""
+    config = PPOConfig(n_steps=8, minibatch_size=8, n_epochs=1)
+    trainer = PPOTrainer(gymnasium.make("CartPole-v1"), config, total_timesteps=8)
+    policy = trainer.train()
+    return policy._compiled is not None, trainer.state_dict()["update"]["steps"]
+
+
+def test_where_numba_cannot_be_imported_training_goes_on_in_torch(numba_untried, monkeypatch, tmp_path):
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1.26 or less. Got NumPy 9.9.')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match="training goes on in torch") as warned:
+        assert train_once() == (False, "torch")
+    (only,) = warned
+    assert "fails here (ImportError: Numba needs NumPy 1.26 or less. Got NumPy 9.9.)" in str(only.message)
+
+
+@pytest.mark.parametrize(("broken", "left"), [("choose", (False, "torch")), ("update", (True, "torch"))])
+def test_what_numba_cannot_compile_is_left_to_torch(broken, left, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("LLVM ERROR\nand more")
+
+    kernel = importlib.import_module("ml_pipeline.models.rl.compiled.kernel")
+    fail.stats = kernel.update.stats
+    monkeypatch.setattr(compiled_networks, "_failures", [])
+    monkeypatch.setattr(kernel, broken, fail)
+    with pytest.warns(
+        UserWarning, match=r"numba is installed but fails here \(RuntimeError: LLVM ERROR\), so"
+    ) as warned:
+        assert train_once() == left
+    assert len(warned) == 1

@@ -1,0 +1,161 @@
+"""Acting, and loading what was saved for something else."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.policies.policy import Policy
+
+OBSERVATIONS = spaces.Box(-1, 1, (3,))
+ACTIONS = spaces.Discrete(3, start=4)
+
+
+def make(observation_space=OBSERVATIONS, action_space=ACTIONS, *, seed=0, **settings):
+    return Policy(observation_space, action_space, PPOConfig(**{"hidden_sizes": (8,), **settings}), seed=seed)
+
+
+def test_acting_gives_actions_of_the_space():
+    for space in (spaces.Discrete(3, start=4), spaces.Box(-0.1, 0.1, (2, 2))):
+        policy = make(action_space=space)
+        for generator in (None, np.random.default_rng(0)):
+            action = policy.act(OBSERVATIONS.sample(), generator=generator)
+            assert space.contains(action)
+
+
+def test_acting_alone_is_acting_in_a_batch():
+    space = spaces.Dict(a=spaces.Discrete(3), b=OBSERVATIONS)
+    space.seed(0)
+    policy = make(observation_space=space, action_space=spaces.Box(-9, 9, (2,)))
+    with torch.no_grad():
+        for parameter in policy.network.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    policy.normalizer.update(np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32))
+    sample = space.sample()
+    encoded = np.concatenate([np.eye(3)[sample["a"]], sample["b"]]).astype(np.float32)[None]
+    with torch.no_grad():
+        expected, _ = policy.network(torch.from_numpy(policy.normalizer(encoded)))
+    np.testing.assert_allclose(policy.act(sample), expected[0].clamp(-9, 9).numpy(), rtol=1e-5)
+
+
+PARTS = spaces.Dict(
+    a=spaces.Discrete(3, start=2),
+    b=spaces.Box(-1, 1, (2, 2), np.float64),
+    c=spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [0, 7]]),
+    d=spaces.Tuple((spaces.MultiBinary((2, 2)), spaces.Box(0, 9, (2,), np.int64), spaces.Box(-1, 1, ()))),
+)
+MASKED = spaces.Dict(x=OBSERVATIONS, action_mask=spaces.Box(1, 1, (3,), np.int8))
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space", "settings"),
+    [
+        *((observations, ACTIONS, {}) for observations in (OBSERVATIONS, PARTS, MASKED, IMAGE)),
+        *((OBSERVATIONS, actions, {}) for actions in (*PARTS.spaces.values(), PARTS)),
+        (OBSERVATIONS, spaces.Box(-0.1, 0.3, (2, 2)), {"squash_actions": True}),
+        (OBSERVATIONS, ACTIONS, {"normalize_obs": False}),
+        (OBSERVATIONS, ACTIONS, {"memory": "gru"}),
+    ],
+)
+def test_acting_has_the_form_and_the_bits_of_a_batch_of_one(observation_space, action_space, settings):
+    policy = make(observation_space, action_space, **settings)
+    observation_space.seed(0)
+    observations = [observation_space.sample() for _ in range(9)]
+    if policy.normalizer is not None:
+        policy.normalizer.update(np.concatenate([policy.encode_one(observation) for observation in observations]))
+    memory = policy.new_memory(1)
+    for observation in observations:
+        batch = concatenate(observation_space, [observation], create_empty_array(observation_space, 1))
+        chosen = policy.choose_likeliest(policy.normalize(policy.encode(batch)), memory)
+        expected = next(iter(iterate(batch_space(action_space, 1), policy.fit_actions(chosen))))
+        assert _with_types(policy.act(observation)) == _with_types(expected)
+
+
+def _with_types(action):
+    if isinstance(action, dict):
+        return {key: _with_types(part) for key, part in action.items()}
+    if isinstance(action, tuple):
+        return tuple(map(_with_types, action))
+    return type(action), action.dtype, action.shape, action.tobytes()
+
+
+def test_an_encoded_observation_is_kept_when_the_environment_writes_over_its_own():
+    observation = np.array([0.5, -0.2, 0.1], np.float32)
+    encoded = make(normalize_obs=False).encode_one(observation)
+    observation[:] = 9.0
+    np.testing.assert_array_equal(encoded, np.array([[0.5, -0.2, 0.1]], np.float32))
+
+
+def test_an_observation_of_another_size_is_not_taken_for_several():
+    with pytest.raises(ValueError, match="reshape"):
+        make().act(np.zeros(6, np.float32))
+
+
+def test_a_saved_policy_acts_the_same():
+    numbers = spaces.Box(-9, 9, (2,))
+    policy, other = (make(action_space=numbers, seed=seed) for seed in (1, 2))
+    policy.normalizer.update(np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32))
+    observation = np.array([0.5, -0.2, 0.1], np.float32)
+    assert not np.array_equal(policy.act(observation), other.act(observation))
+    other.load_state_dict(policy.state_dict())
+    np.testing.assert_array_equal(policy.act(observation), other.act(observation))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"observation_space": spaces.Box(-1, 1, (4,))}, r"observation space Box\(3,\), but here it is Box\(4,\)"),
+        ({"action_space": spaces.Discrete(2)}, r"action space Discrete\(3, start=4\), but here it is Discrete\(2\)"),
+        ({"normalize_obs": False}, "observation normalization on, but here it is off"),
+        ({"normalize_values": True}, "value normalization off, but here it is on"),
+        ({"hidden_sizes": (9,)}, r"hidden sizes \[8\], but here it is \[9\]"),
+        ({"activation": "relu"}, "activation tanh, but here it is relu"),
+        ({"share_layers": True}, "sharing of layers off, but here it is on"),
+        ({"memory": "gru"}, "memory none, but here it is gru of 64"),
+    ],
+)
+def test_what_a_saved_policy_does_not_fit_is_named_and_nothing_changed(changed, sentence):
+    policy = make(**changed)
+    before = [parameter.clone() for parameter in policy.network.parameters()]
+    with pytest.raises(UserError, match=sentence):
+        policy.load_state_dict(make(seed=5).state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.network.parameters(), strict=True))
+
+
+def test_actions_without_numbers_cannot_be_squashed():
+    with pytest.raises(
+        UserError, match=r"squash_actions is about numbers, but the action space Discrete\(3, start=4\)"
+    ):
+        make(squash_actions=True)
+
+
+def test_bfloat16_is_for_images_and_near_float32():
+    with pytest.raises(UserError, match=r"bfloat16 is about images, but the observations Box\(-1.0"):
+        make(bfloat16=True)
+    space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    exact, near = (make(observation_space=space, bfloat16=bfloat16) for bfloat16 in (False, True))
+    seen = np.random.default_rng(0).integers(255, size=(5, 36 * 36)).astype(np.float32)
+    assert not np.array_equal(exact.parameters(seen), near.parameters(seen))
+    np.testing.assert_allclose(near.parameters(seen), exact.parameters(seen), atol=1e-3)
+    assert near.parameters(seen).dtype == np.float32
+
+
+def test_a_saved_policy_keeps_the_units_of_its_values():
+    policy, other = make(normalize_values=True), make(normalize_values=True, seed=2)
+    policy.learn_value_units(np.array([2.0, 6.0], np.float32))
+    other.load_state_dict(policy.state_dict())
+    assert (other.value_normalizer.mean, other.value_normalizer.deviation) == (4.0, policy.value_normalizer.deviation)
+
+
+def test_acting_changes_nothing_in_the_policy():
+    policy = make()
+    policy.normalizer.update(np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32))
+    before = policy.state_dict()
+    policy.act(OBSERVATIONS.sample())
+    policy.act(OBSERVATIONS.sample(), generator=np.random.default_rng(0))
+    assert policy.state_dict()["normalizer"] == before["normalizer"]
+    assert all(torch.equal(weight, before["network"][name]) for name, weight in policy.network.state_dict().items())

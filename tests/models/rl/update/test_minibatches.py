@@ -1,0 +1,49 @@
+"""Every sample once an epoch, and sequences whole."""
+
+import numpy as np
+import torch
+
+from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
+from ml_pipeline.models.rl.update.minibatches import epochs_of_samples, epochs_of_sequences
+from ml_pipeline.models.rl.update.ppo_loss import LossInputs
+
+N_STEPS, N_SEQUENCES = 4, 5
+
+
+def numbered(*, sequences=False):
+    """A batch in which every tensor says which sample it belongs to."""
+    numbers = torch.arange(float(N_STEPS * N_SEQUENCES))
+    starts = torch.zeros(N_STEPS, N_SEQUENCES, dtype=torch.bool)
+    starts[1, 3] = True
+    state = torch.arange(float(N_SEQUENCES))[:, None]
+    extra = Sequences(starts, state) if sequences else None
+    return Minibatch(numbers[:, None], numbers.long(), LossInputs(numbers, numbers, numbers, numbers), extra)
+
+
+def test_samples_come_once_an_epoch_and_their_parts_stay_together():
+    parts = list(epochs_of_samples(numbered(), n_epochs=2, size=8, generator=np.random.default_rng(0)))
+    assert [len(part.observations) for part in parts] == [8, 8, 4, 8, 8, 4]
+    first, second = (torch.cat([part.actions for part in parts[k : k + 3]]) for k in (0, 3))
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(20))
+    assert first.tolist() != second.tolist()
+    for part in parts:
+        assert all(torch.equal(row, part.observations[:, 0]) for row in (*part.inputs, part.actions.float()))
+
+
+def test_sequences_stay_whole_with_their_starts_and_state():
+    batch = numbered(sequences=True)
+    parts = list(epochs_of_sequences(batch, n_epochs=1, size=11, generator=np.random.default_rng(0)))
+    assert [part.sequences.state.shape[0] for part in parts] == [2, 2, 1]  # 11 samples hold two sequences of four
+    assert sorted(torch.cat([part.sequences.state for part in parts]).flatten().tolist()) == [0, 1, 2, 3, 4]
+    for part in parts:
+        environments = part.sequences.state.flatten()
+        steps = torch.arange(float(N_STEPS))[:, None]
+        expected = (steps * N_SEQUENCES + environments).flatten()  # one step after another
+        assert all(torch.equal(row, expected) for row in (part.observations[:, 0], part.actions, *part.inputs))
+        assert torch.equal(part.sequences.starts, (steps == 1) & (environments == 3))
+
+
+def test_a_minibatch_smaller_than_a_sequence_is_a_sequence():
+    parts = list(epochs_of_sequences(numbered(sequences=True), n_epochs=1, size=2, generator=np.random.default_rng(0)))
+    assert [len(part.observations) for part in parts] == [N_STEPS] * N_SEQUENCES

@@ -1,0 +1,228 @@
+"""The update against a plain loop of autograd and torch's own Adam, and its schedules and stops."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.update import ppo_update
+from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
+from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, normalize_advantages, ppo_loss
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed
+
+pytestmark = pytest.mark.usefixtures("kind")
+N_SAMPLES = 40
+CONFIG = PPOConfig(minibatch_size=16, n_epochs=2, ent_coef=0.01, learning_rate=1e-2)  # 16 + 16 + 8 an epoch
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def kind(request, monkeypatch):
+    """Both ways to take the steps."""
+    if request.param == "torch":
+        monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
+    return request.param
+
+
+def make_policy(action_space):
+    kind = PPOConfig(hidden_sizes=(8, 8), normalize_obs=False)
+    return Policy(spaces.Box(-1, 1, (3,)), action_space, kind, seed=1)
+
+
+def rollout_of(policy, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    observations = torch.randn(N_SAMPLES, 3, generator=generator)
+    if isinstance(policy.action_space, spaces.Discrete):
+        actions = torch.randint(2, (N_SAMPLES,), generator=generator)
+    else:
+        actions = torch.randn(N_SAMPLES, 2, generator=generator)
+    with torch.no_grad():
+        parameters, values = policy.network(observations)
+        log_probs, _ = policy.distribution.log_probs_and_entropies(parameters, actions)
+    advantages, noise = torch.randn(2, N_SAMPLES, generator=generator)
+    return Minibatch(observations, actions, LossInputs(log_probs, advantages, values + noise, values))
+
+
+def weights_of(policy):
+    return torch.cat([parameter.detach().flatten() for parameter in policy.network.parameters()])
+
+
+@pytest.mark.parametrize("action_space", [spaces.Discrete(2), spaces.Box(-1, 1, (2,))], ids=["discrete", "box"])
+def test_equals_a_plain_loop_of_autograd_and_adam(action_space, kind):
+    policy, plain = make_policy(action_space), make_policy(action_space)
+    batch = rollout_of(policy)
+    update = PPOUpdate(policy, CONFIG, np.random.default_rng(7))
+    statistics = update(batch, progress=0.0)
+    assert update.state_dict()["steps"] == kind
+
+    optimizer = torch.optim.Adam(plain.network.parameters(), lr=1e-2, eps=1e-5)
+    generator = np.random.default_rng(7)
+    for _ in range(CONFIG.n_epochs):
+        order = generator.permutation(N_SAMPLES)
+        for start in (0, 16, 32):
+            rows = torch.from_numpy(order[start : start + 16])
+            inputs = LossInputs(*(x[rows] for x in batch.inputs))
+            inputs = inputs._replace(advantages=normalize_advantages(inputs.advantages))
+            parameters, values = plain.network(batch.observations[rows])
+            log_probs, entropies = plain.distribution.log_probs_and_entropies(parameters, batch.actions[rows])
+            loss, _ = ppo_loss(log_probs, entropies, values, inputs, LossWeights(0.2, None, 0.01, 0.5))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(plain.network.parameters(), CONFIG.max_grad_norm)
+            optimizer.step()
+    torch.testing.assert_close(weights_of(policy), weights_of(plain), rtol=1e-4, atol=1e-6)
+    assert statistics.n_minibatches == 6
+
+
+def test_the_first_ratio_is_one():
+    policy = make_policy(spaces.Discrete(2))
+    batch = rollout_of(policy)
+    with torch.no_grad():
+        parameters, _ = policy.network(batch.observations[:16])
+        log_probs, _ = policy.distribution.log_probs_and_entropies(parameters, batch.actions[:16])
+    torch.testing.assert_close((log_probs - batch.inputs.old_log_probs[:16]).exp(), torch.ones(16), rtol=0, atol=1e-6)
+
+
+def test_a_policy_that_contradicts_its_rollout_is_told():
+    policy = make_policy(spaces.Discrete(2))
+    batch = rollout_of(policy)
+    batch = batch._replace(inputs=batch.inputs._replace(old_log_probs=batch.inputs.old_log_probs - 0.1))
+    with pytest.raises(TrainingFailed, match="must agree with itself"):
+        PPOUpdate(policy, CONFIG, np.random.default_rng(0))(batch, progress=0.0)
+
+
+@pytest.mark.parametrize("field", ["advantages", "returns", "old_log_probs"])
+def test_not_a_number_is_told(field):
+    policy = make_policy(spaces.Discrete(2))
+    batch = rollout_of(policy)
+    broken = getattr(batch.inputs, field).clone()
+    broken[5] = float("nan")
+    batch = batch._replace(inputs=batch.inputs._replace(**{field: broken}))
+    with pytest.raises(TrainingFailed, match="no longer finite"):
+        PPOUpdate(policy, CONFIG, np.random.default_rng(0))(batch, progress=0.0)
+
+
+def test_target_kl_stops_before_the_step_that_would_go_further():
+    policy = make_policy(spaces.Discrete(2))
+    batch = rollout_of(policy)
+    config = dataclasses.replace(CONFIG, target_kl=1e-6, learning_rate=0.1)
+    statistics = PPOUpdate(policy, config, np.random.default_rng(0))(batch, progress=0.0)
+    assert statistics.n_minibatches == 1  # the first has a KL of 0; after its step the second is too far
+
+
+def test_gradients_are_clipped_to_their_norm():
+    # Adam's first step is lr * g / (|g| + eps): with a norm of 1e-9, far below eps, it hardly moves.
+    policy = make_policy(spaces.Discrete(2))
+    before = weights_of(policy)
+    config = dataclasses.replace(CONFIG, max_grad_norm=1e-9, n_epochs=1, minibatch_size=N_SAMPLES)
+    PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=0.0)
+    assert (weights_of(policy) - before).abs().max() < 1e-2 * 1e-3
+
+
+def test_the_schedule_reaches_the_optimizer_and_the_clip_range():
+    policy = make_policy(spaces.Discrete(2))
+    config = dataclasses.replace(CONFIG, learning_rate_schedule="linear", clip_range_schedule="linear")
+    before = weights_of(policy)
+    statistics = PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=1.0)
+    assert (statistics.learning_rate, statistics.clip_range) == (0.0, 0.0)
+    assert torch.equal(weights_of(policy), before)
+
+
+def test_a_restored_update_goes_on_with_the_same_bits():
+    policy = make_policy(spaces.Discrete(2))
+    update = PPOUpdate(policy, CONFIG, np.random.default_rng(0))
+    update(rollout_of(policy), progress=0.0)
+    other_policy = make_policy(spaces.Discrete(2))
+    other = PPOUpdate(other_policy, CONFIG, np.random.default_rng(1))
+    other_policy.load_state_dict(policy.state_dict())
+    other.load_state_dict(update.state_dict())
+    batch = rollout_of(policy, seed=1)
+    update(batch, progress=0.5)
+    other(batch, progress=0.5)
+    assert torch.equal(weights_of(policy), weights_of(other_policy))
+
+
+def test_an_adaptive_learning_rate_follows_the_kl_and_is_saved():
+    policy = make_policy(spaces.Discrete(2))
+    config = dataclasses.replace(CONFIG, learning_rate_schedule="adaptive", target_kl=100.0)
+    update = PPOUpdate(policy, config, np.random.default_rng(0))
+    rates = [update(rollout_of(policy, seed), progress=0.9).learning_rate for seed in range(2)]
+    assert rates == pytest.approx([1e-2, 1.5e-2])  # far below the target
+    other = PPOUpdate(policy, config, np.random.default_rng(0))
+    other.load_state_dict(update.state_dict())
+    assert other(rollout_of(policy), progress=0.9).learning_rate == pytest.approx(2.25e-2)
+
+
+def test_the_entropys_weight_follows_its_schedule():
+    policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
+    for policy, settings in zip(policies, [{"ent_coef_schedule": "linear"}, {"ent_coef": 0.0}], strict=True):
+        config = dataclasses.replace(CONFIG, **settings)
+        PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=1.0)
+    assert torch.equal(*map(weights_of, policies))
+
+
+BY_HAND = {"constant": 1.0, "linear": 0.75, "cosine": (1 + math.cos(0.25 * math.pi)) / 2}
+
+
+@pytest.mark.parametrize("setting", ["learning_rate", "clip_range", "ent_coef"])
+@pytest.mark.parametrize("schedule", BY_HAND)
+def test_a_quarter_into_training_schedules_are_where_their_formulas_say(setting, schedule):
+    policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
+    start = {"learning_rate": 0.01, "clip_range": 0.01, "ent_coef": 0.5}[setting]
+    scheduled, by_hand = (
+        dataclasses.replace(CONFIG, **{setting: start, f"{setting}_schedule": schedule}),
+        dataclasses.replace(CONFIG, **{setting: start * BY_HAND[schedule]}),
+    )
+    for policy, config in zip(policies, (scheduled, by_hand), strict=True):
+        PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=0.25)
+    torch.testing.assert_close(*map(weights_of, policies), rtol=0, atol=1e-6)
+    if schedule != "constant":  # and that value shows
+        other = make_policy(spaces.Discrete(2))
+        PPOUpdate(other, scheduled, np.random.default_rng(0))(rollout_of(other), progress=0.0)
+        assert (weights_of(other) - weights_of(policies[1])).abs().max() > 1e-4
+
+
+def test_advantages_may_be_normalized_over_the_whole_batch():
+    policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
+    batch = rollout_of(policies[0])
+    over_batch = dataclasses.replace(CONFIG, normalize_advantages_over="batch")
+    PPOUpdate(policies[0], over_batch, np.random.default_rng(0))(batch, progress=0.0)
+    by_hand = batch._replace(inputs=batch.inputs._replace(advantages=normalize_advantages(batch.inputs.advantages)))
+    as_they_are = dataclasses.replace(CONFIG, normalize_advantages=False)
+    PPOUpdate(policies[1], as_they_are, np.random.default_rng(0))(by_hand, progress=0.0)
+    assert torch.equal(*map(weights_of, policies))
+
+
+def test_steps_that_differ_from_autograd_are_told_and_replaced(kind):
+    policy, expected = make_policy(spaces.Discrete(2)), make_policy(spaces.Discrete(2))
+    update, good = (PPOUpdate(each, CONFIG, np.random.default_rng(0)) for each in (policy, expected))
+    if kind == "compiled":  # as if the network had rectifiers
+        update._steps._layout = update._steps._layout._replace(is_tanh=False)
+    else:
+        update._steps._gradients._networks._is_tanh = False
+    with pytest.warns(UserWarning, match=f"The {kind} gradient of this network differs from autograd's"):
+        update(rollout_of(policy), progress=0.0)
+    good(rollout_of(expected), progress=0.0)
+    assert update.state_dict()["steps"] == "torch"
+    torch.testing.assert_close(weights_of(policy), weights_of(expected), rtol=1e-4, atol=1e-6)
+    update(rollout_of(policy), progress=0.0)  # and is not told again
+
+
+def test_the_comparison_with_autograd_leaves_everything_as_it_was(monkeypatch):
+    policy, unchecked = make_policy(spaces.Discrete(2)), make_policy(spaces.Discrete(2))
+    PPOUpdate(policy, CONFIG, np.random.default_rng(0))(rollout_of(policy), progress=0.0)
+    monkeypatch.setattr(ppo_update, "agrees_with_autograd", lambda *_: True)
+    PPOUpdate(unchecked, CONFIG, np.random.default_rng(0))(rollout_of(unchecked), progress=0.0)
+    assert torch.equal(weights_of(policy), weights_of(unchecked))
+
+
+def test_going_on_by_other_steps_is_told(kind):
+    state = PPOUpdate(make_policy(spaces.Discrete(2)), CONFIG, np.random.default_rng(0)).state_dict()
+    update = PPOUpdate(make_policy(spaces.Discrete(2)), CONFIG, np.random.default_rng(0))
+    update.load_state_dict(state)
+    with pytest.warns(UserWarning, match=f"written by other steps and goes on with {kind} ones"):
+        update.load_state_dict({**state, "steps": "other"})

@@ -1,0 +1,136 @@
+"""Environments by their id, and masks of actions in their infos."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from ml_pipeline import train_ppo
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.gym_task import GymTask
+
+
+class Choosy(gymnasium.Env):
+    """Allows one of three actions, another one in each step, and says so in its infos alone."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {"action_mask": np.arange(3) == 0}
+
+    def step(self, action):
+        assert action == self.t % 3
+        self.t += 1
+        return np.zeros(2, np.float32), 1.0, self.t == 7, False, {"action_mask": np.arange(3) == self.t % 3}
+
+
+class Forbidding(Choosy):
+    def step(self, action):
+        return *super().step(action)[:4], {"action_mask": [0, 0, 0]}
+
+
+class Unready(Choosy):
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("no licence")
+
+
+class Wordy(Choosy):
+    observation_space = spaces.Text(9)
+
+    def reset(self, *, seed=None, options=None):
+        return "begin", {}
+
+
+class Verbose(Wordy):
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Text(9)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+
+ENVS = (Choosy, Forbidding, Unready, Wordy, Verbose)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    for env_class in ENVS:
+        gymnasium.register(f"{env_class.__name__}-v0", env_class)
+    yield
+    for env_class in ENVS:
+        del gymnasium.registry[f"{env_class.__name__}-v0"]
+
+
+def options(name, folder):
+    small = ["--n-steps", "16", "--minibatch-size", "16", "--num-episodes", "2", "--n-workers", "0", "--n-envs", "2"]
+    return ["--env-id", f"{name}-v0", "--eval-episodes", "2", "--checkpoint-dir", str(folder), *small]
+
+
+def test_masks_of_infos_are_kept_to_in_training_and_evaluation(tmp_path, capsys):
+    assert train_ppo.main(options("Choosy", tmp_path)) == 0
+    assert "Evaluation on a single Choosy-v0: return 7.00 ± 0.00 over 2 episodes" in capsys.readouterr().out
+
+
+def test_environments_without_masks_in_their_infos_stay_as_they_are():
+    task = GymTask("CartPole-v1", eval_episodes=1, seed=0)
+    for env in (task.train_env_fns(1)[0](), task.evaluation_env()):
+        assert isinstance(env.observation_space, spaces.Box)
+        env.close()
+
+
+def test_a_mask_that_forbids_everything_is_one_sentence(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        train_ppo.main(options("Forbidding", tmp_path))
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith(
+        "The action mask of environment 0 forbids every action; allow one, or end the episode where there is nothing "
+        "to do.\n"
+    )
+
+
+def test_an_environment_that_cannot_be_reset_is_told_with_its_index(tmp_path, capsys):
+    assert train_ppo.main(options("Unready", tmp_path)) == 1
+    err = capsys.readouterr().err
+    assert "environment 0" in err.lower()
+    assert "no licence" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "sentence"),
+    [
+        (
+            "Wordy",
+            [],
+            "Observations of Text have no fixed size; wrap the environment so that it gives a Box, Discrete,",
+        ),
+        ("Verbose", [], "Actions of Text are not supported; wrap the environment so that it takes a Box, Discrete,"),
+        ("Choosy", ["--squash-actions"], "squash_actions is about numbers, but the action space Discrete(3) has none"),
+        ("Choosy", ["--bfloat16"], "bfloat16 is about images, but the observations Dict("),
+    ],
+)
+def test_a_space_or_an_option_that_the_network_has_not_is_one_sentence(name, flags, sentence, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        train_ppo.main([*options(name, tmp_path), *flags])
+    err = capsys.readouterr().err
+    assert (stopped.value.code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"train_ppo.py: {sentence}")
+    assert not (tmp_path / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "hint"),
+    [
+        (
+            "nope:Nope-v0",
+            "The part before the colon is a module: run where nope.py lies, or name its folder in PYTHONPATH",
+        ),
+        ("math:CartPol-v1", 'The module math is there, but does not register it. Did you mean "CartPole-v1"?'),
+        ("CartPol-v1", 'Did you mean "CartPole-v1"?'),
+    ],
+)
+def test_an_unknown_id_is_answered_with_what_to_do(env_id, hint):
+    with pytest.raises(UserError) as told:
+        GymTask(env_id, eval_episodes=1, seed=0)
+    assert str(told.value).startswith(f'There is no environment "{env_id}". {hint}')

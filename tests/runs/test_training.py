@@ -1,0 +1,106 @@
+"""Which environments a run trains in, and that a batched run goes on where it was stopped."""
+
+from contextlib import closing
+
+import pytest
+import torch
+
+from ml_pipeline import train_ppo
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.task_choice import make_task
+from ml_pipeline.runs.train_config import TrainConfig, parse_train_start
+from ml_pipeline.runs.training import make_envs
+
+BATCHED = ["--vec-env", "batched", "--n-envs", "64", "--n-steps", "16", "--minibatch-size", "512", "--n-epochs", "1"]
+SMALL = ["--hidden-sizes", "8", "--num-episodes", "5", "--window", "2", "--episode-length", "11"]
+CARTPOLE = GymTask("CartPole-v1", eval_episodes=1, seed=0)
+
+
+def test_a_batched_run_stopped_in_the_middle_of_a_rollout_ends_as_if_it_had_not_been(tmp_path):
+    config = parse_train_start([*BATCHED, *SMALL]).config
+    task = make_task(config)
+
+    def trainer():
+        envs = task.batched_train_env(config.run.n_envs)
+        return PPOTrainer(envs, config.ppo, total_timesteps=config.timesteps, seed=3), envs
+
+    whole, _ = trainer()
+    whole.train()
+    stopped, envs = trainer()
+    step = envs.step
+    n_steps = []
+
+    def step_and_stop(actions):
+        n_steps.append(1)
+        if len(n_steps) == 39:  # in the third rollout
+            stopped.request_stop()
+        return step(actions)
+
+    envs.step = step_and_stop
+    stopped.train()
+    assert not stopped.finished
+    torch.save(stopped.state_dict(), tmp_path / "state.pt")
+    resumed, _ = trainer()
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    resumed.train()
+    assert resumed.finished
+    assert resumed.global_step == whole.global_step
+    expected, got = (each.policy.network.state_dict() for each in (whole, resumed))
+    for name in expected:
+        assert torch.equal(got[name], expected[name]), name
+
+
+def test_a_batched_run_is_judged_on_one_account(tmp_path, capsys):
+    start = [*BATCHED, *SMALL, "--n-envs", "8", "--minibatch-size", "128", "--num-episodes", "1"]
+    assert train_ppo.main([*start, "--checkpoint-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "8 parallel environments for training\n   In the trainer's process · no workers" in out
+    assert "buy and hold" in out
+    assert (tmp_path / "ledger.csv").exists()
+
+
+def test_what_has_no_workers_takes_none_and_only_trading_is_batched():
+    with pytest.raises(UserError, match='vec_env "serial" has no workers, but n_workers is 2'):
+        RunConfig(n_envs=4, vec_env="serial", n_workers=2)
+    with pytest.raises(UserError, match='vec_env must be one of parallel, serial, batched, but got "batch"'):
+        RunConfig(vec_env="batch")
+    with pytest.raises(UserError, match='vec_env "batched" is for trading, but the environment is CartPole-v1'):
+        CARTPOLE.batched_train_env(4)
+
+
+def test_serial_environments_have_no_workers():
+    config = TrainConfig(run=RunConfig(n_envs=2, vec_env="serial"), ppo=PPOConfig(minibatch_size=64))
+    with closing(make_envs(config, CARTPOLE)) as envs:
+        assert envs.num_workers == 0
+
+
+@pytest.mark.parametrize(("device", "given"), [("auto", None), ("cpu", None), ("cuda", "cuda"), ("mps", "mps")])
+def test_batched_environments_are_tensors_where_the_policy_is_on_a_gpu(device, given):
+    class Recorder:
+        def batched_train_env(self, n, *, device=None):
+            return n, device
+
+    config = TrainConfig(run=RunConfig(vec_env="batched", n_envs=64, device=device))
+    assert make_envs(config, Recorder()) == (64, given)
+
+
+def test_trading_as_tensors_trains_without_a_look_at_them():
+    config = parse_train_start([*BATCHED, *SMALL]).config
+    envs = make_task(config).batched_train_env(config.run.n_envs, device="cpu")
+    trained = PPOTrainer(envs, config.ppo, seed=3)
+    trained.train_episode_vectorized()
+    step, looks = envs.step, []
+
+    def step_unseen(actions):
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("item", "cpu", "numpy", "tolist", "nonzero", "__bool__", "__int__", "__float__"):
+                patch.setattr(torch.Tensor, name, lambda *_, name=name: looks.append(name))
+            return step(actions)
+
+    envs.step = step_unseen
+    assert trained.train_episode_vectorized().n_completed_episodes > 0
+    assert looks == []

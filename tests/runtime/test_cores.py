@@ -1,0 +1,52 @@
+"""Quotas of control groups, from files written here."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ml_pipeline.runtime import cores
+
+
+@pytest.fixture
+def quota_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cpu.max of the root group, which every process is in."""
+    monkeypatch.setattr(cores, "_CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    return tmp_path / "cpu.max"
+
+
+def test_affinity_counts_where_there_is_no_quota(quota_file: Path) -> None:
+    assert cores.usable_cores() == 4.0
+    quota_file.write_text("max 100000\n")
+    assert cores.usable_cores() == 4.0
+
+
+def test_the_smaller_of_quota_and_affinity_counts(quota_file: Path) -> None:
+    quota_file.write_text("150000 100000\n")
+    assert cores.usable_cores() == 1.5
+    quota_file.write_text("800000 100000\n")
+    assert cores.usable_cores() == 4.0
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "own_s", "free"),
+    [
+        (6.0, 0.0, 3.0),  # of four cores, one was busy for others in these two seconds
+        (5.0, 2.0, 3.5),  # what this process used itself is free for it
+        (0.0, 0.2, 0.5),  # a full machine shares
+        (9.0, 2.0, 4.0),  # clocks are coarse; there are no more than there are
+        (None, 1.0, 4.0),  # not known here
+    ],
+)
+def test_cores_that_others_use_are_not_free(
+    quota_file: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float | None, own_s: float, free: float
+) -> None:
+    moments = iter([(100.0, 1.0, 50.0), (102.0, 1.0 + own_s, None if idle_s is None else 50.0 + idle_s)])
+    monkeypatch.setattr(cores.IdleWatch, "_now", staticmethod(lambda: next(moments)))
+    assert cores.IdleWatch().free_cores() == pytest.approx(free)
+
+
+def test_idle_time_is_read_where_the_system_tells_it() -> None:
+    idle_s = cores._idle_s()
+    assert (idle_s is not None and idle_s >= 0) == Path("/proc/stat").exists()

@@ -1,0 +1,113 @@
+"""Needs vectorbt and backtesting.py (extra certify): the accounts are theirs, and nothing of the kernel."""
+
+import importlib.util
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.evaluation.baselines import run_policy
+from ml_pipeline.trading.evaluation.certify import TOLERANCE, largest_difference
+
+needs_vectorbt = pytest.mark.skipif(importlib.util.find_spec("vectorbt") is None, reason="vectorbt is not installed")
+needs_backtesting = pytest.mark.skipif(
+    importlib.util.find_spec("backtesting") is None, reason="backtesting.py is not installed"
+)
+
+
+def _run(market, rules, actions):
+    env = StatefulTradingEnv(market, rules)
+    one_choice = len(market.symbols) == 1 and rules.action_mode in {"discrete", "buy_hold_sell"}
+    waiting = iter(actions)
+    return run_policy(env, lambda _: int(next(waiting)[0]) if one_choice else next(waiting))
+
+
+@needs_vectorbt
+@pytest.mark.timeout(300)  # it compiles
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
+def test_vectorbt_says_the_same_of_random_orders_with_every_cost(random_case, mode):
+    n_trades = 0
+    for seed in range(25):
+        market, rules, actions = random_case(seed, 1 + seed % 4, mode, 0.03)
+        ledger = _run(market, rules, actions)
+        n_trades += sum(np.count_nonzero(column) for name, column in ledger.items() if name.startswith("filled"))
+        assert largest_difference(ledger, rules, market.periods_per_year) < TOLERANCE, (seed, rules)
+    assert n_trades > 300
+
+
+@needs_vectorbt
+@pytest.mark.filterwarnings("ignore")
+def test_a_ledger_that_is_wrong_is_found(random_case):
+    market, _, actions = random_case(1, 2, "target_weights", 0.03)
+    rules = TradingRules("target_weights")
+    ledger = _run(market, rules, actions)
+    for name in ("filled_A", "fill_price_A", "equity"):
+        wrong = ledger[name].copy()
+        row = int(np.flatnonzero(ledger["filled_A"])[0])
+        wrong[row] *= 1 + 1e-5
+        assert largest_difference({**ledger, name: wrong}, rules, market.periods_per_year) > TOLERANCE
+    assert largest_difference(ledger, TradingRules("target_weights", fee_bps=6), market.periods_per_year) > TOLERANCE
+
+
+@needs_backtesting
+@pytest.mark.filterwarnings("ignore")
+def test_backtesting_py_says_the_same_of_whole_lots(tiny_market):
+    """One asset, long or flat, filled at the next open, for a commission."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import backtesting
+        import pandas as pd
+
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        close = 100 * np.exp(generator.normal(0, 0.02, 80).cumsum())
+        open_ = close * np.exp(generator.normal(0, 0.01, 80))
+        rules = TradingRules(allow_short=False, lot_size=1, fee_bps=20, max_position=0.9, initial_cash=100_000)
+        ledger = _run(tiny_market(close, open_), rules, generator.integers(0, 2, (80, 1)))
+        filled = ledger["filled_A"]
+
+        class Replay(backtesting.Strategy):
+            def init(self):
+                pass
+
+            def next(self, filled=filled):
+                row = len(self.data)  # filled at the open of this row
+                if row < len(filled) and filled[row] > 0:
+                    self.buy(size=filled[row])
+                elif row < len(filled) and filled[row] < 0:
+                    self.position.close()
+
+        high, low = np.maximum(open_, close), np.minimum(open_, close)
+        frame = pd.DataFrame(
+            {"Open": open_, "High": high, "Low": low, "Close": close}, index=pd.to_datetime(ledger["time"])
+        )
+        frame = pd.concat([frame.iloc[:1], frame]).set_axis(pd.date_range("2000-01-01", periods=81))
+        filled = np.concatenate([[0.0], filled])
+        Replay.next.__defaults__ = (filled,)
+        stats = backtesting.Backtest(frame, Replay, cash=100_000, commission=rules.fee_bps / 1e4).run()
+        theirs = stats["_equity_curve"]["Equity"].to_numpy()[1:]
+        assert np.count_nonzero(filled) > 10
+        np.testing.assert_allclose(ledger["equity"], theirs, rtol=1e-9)
+
+
+@needs_vectorbt
+@pytest.mark.filterwarnings("ignore")
+def test_an_account_that_could_not_pay_for_what_it_borrowed_is_replayed_to_its_end(tiny_market):
+    # As in test_agreement: covering takes all the cash, and the rest that is short cannot be paid for.
+    market = tiny_market(close=[[100, 100], [100, 100], [250, 200], [250, 200], [250, 200]])
+    rules = TradingRules("discrete", fee_bps=0, borrow_bps_per_year=252 * 100)
+    ledger = _run(market, rules, np.array([[0, 2], [0, 2], [1, 2], [1, 2]]))
+    assert ledger["cash"][-1] == 0
+    assert largest_difference(ledger, rules, market.periods_per_year) < TOLERANCE
+
+
+def test_without_vectorbt_it_says_what_to_install(tiny_market, monkeypatch):
+    ledger = _run(tiny_market(close=[1, 1, 1]), TradingRules(), [[0], [1]])
+    monkeypatch.setitem(sys.modules, "vectorbt", None)
+    with pytest.raises(UserError, match=r"pip install \"ml-pipeline\[certify\]\""):
+        largest_difference(ledger, TradingRules(), 252)

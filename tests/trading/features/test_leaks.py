@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, compute_features
+from ml_pipeline.trading.features.leaks import refuse_leaks
+from ml_pipeline.trading.market.data import market_from_arrays
+from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask
+
+MODULE = """
+import numpy as np
+
+def next_return(bars):
+    returns = np.diff(np.log(bars.close))
+    return np.append(returns, 0.0)
+
+def scaled_by_all(bars):
+    return bars.close / bars.close.max()
+
+def noise(bars):
+    return np.random.default_rng().random(len(bars.close))
+
+def last_one_leaks(bars):
+    values = np.zeros(len(bars.close))
+    values[:-1] = bars.volume[1:]
+    return values
+
+def honest(bars):
+    return np.concatenate([np.full(3, np.nan), bars.close[3:] / bars.close[:-3] - 1])
+
+def gap(bars):
+    values = bars.close.copy()
+    values[[0, 7]] = np.nan
+    return values
+
+def short(bars):
+    return bars.close[1:]
+
+def broken(bars):
+    return bars.volumes
+"""
+
+
+@pytest.fixture
+def module(monkeypatch, tmp_path):
+    (tmp_path / "my_features.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def market():
+    return synthetic_market(n_bars=300, n_symbols=2)
+
+
+@pytest.mark.parametrize("name", ["next_return", "scaled_by_all", "noise", "last_one_leaks"])
+@pytest.mark.usefixtures("module")
+def test_training_refuses_a_function_that_sees_ahead_and_names_it(market, name):
+    task = TradingTask(TradingConfig(features=("rsi_14", f"my_features:{name}")), market=market)
+    for start in (task.train_env_fns, task.batched_train_env):
+        with pytest.raises(UserError, match=rf"Feature SYNTH1:my_features:{name} sees ahead \(or is random\)"):
+            start(1)
+
+
+@pytest.mark.usefixtures("module")
+def test_honest_features_pass(market):
+    names = (*DEFAULT_FEATURES, "tradable", "time_of_day", "my_features:honest")
+    task = TradingTask(TradingConfig(features=names), market=market)
+    assert task.train_env_fns(1)[0]().reset(seed=0)[0].shape == (2 * 12 + 2 + 2,)
+
+
+@pytest.mark.usefixtures("module")
+def test_functions_that_give_no_feature(market):
+    with pytest.raises(UserError, match="my_features:gap of SYNTH1 is nan at 1960-01-12, but once there is a value"):
+        compute_features(market, ["my_features:gap"])
+    with pytest.raises(UserError, match=r"must give one value a bar, \(300,\), but gave \(299,\)"):
+        compute_features(market, ["my_features:short"])
+    sentence = (
+        r"my_features:broken failed in line \d+ of my_features.py: AttributeError: 'Bars' object has no attribute"
+    )
+    with pytest.raises(UserError, match=sentence):
+        compute_features(market, ["my_features:broken"])
+    with pytest.raises(UserError, match="my_features:gone cannot be imported"):
+        compute_features(market, ["my_features:gone"])
+
+
+def _with_column(market, values):
+    arrays = {name: getattr(market, name) for name in ("open", "high", "low", "close", "volume")}
+    return market_from_arrays(market.symbols, market.times, columns={"feature_mine": values}, **arrays)
+
+
+def test_a_column_that_is_the_next_return_is_refused(market):
+    returns = np.diff(np.log(market.close), axis=0, append=np.nan)
+    noisy = returns + np.random.default_rng(0).normal(0, 0.002, returns.shape)
+    for name in ("feature_mine", "feature_*"):
+        task = TradingTask(TradingConfig(features=(name,)), market=_with_column(market, np.nan_to_num(noisy)))
+        with pytest.raises(UserError, match=r"feature_mine of SYNTH1 correlates 0\.9. with the return of the next bar"):
+            task.train_env_fns(1)
+
+
+def test_a_column_that_is_the_next_close_is_refused(market):
+    ahead = np.vstack([market.close[1:], market.close[-1:]])
+    task = TradingTask(TradingConfig(features=("feature_mine",)), market=_with_column(market, 3 * ahead - 7))
+    with pytest.raises(UserError, match=r"The growth of feature_mine of SYNTH1 correlates .* return of the next"):
+        task.train_env_fns(1)
+    honest = TradingTask(TradingConfig(features=("feature_mine",)), market=_with_column(market, market.close))
+    honest.train_env_fns(1)
+
+
+def test_the_datas_own_columns_are_features(market):
+    values = np.arange(600.0).reshape(300, 2)
+    mine = _with_column(market, values)
+    table = compute_features(mine, ["feature_*", "log_return_1"])
+    assert table.columns[:2] == ("SYNTH1:feature_mine", "SYNTH1:log_return_1")
+    np.testing.assert_array_equal(table.values[:, [0, 2]], values)
+    refuse_leaks(mine, ["feature_*", "log_return_1"], table)
+    with pytest.raises(UserError, match=r'no column "feature_mime"\. Did you mean "feature_mine"'):
+        compute_features(mine, ["feature_mime"])
+    with pytest.raises(UserError, match="no column that begins with feature_"):
+        compute_features(market, ["feature_*"])
+
+
+def test_absence_is_a_feature():
+    close = np.array([[1.0, np.nan], [1.0, 2.0], [1.0, np.nan]])
+    table = compute_features(market_from_arrays("AB", np.arange(3).astype("datetime64[D]"), close), ["tradable"])
+    np.testing.assert_array_equal(table.values, [[1, 0], [1, 1], [1, 0]])

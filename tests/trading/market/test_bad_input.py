@@ -1,0 +1,149 @@
+"""The list of what users get wrong, each from a file to its one sentence: what, where, and what to do about it."""
+
+import numpy as np
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask
+
+CLOSES = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, 120).cumsum())
+FEATURES = ("log_return_1", "feature_mine")
+
+
+def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
+    """A file of symbols AAA and BBB side by side; one cell is another."""
+    days = np.datetime64("2024-01-01") + np.arange(n_bars)
+    titles = [
+        "time",
+        *(f"{s}:{name}" for s in ("AAA", "BBB") for name in ("open", "high", "low", "close", "feature_mine")),
+    ]
+    lines = [",".join(titles)]
+    for i, (day, close) in enumerate(zip(days, CLOSES, strict=False)):
+        cells = [str(day), *[f"{close}", f"{close * 1.01}", f"{close * 0.99}", f"{close}", f"{i % 7}"] * 2]
+        if column is not None and i == row:
+            cells[titles.index(column)] = cell
+        lines.append(",".join(cells))
+    path = folder / "prices.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("wrong", "settings", "sentence"),
+    [
+        # cells: row, symbol and remedy
+        (
+            {"column": "BBB:close", "row": 9, "cell": "inf"},
+            {},
+            r"row 10 \(line 11\): BBB:close is inf, .*; mend or drop",
+        ),
+        (
+            {"column": "BBB:close", "row": 9, "cell": ""},
+            {},
+            r"row 10 \(line 11\): BBB:close is empty or not a number; drop the row",
+        ),
+        (
+            {"column": "AAA:high", "row": 3, "cell": "1"},
+            {},
+            r"row 4 .*the high of AAA is 1, below its low of .*; mend or",
+        ),
+        ({"column": "time", "row": 5, "cell": "2024-01-05"}, {}, r"row 6 .*second bar of AAA at 2024-01-05; drop one"),
+        ({"column": "time", "row": 5, "cell": "noon"}, {}, r'row 6 \(line 7\): "noon" is not a time; .*; mend or drop'),
+        # features
+        (
+            {"column": "BBB:feature_mine", "row": 50, "cell": ""},
+            {},
+            r"feature_mine of BBB is nan at 2024-02-20, .*; mend",
+        ),
+        ({"column": "AAA:feature_mine", "row": 50, "cell": "-inf"}, {}, r"feature_mine of AAA is -inf at 2024-02-20"),
+        ({}, {"features": ("feature_mien",)}, r'no column "feature_mien"\. Did you mean "feature_mine"'),
+        ({}, {"features": ("rsi14",)}, r'no feature "rsi14"\. Did you mean "rsi_14"'),
+        # too few bars
+        (
+            {"n_bars": 1},
+            {},
+            "bars of prices.csv are too few: 1, but feature log_return_1 needs 2 of an asset; bring more",
+        ),
+        ({"n_bars": 8}, {"window": 5}, "which leaves 1 to the split .*, but a step needs 2; bring more bars, shorten"),
+        ({}, {"window": 200}, "warm-up of features and window, which leaves 0 to the split train, .*; bring more bars"),
+        ({}, {"train_fraction": 0.98, "validation_fraction": 0.01}, "leaves 1 to the split validation, .*; bring more"),
+        # settings
+        ({}, {"fee_bps": -1.0}, "fee_bps must be from 0 to 1000 basis points, but got -1"),
+        ({}, {"fee_bps": 1e9}, "fee_bps must be from 0 to 1000 basis points, but got 1000000000"),
+        ({}, {"symbols": ("AAB",)}, r'has no symbol "AAB"\. Did you mean "AAA"'),
+        ({}, {"reward": "sharp_ratio"}, r'no reward "sharp_ratio"\. Did you mean "sharpe_ratio"'),
+        ({}, {"action_mode": "target_weight"}, r'but got "target_weight"\. Did you mean "target_weights"'),
+        ({}, {"on_limit": "clamp"}, 'on_limit must be one of clip, refuse, but got "clamp"'),
+    ],
+)
+def test_each_is_one_sentence(tmp_path, wrong, settings, sentence):
+    path = _write(tmp_path, **wrong)
+    with pytest.raises(UserError, match=sentence) as told:
+        TradingTask(TradingConfig(**{"data": path, "features": FEATURES, **settings}))
+    assert "\n" not in str(told.value)
+
+
+def _env(tmp_path, **settings):
+    task = TradingTask(TradingConfig(data=_write(tmp_path), features=FEATURES, **settings))
+    env = StatefulTradingEnv(task.bars_of("train"), task.rules)
+    env.reset(seed=0)
+    return env
+
+
+@pytest.mark.parametrize(
+    ("mode", "action", "sentence"),
+    [
+        ("target_weights", [np.nan, 0.0], "is not finite; expected numbers from -1 to 1"),
+        ("target_weights", [np.inf, 0.0], "is not finite; expected numbers from -1 to 1"),
+        ("trade", [0.0, -np.inf], "is not finite; expected numbers from -1 to 1"),
+        ("target_weights", [0.1], r"needs a number for each of \('AAA', 'BBB'\)"),
+        ("discrete", [3, 0], "is not in MultiDiscrete"),
+        ("buy_hold_sell", [0, -1], "is not in MultiDiscrete"),
+        ("discrete", [np.nan, 0], "is not in MultiDiscrete.*; choices are whole numbers from 0"),
+    ],
+)
+def test_an_action_that_is_none_is_one_sentence_and_changes_nothing(tmp_path, mode, action, sentence):
+    env = _env(tmp_path, action_mode=mode)
+    with pytest.raises(UserError, match=sentence):
+        env.step(np.array(action))
+    assert len(env.ledger()["time"]) == 1
+    env.step(env.action_space.sample())
+    assert len(env.ledger()["time"]) == 2
+
+
+@pytest.mark.parametrize("action", [np.nan, 0.5, None, "buy", 3, -1])
+@pytest.mark.parametrize("mode", ["discrete", "buy_hold_sell"])
+def test_a_choice_for_one_asset_is_a_whole_number(tmp_path, mode, action):
+    env = _env(tmp_path, action_mode=mode, symbols=("AAA",))
+    with pytest.raises(UserError, match=rf"Action {action} is not in Discrete\(3\); choices are whole numbers from 0"):
+        env.step(action)
+
+
+def test_a_target_beyond_a_limit_is_clipped_and_counted_or_refused(tmp_path):
+    limits = {"action_mode": "target_weights", "max_position": 0.3, "max_gross": 0.5, "fee_bps": 0.0}
+    env = _env(tmp_path, **limits)
+    *_, info = env.step(np.array([0.9, 0.0]))
+    assert info["limits"] == ("max_position",)
+    env.step(np.array([0.3, -0.3]))
+    assert env.limit_counts == {"max_position": 1, "max_gross": 1}
+    env = _env(tmp_path, on_limit="refuse", **limits)
+    with pytest.raises(
+        UserError, match=r"The target of AAA is 0.9 of the equity, but max_position is 0.3; lower it, or"
+    ):
+        env.step(np.array([0.9, 0.0]))
+    with pytest.raises(
+        UserError, match=r"targets add up to 0.6 of the equity, but max_gross is 0.5; lower them, or set"
+    ):
+        env.step(np.array([0.3, -0.3]))
+
+
+def test_a_feature_of_constant_value_is_seen_as_zero(tmp_path):
+    path = _write(tmp_path)
+    header, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([header, *(f"{line.rpartition(',')[0]},5" for line in lines)]))
+    task = TradingTask(TradingConfig(data=path, features=("feature_mine",)))
+    observation, _ = task.evaluation_env("train").reset(seed=0)
+    assert observation[0] != 0
+    assert observation[1] == 0

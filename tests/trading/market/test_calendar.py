@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from ml_pipeline.trading.market.calendar import infer_calendar
+
+
+def _every(step, start="2024-01-01", stop="2024-06-01"):
+    return np.arange(start, stop, np.timedelta64(*step), dtype="datetime64[m]").astype("datetime64[ns]")
+
+
+def _hour_of_week(times):
+    return (times.astype("datetime64[h]").astype(int) + 72) % 168  # 0 is Monday 00:00
+
+
+@pytest.mark.parametrize(
+    ("times", "name", "periods"),
+    [
+        (_every((1, "h")), "24/7", 365 * 24),
+        (_every((15, "m")), "24/7", 365 * 96),
+        (_every((1, "D")), "24/7", 365),
+        (np.busday_offset("2024-01-01", np.arange(100)), "weekdays", 252),
+        (_every((7, "D")), "weekdays", 52),
+        (np.arange("2015-01", "2020-01", dtype="datetime64[M]"), "weekdays", 12),
+        (_every((10, "D")), "24/7", 36.525),
+    ],
+    ids=["crypto hourly", "crypto 15 minutes", "crypto daily", "stocks daily", "weekly", "monthly", "every ten days"],
+)
+def test_bars_a_year(times, name, periods):
+    calendar = infer_calendar(times)
+    assert calendar.periods_per_year == pytest.approx(periods)
+    if periods > 60:
+        assert calendar.name == name
+
+
+def test_hourly_forex_counts_whole_weekdays_though_sunday_evening_trades():
+    times = _every((1, "h"))
+    hour = _hour_of_week(times)
+    calendar = infer_calendar(times[(hour < 4 * 24 + 22) | (hour >= 6 * 24 + 22)])  # Sunday 22:00 to Friday 22:00
+    assert calendar == ("weekdays", 252 * 24, "hourly bars on weekdays: 252 x 24 a year")
+
+
+def test_a_stock_exchange_counts_its_own_hours():
+    times = _every((5, "m"))
+    minute = times.astype("datetime64[m]").astype(int) % 1440
+    weekday = _hour_of_week(times) < 5 * 24
+    calendar = infer_calendar(times[weekday & (minute >= 570) & (minute < 960)])  # 9:30 to 16:00
+    assert calendar.periods_per_year == 252 * 78
+    assert calendar.reason == "5-minute bars on weekdays: 252 x 78 a year"
+
+
+def test_too_few_bars_are_taken_as_daily_and_it_says_so():
+    assert infer_calendar(_every((1, "h"))[:2]).periods_per_year == 252
+    assert "fewer than 3" in infer_calendar(_every((1, "h"))[:1]).reason

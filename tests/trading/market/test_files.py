@@ -1,0 +1,393 @@
+import gzip
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.asset_bars import Faults
+from ml_pipeline.trading.market.files import load_market, market_from_frame
+
+GOOD = """time,open,high,low,close,volume
+2024-01-01,10,12,9,11,100
+2024-01-02,11,13,10,12,200
+2024-01-03,12,14,11,13,300
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(text, name="prices.csv"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return to_file
+
+
+def _reversed(text):
+    header, *rows = text.strip().splitlines()
+    return "\n".join([header, *rows[::-1]])
+
+
+def test_a_clean_file_is_read_as_it_is(write):
+    market = load_market(write(GOOD))
+    assert market.symbols == ("prices",)
+    assert market.source == "prices.csv"
+    assert market.notices == ()
+    np.testing.assert_array_equal(market.times, np.arange("2024-01-01", "2024-01-04", dtype="datetime64[D]"))
+    np.testing.assert_array_equal(market.open[:, 0], [10, 11, 12])
+    np.testing.assert_array_equal(market.high[:, 0], [12, 13, 14])
+    np.testing.assert_array_equal(market.low[:, 0], [9, 10, 11])
+    np.testing.assert_array_equal(market.close[:, 0], [11, 12, 13])
+    np.testing.assert_array_equal(market.volume[:, 0], [100, 200, 300])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace(",", ";"),
+        GOOD.replace(",", "\t"),
+        "\ufeff" + GOOD,
+        GOOD + "\n\n",
+        GOOD.replace("\n", "\r\n"),
+        "https://www.example.com\n" + GOOD,
+        GOOD.replace("time,open", "Gmt time,Open").replace("close", "Close/Last").replace("volume", "Volume BTC"),
+        GOOD.replace("time,open,high,low,close,volume", "<DATE>,<OPEN>,<HIGH>,<LOW>,<CLOSE>,<TICKVOL>"),
+        GOOD.replace("time,", ","),
+    ],
+    ids=[
+        "semicolons",
+        "tabs",
+        "byte order mark",
+        "blank end",
+        "windows",
+        "title",
+        "names",
+        "metatrader",
+        "pandas index",
+    ],
+)
+def test_usual_dialects_read_the_same(write, text):
+    market = load_market(write(text))
+    np.testing.assert_array_equal(market.close[:, 0], [11, 12, 13])
+    np.testing.assert_array_equal(market.volume[:, 0], [100, 200, 300])
+    assert market.notices == ()
+
+
+def test_parquet_and_gzip_read_the_same(tmp_path, write):
+    frame = pl.read_csv(write(GOOD), try_parse_dates=True)
+    frame.write_parquet(tmp_path / "prices.parquet")
+    (tmp_path / "prices.csv.gz").write_bytes(gzip.compress(GOOD.encode()))
+    expected = load_market(tmp_path / "prices.csv")
+    for name in ("prices.parquet", "prices.csv.gz"):
+        market = load_market(tmp_path / name)
+        assert market.symbols == ("prices",)
+        np.testing.assert_array_equal(market.times, expected.times)
+        np.testing.assert_array_equal(market.close, expected.close)
+
+
+def test_newest_first_is_sorted_and_said(write):
+    market = load_market(write(_reversed(GOOD)))
+    np.testing.assert_array_equal(market.close, load_market(write(GOOD)).close)
+    market = load_market(write(_reversed(GOOD)))
+    assert market.notices == ("prices.csv: rows were newest first; sorted",)
+    np.testing.assert_array_equal(market.volume[:, 0], [100, 200, 300])
+
+
+def test_a_date_and_a_clock_are_joined(write):
+    market = load_market(write("<DATE>\t<TIME>\t<CLOSE>\n2024.01.01\t22:00:00\t1\n2024.01.01\t23:00:00\t2\n"))
+    assert str(market.times[1]) == "2024-01-01T23:00:00.000000000"
+
+
+def test_only_a_close_is_enough_and_said(write):
+    market = load_market(write("date,price\n2024-01-01,5\n2024-01-02,6\n"))
+    np.testing.assert_array_equal(market.open, [[5], [6]])
+    assert market.notices == (
+        "prices.csv: no column for volume; taken as 0",
+        "prices.csv: no column for open, high, low; the bar's close stands in",
+    )
+
+
+def test_an_adjusted_close_adjusts_every_price(write):
+    market = load_market(
+        write("date,open,high,low,close,adj close,volume\n2024-01-01,8,12,6,10,5,1\n2024-01-02,8,8,8,8,8,1\n")
+    )
+    np.testing.assert_array_equal(np.hstack([market.open, market.high, market.low, market.close])[0], [4, 6, 3, 5])
+    assert market.notices == ("prices.csv: prices were adjusted to column adj close",)
+
+
+LONG = """date,tic,close,open,high,low,volume
+2024-01-01,A,1,1,1,1,1
+2024-01-01,B,10,10,10,10,1
+2024-01-02,A,2,2,2,2,1
+2024-01-03,A,3,3,3,3,1
+2024-01-03,B,30,30,30,30,1
+"""
+
+
+def test_a_long_file_has_a_symbol_column(write):
+    market = load_market(write(LONG))
+    assert market.symbols == ("A", "B")
+    np.testing.assert_array_equal(market.close, [[1, 10], [2, 10], [3, 30]])
+    np.testing.assert_array_equal(market.tradable, [[1, 1], [1, 0], [1, 1]])
+    assert market.notices == (
+        "B has no bar of its own at 1 of the 3 times; not tradable there, valued at its last close",
+    )
+
+
+def test_symbols_are_chosen_and_ordered(write):
+    path = write(LONG)
+    assert load_market(path, symbols=["B", "A"]).symbols == ("B", "A")
+    chosen = load_market(path, symbols=["B"])
+    assert chosen.n_bars == 2  # the times of what was not chosen are gone with it
+    with pytest.raises(UserError, match=r'prices.csv has no symbol "C". Known are: A, B'):
+        load_market(path, symbols=["C"])
+
+
+def test_what_is_not_chosen_may_be_broken(write):
+    assert load_market(write(LONG.replace("B,10", "B,-10")), symbols=["A"]).n_bars == 3
+
+
+WIDE = """,X:open,X:high,X:low,X:close,X:volume,Y:close,Y:open,Y:high,Y:low,Y:volume
+2024-01-01,1,1,1,1,5,,,,,
+2024-01-02,2,2,2,2,5,20,20,20,20,5
+2024-01-03,3,3,3,3,5,30,30,30,30,5
+"""
+
+
+def test_a_wide_file_has_the_symbols_side_by_side(write):
+    for separator in (":", "_", "."):
+        market = load_market(write(WIDE.replace(":", separator)))
+        assert market.symbols == ("X", "Y")
+        np.testing.assert_array_equal(market.close, [[1, np.nan], [2, 20], [3, 30]])
+        assert market.notices == ("Y is listed from 2024-01-02; not tradable in the 1 bars before",)
+
+
+def test_a_folder_has_a_file_a_symbol(write, tmp_path):
+    write(GOOD, "market/BTC.csv")
+    write(GOOD.replace("2024-", "2025-"), "market/ETH.csv")
+    write("notes", "market/README.md")
+    market = load_market(tmp_path / "market")
+    assert market.symbols == ("BTC", "ETH")
+    assert market.n_bars == 6
+    np.testing.assert_array_equal(market.tradable, [[1, 0]] * 3 + [[0, 1]] * 3)
+
+
+def test_one_symbol_in_two_files_is_refused(write, tmp_path):
+    for name in ("a", "b"):
+        write(LONG, f"market/{name}.csv")
+    with pytest.raises(UserError, match=r"A is in a.csv and in b.csv; keep one"):
+        load_market(tmp_path / "market")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", r"prices.csv is empty; expected a header"),
+        ("time,close\n", "a header and no rows"),
+        ("time,open\n2024-01-01,5\n", "prices.csv has no price column; expected close .*, but it has: time, open"),
+        ("close,open\n5,5\n", "prices.csv has no time column"),
+        (GOOD.split("\n", 1)[1], r"expected close .*, but it has: 2024-01-01, .*100; is the header missing\?"),
+        (GOOD.replace("11,13,10", "11,9,10"), r"row 2 \(line 3\): the high of prices is 9, below its low of 10; mend"),
+        (LONG.replace("B,30,30,30", "B,30,30,29"), r"row 5 \(line 6\): the high of B is 29, below its low of 30"),
+        (
+            GOOD.replace("12,200", ",200"),
+            r"prices.csv row 2 \(line 3\): close of prices is empty or not a number; drop the row",
+        ),
+        (GOOD.replace("11,13,10", ",13,10"), r"row 2 \(line 3\): open of prices is empty"),
+        (GOOD.replace("12,200", "nan,200"), "close of prices is empty or not a number"),
+        (GOOD.replace("12,200", "0,200"), r"row 2 \(line 3\): close of prices is 0, but a price is positive"),
+        (GOOD.replace("12,200", "-12,200"), "close of prices is -12"),
+        (GOOD.replace("12,200", "inf,200"), "close of prices is inf"),
+        (
+            GOOD.replace("12,200", "12$,200"),
+            r'row 2 \(line 3\): close of prices is "12\$", which is not a number like 1234.56',
+        ),
+        (GOOD.replace("200", "-200"), r"row 2 \(line 3\): volume of prices is -200"),
+        (GOOD.replace("2024-01-02", "yesterday"), r'row 2 \(line 3\): "yesterday" is not a time; expected'),
+        (GOOD.replace("2024-01-02", ""), r"row 2 \(line 3\): the time is empty"),
+        (GOOD.replace("2024-01-02", "2024-01-01"), r"row 2 \(line 3\): a second bar of prices at 2024-01-01; drop one"),
+        (
+            GOOD.replace("2024-01-02", "2024-01-09"),
+            r"row 3 \(line 4\): prices at 2024-01-03 comes after 2024-01-09, which is out of order",
+        ),
+        (GOOD.replace("12,200", "12,200,7"), r"row 2 \(line 3\): 7 cells, but the header has 6"),
+        (GOOD.replace("2024-01-03,12,14,11,13,300", "2024-01-03,12,1"), r"row 3 \(line 4\): low of prices is empty"),
+        (LONG.replace(",B,30", ",,30"), r"row 5 \(line 6\): tic is empty"),
+        (LONG.replace("B,30", "B,"), r"row 5 \(line 6\): close of B is empty"),
+        (LONG.replace("2024-01-03,B", "2024-01-01,B"), r"row 5 \(line 6\): a second bar of B at 2024-01-01"),
+        (WIDE.replace("20,20,20,20,5", ",20,20,20,5"), r"row 2 \(line 3\): Y:close is empty"),
+        (
+            "time,close\n03/04/2024,1\n04/04/2024,2\n",
+            "a time like 03/04/2024 can be read with the day first or the month",
+        ),
+        ("https://x\n" + GOOD.replace("12,200", ",200"), r"row 2 \(line 4\): close"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence_with_row_and_remedy(write, text, sentence):
+    with pytest.raises(UserError, match=sentence) as error:
+        load_market(write(text))
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_none(tmp_path, write):
+    with pytest.raises(UserError, match=r"There is no market data at .*nowhere.csv; check the path"):
+        load_market(tmp_path / "nowhere.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no market data; expected CSV or Parquet"):
+        load_market(tmp_path / "empty")
+    for name in ("noise.csv", "noise.parquet"):
+        (tmp_path / name).write_bytes(bytes(range(256)) * 4)
+        with pytest.raises(UserError, match=rf"{name} cannot be read as a table"):
+            load_market(tmp_path / name)
+
+
+def test_parquet_names_rows_without_lines(tmp_path):
+    pl.DataFrame({"time": [1, 2], "close": [1.0, None]}).with_columns(pl.col("time") + 1_700_000_000).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    with pytest.raises(UserError, match=r"a.parquet row 2: close of a is empty"):
+        load_market(tmp_path / "a.parquet")
+    times = [1_700_000_000 + i for i in range(4)]
+    pl.DataFrame({"time": times, "close": [1.0, None, 2.0, None]}).write_parquet(tmp_path / "b.parquet")
+    load_market(tmp_path / "b.parquet", faults=(faults := Faults(lenient=True)))
+    assert faults.sentences[0].endswith("The same in 2 rows in all: rows 2, 4.")
+
+
+def test_eurusd(market_file):
+    market = load_market(market_file("FOREX_EURUSD_1H_ASK.csv"))
+    assert market.close.shape == (6_225, 1)
+    assert str(market.times[0]) == "2017-01-01T22:00:00.000000000"
+    assert str(market.times[-1]) == "2017-12-29T21:00:00.000000000"
+    assert market.close[-1, 0] == 1.20075
+    assert market.notices == ()
+    assert market.periods_per_year == 252 * 24
+
+
+def test_btc_is_newest_first(market_file):
+    market = load_market(market_file("BTC_USD-Hourly.csv"))
+    assert market.close.shape == (33_259, 1)
+    assert market.symbols == ("BTC/USD",)
+    newest_first, swapped = market.notices
+    assert newest_first == "BTC_USD-Hourly.csv: rows were newest first; sorted"
+    assert "columns volume and Volume USD are swapped in 20,143 of 33,259 rows, from 2018-05-15" in swapped
+    assert "to 2020-10-12 08:00:00; swap them back" in swapped
+    assert (market.close[0, 0], market.close[-1, 0]) == (8740.99, 43312.27)
+    assert market.periods_per_year == 365 * 24
+
+
+def test_bitstamp_lists_two_of_three_late(market_file):
+    market = load_market(market_file("bitstamp_BTC_ETH_LTC_USD_d.csv"))
+    assert market.close.shape == (1_865, 3)
+    assert (~market.tradable).sum() * 5 == 10_085  # the empty cells, five a bar
+    assert market.notices == (
+        "ETH is listed from 2017-11-09; not tradable in the 1,077 bars before",
+        "LTC is listed from 2017-06-25; not tradable in the 940 bars before",
+    )
+
+
+def test_dj30_is_long_and_adjusted(market_file):
+    market = load_market(market_file("dj30_test_2021.csv"), symbols=["WMT", "AAPL"])
+    assert market.symbols == ("WMT", "AAPL")
+    assert market.close.shape == (252, 2)
+    assert market.close[0, 1] == pytest.approx(128.45343017578125, rel=1e-15)
+    assert "dj30_test_2021.csv: prices were adjusted to column adjcp" in market.notices
+
+
+def test_quotes_give_the_spread_and_the_close_where_there_is_none(write):
+    market = load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,100\n"))
+    np.testing.assert_array_equal(market.close[:, 0], [100, 99])
+    np.testing.assert_allclose(market.half_spread[:, 0], [0.01, 1 / 99])
+    assert "prices.csv: no column for close; the middle of bid and ask is the close" in market.notices
+    market = load_market(write("time,close,bid,ask\n2024-01-01,100.5,99,101\n"))
+    np.testing.assert_array_equal(market.close, [[100.5]])
+    with pytest.raises(UserError, match=r"row 2 \(line 3\): the ask of prices is 97, below its bid of 98"):
+        load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,97\n"))
+
+
+def test_frames_of_pandas_in_other_layouts():
+    pd = pytest.importorskip("pandas")
+    days = pd.date_range("2024-01-01", periods=2, name="Date")
+    closes = np.array([[1.0, 10.0], [2.0, 20.0]])
+    titles = pd.MultiIndex.from_product([["Close"], ["AAPL", "MSFT"]])
+    side_by_side = pd.DataFrame(closes, index=days, columns=titles)
+    below = pd.DataFrame({"close": closes.ravel()}, index=pd.MultiIndex.from_product([days, ["AAPL", "MSFT"]]))
+    below.index.names = ["date", "ticker"]
+    for frame in (side_by_side, below):
+        market = market_from_frame(frame)
+        assert market.symbols == ("AAPL", "MSFT")
+        np.testing.assert_array_equal(market.close, closes)
+        np.testing.assert_array_equal(market.times, days.to_numpy())
+    seconds = pd.Index([1_700_000_000, 1_700_003_600], name="timestamp")
+    market = market_from_frame(pd.DataFrame({"close": [1.0, 2.0]}, index=seconds))
+    assert str(market.times[1])[:16] == "2023-11-14T23:13"
+    with pytest.raises(UserError, match="but got ndarray; market_from_arrays makes one of arrays"):
+        market_from_frame(np.arange(5.0))
+
+
+def test_prices_in_dollars_and_in_groups_of_thousands(write):
+    text = 'Date,Close/Last,Open\n01/31/2024,"$1,234.50","1,000,000.5"\n02/01/2024,$2.00,3\n'
+    market = load_market(write(text))
+    np.testing.assert_array_equal(market.close[:, 0], [1234.5, 2])
+    np.testing.assert_array_equal(market.open[:, 0], [1_000_000.5, 3])
+    with pytest.raises(UserError, match=r'close of prices is "1,234", which may be 1234 or 1\.234, and no other'):
+        load_market(write('date,close\n2024-01-01,"1,234"\n'))
+
+
+def test_european_files_have_decimal_commas(write):
+    market = load_market(write("Datum;Date;Close;Volume\nx;31.01.2024;1.085,5;1.200\nx;01.02.2024;1,085;12\n"))
+    np.testing.assert_array_equal(market.close[:, 0], [1085.5, 1.085])
+    np.testing.assert_array_equal(market.volume[:, 0], [1200, 12])
+    np.testing.assert_array_equal(market.times.astype("datetime64[D]").astype(str), ["2024-01-31", "2024-02-01"])
+
+
+def test_bare_columns_are_no_closes_but_their_reader_is_told_how_they_would_be(write):
+    with pytest.raises(UserError, match="has: time, BTC, ETH; if BTC is a symbol and its column holds closes, name it"):
+        load_market(write("time,BTC,ETH\n2024-01-01,1,2\n"))
+
+
+SWAPPED = """time,close,Volume BTC,Volume USD
+2024-01-01,100,7,700
+2024-01-02,100,800,8
+2024-01-03,100,900,9
+"""
+
+
+def test_swapped_volumes_are_said_wherever_the_file_is_read(write):
+    said = (
+        "prices.csv: columns Volume BTC and Volume USD are swapped in 2 of 3 rows, from 2024-01-02 to 2024-01-03; swap"
+    )
+    assert [notice for notice in load_market(write(SWAPPED)).notices if notice.startswith(said)]
+    straight = SWAPPED.replace("800,8", "8,800").replace("900,9", "9,900")
+    assert not [notice for notice in load_market(write(straight)).notices if "swapped" in notice]
+
+
+def test_own_features_are_read_from_every_layout(write):
+    market = load_market(write("time,close,feature_x,feature_Y2\n2024-01-01,1,7,\n2024-01-02,1,8,9\n"))
+    assert list(market.columns) == ["feature_x", "feature_Y2"]
+    np.testing.assert_array_equal(market.columns["feature_x"], [[7], [8]])
+    np.testing.assert_array_equal(market.columns["feature_Y2"], [[np.nan], [9]])
+    wide = load_market(write("time,A:close,B:close,B:feature_x\n2024-01-01,1,2,3\n", "wide.csv"))
+    np.testing.assert_array_equal(wide.columns["feature_x"], [[np.nan, 3]])
+
+
+def test_frames_of_pandas_and_polars_read_the_same(write):
+    expected = load_market(write(GOOD))
+    frame = pl.read_csv(write(GOOD), try_parse_dates=True)
+    markets = [market_from_frame(frame, name="prices")]
+    try:
+        import pandas as pd
+    except ImportError:
+        pass
+    else:
+        dated = pd.read_csv(write(GOOD), parse_dates=["time"])
+        indexed = dated.set_index("time")
+        zoned = indexed.tz_localize("UTC").tz_convert("Asia/Tokyo")
+        markets += [market_from_frame(each, name="prices") for each in (dated, indexed, zoned)]
+    for market in markets:
+        assert market.symbols == ("prices",)
+        np.testing.assert_array_equal(market.times, expected.times)
+        np.testing.assert_array_equal(market.close, expected.close)
+        np.testing.assert_array_equal(market.volume, expected.volume)
