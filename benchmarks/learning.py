@@ -131,6 +131,7 @@ def train_theirs(job: Job, seed: int, total_steps: int) -> tuple[Episodes, Calla
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.logger import Logger
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -157,6 +158,7 @@ def train_theirs(job: Job, seed: int, total_steps: int) -> tuple[Episodes, Calla
         clip_range=schedule(config.clip_range, config.clip_range_schedule),
         policy_kwargs={"net_arch": list(config.hidden_sizes)},
     )  # fmt: skip
+    model.set_logger(Logger(None, []))  # its own would make a folder in TMPDIR
     model.learn(total_steps, callback=Record())
 
     def act(observation: Any) -> Any:

@@ -1,9 +1,12 @@
 """What holds for every test."""
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+from tests.leftovers import Leftovers
 
 # Before torch is imported: on a busy machine its threads wait for each other by spinning, seconds in place of millis.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,3 +17,30 @@ pytest.register_assert_rewrite("tests.contracts")
 # A shared machine may stop for longer than Hypothesis allows an example; pytest's timeout still holds.
 hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
+
+_LEFTOVERS = pytest.StashKey[Leftovers]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than about 2 s")
+    config.addinivalue_line("markers", "system: runs commands as a user does, in processes of their own")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Gives the session a TMPDIR of its own, and fails where files, processes or shared memory are left at its end."""
+    kept = tmp_path_factory.getbasetemp()  # stays where pytest keeps the folders of its last sessions
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept / "torchinductor")  # made by torch's first optimizer
+    with Leftovers() as leftovers:
+        pytestconfig.stash[_LEFTOVERS] = leftovers
+        yield
+        del pytestconfig.stash[_LEFTOVERS]
+        if found := leftovers.find():
+            pytest.fail("These tests leave behind:\n" + "\n".join(found), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    if (leftovers := item.config.stash.get(_LEFTOVERS, None)) is not None:
+        leftovers.note(item.nodeid)

@@ -1,5 +1,8 @@
 """`ParallelEnv` under Stable-Baselines3: the same as its own vectorizer, and what its algorithms train on."""
 
+import sys
+
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -11,10 +14,13 @@ from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 stable_baselines3 = pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
+from stable_baselines3.common.logger import Logger  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize  # noqa: E402
 
 from ml_pipeline.integrations.sb3 import SB3ParallelEnv  # noqa: E402
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers would import this module, and with it torch
 
 
 class NewArraysEnv(CountingEnv):
@@ -136,6 +142,7 @@ def test_its_algorithms_learn_the_same_weights(make, algorithm, env_id, settings
     for vectorize in (make, DummyVecEnv):
         envs = VecMonitor(vectorize([lambda: gymnasium.make(env_id)] * 4))
         model = getattr(stable_baselines3, algorithm)("MlpPolicy", envs, seed=1, device="cpu", **settings)
+        model.set_logger(Logger(None, []))  # its own would make a folder in TMPDIR
         model.learn(256)
         assert model.num_timesteps == 256
         weights.append([parameter.detach().numpy() for parameter in model.policy.parameters()])

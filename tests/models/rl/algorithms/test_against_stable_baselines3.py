@@ -33,7 +33,7 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, loss_
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate
 
 sb3 = pytest.importorskip("stable_baselines3", reason="pip install -e '.[sb3]'")
-from stable_baselines3.common.logger import configure  # noqa: E402
+from stable_baselines3.common.logger import Logger  # noqa: E402
 from stable_baselines3.common.utils import LinearSchedule  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 
@@ -92,7 +92,7 @@ def pair(kind, **settings):
         seed=SEED,
         **settings,
     )
-    theirs.set_logger(configure(None, []))
+    theirs.set_logger(Logger(None, []))  # its own would make a folder in TMPDIR
     _, callback = theirs._setup_learn(N_SAMPLES)
     theirs.collect_rollouts(theirs.env, callback, theirs.rollout_buffer, N_STEPS)
 
