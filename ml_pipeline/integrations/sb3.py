@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 
+from ml_pipeline.integrations.env_calls import call_method, class_to_send, is_wrapped, set_attribute
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
@@ -89,36 +90,20 @@ class SB3ParallelEnv(VecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Sets an attribute of these environments, all by default, to one value."""
-        self.parallel_env.apply(_set_attr, attr_name, value, env_ids=self._get_indices(indices))
+        self.parallel_env.apply(set_attribute, attr_name, value, env_ids=self._get_indices(indices))
 
     def env_method(self, method_name: str, *args: Any, indices: Indices = None, **kwargs: Any) -> list[Any]:
         """Calls a method of these environments, all by default."""
         chosen = self._get_indices(indices)
-        return self.parallel_env.apply(_call, method_name, args, kwargs, env_ids=chosen)
+        return self.parallel_env.apply(call_method, method_name, args, kwargs, env_ids=chosen)
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Indices = None) -> list[bool]:
         """Whether these environments, all by default, have a wrapper of the class."""
-        return self.parallel_env.apply(_is_wrapped, wrapper_class, env_ids=self._get_indices(indices))
+        return self.parallel_env.apply(is_wrapped, class_to_send(wrapper_class), env_ids=self._get_indices(indices))
 
     def get_images(self) -> list[np.ndarray]:
         """A frame of every environment, made with render_mode="rgb_array"."""
         return list(self.parallel_env.render())
-
-
-def _set_attr(env: gymnasium.Env, name: str, value: Any) -> None:
-    env.set_wrapper_attr(name, value)
-
-
-def _call(env: gymnasium.Env, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return env.get_wrapper_attr(name)(*args, **kwargs)
-
-
-def _is_wrapped(env: gymnasium.Env, wrapper_class: type[gymnasium.Wrapper]) -> bool:
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, wrapper_class):
-            return True
-        env = env.env
-    return False
 
 
 def _per_env(batched: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:

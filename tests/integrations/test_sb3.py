@@ -109,6 +109,37 @@ def test_attributes_methods_and_wrappers_of_some(make):
     envs.close()
 
 
+class ModulesEnv(CountingEnv):
+    """Tells what its process has imported."""
+
+    def modules(self):
+        return set(sys.modules)
+
+
+def test_no_question_makes_workers_import_torch(make):
+    envs = make([ModulesEnv] * 2, num_workers=2)
+    envs.reset()
+    envs.set_attr("length", 7)
+    assert envs.env_is_wrapped(Monitor) == [False, False]
+    for modules in envs.env_method("modules"):
+        assert not modules & {"torch", "stable_baselines3"}
+
+
+class Shorter(TimeLimit):
+    pass
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_wrappers_of_any_module_are_known_and_their_subclasses(make, num_workers):
+    class Local(Shorter):
+        pass
+
+    envs = make([lambda: Local(CountingEnv(), 9), lambda: Shorter(CountingEnv(), 9)], num_workers=num_workers)
+    assert envs.env_is_wrapped(TimeLimit) == [True, True]
+    assert envs.env_is_wrapped(Shorter) == [True, True]
+    assert envs.env_is_wrapped(Local) == [True, False]
+
+
 def test_options_reach_the_environments_once(make):
     envs = make([CountingEnv] * 2)
     envs.set_options({"start": 3})
