@@ -30,6 +30,7 @@ from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 # Codes of a worker's notes. The trainer's notes carry a Command, plus WITH_MESSAGE where one follows.
 DONE, DONE_FINISHED, DONE_WITH_MESSAGE = 0, 1, 2
 WITH_MESSAGE = 128
+_TRAINER_END_S = 1.0  # from the end of the trainer's link to the end of its process
 _COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster than Command(code)
 
 
@@ -75,7 +76,8 @@ def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=origin.stacks, all_threads=False)
     watch = (origin.trainer_pid, origin.trainer_files)
-    threading.Thread(target=_die_with, args=watch, name="die-with-trainer", daemon=True).start()
+    watcher = threading.Thread(target=_die_with, args=watch, name="die-with-trainer", daemon=True)
+    watcher.start()
     link = WorkerLink(origin.inbox, origin.outbox, in_trainer=False)
     try:
         setup: WorkerSetup = pickle.loads(link.receive())
@@ -84,7 +86,7 @@ def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
         if block is not None:
             _serve(link, block, spin_s)
     except (EOFError, BrokenPipeError):
-        pass  # the trainer closed the link, or is gone: there is no one left to tell
+        watcher.join(_TRAINER_END_S)  # a trainer that is gone leaves files, which the watcher removes
 
 
 def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, first: int) -> EnvBlock | None:

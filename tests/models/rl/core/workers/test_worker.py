@@ -3,9 +3,11 @@
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,36 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
         trainer.kill()
         _, errors = trainer.communicate()
     assert errors == ""  # no complaint of a resource tracker
+
+
+def test_a_killed_trainer_leaves_no_files_where_its_workers_are_idle(tmp_path: Path) -> None:
+    """They read the end of their link, and end before it is seen that the trainer's process ended: often, not always."""
+    script = """
+        import multiprocessing, time
+        from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+        envs = ParallelEnv([CountingEnv] * 2, num_workers=2, start_method="forkserver")
+        envs.reset()
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        time.sleep(60)
+        """
+    folder = Path(tempfile.mkdtemp())  # a short path, for the fork server's socket
+    trainers = []
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        trainers.append(run_script(tmp_path / str(number), script, popen=True, environ={"TMPDIR": str(folder)}))
+    try:
+        workers = [psutil.Process(int(pid)) for trainer in trainers for pid in trainer.stdout.readline().split()]
+        assert len(workers) == 8
+        for trainer in trainers:
+            trainer.kill()
+        wait_until(lambda: all(is_gone(worker) for worker in workers))
+        assert list(folder.iterdir()) == []
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+            trainer.communicate()
+        shutil.rmtree(folder)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no limit on open files")
