@@ -183,7 +183,7 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
 
 
 def test_a_killed_trainer_leaves_no_files_where_its_workers_are_idle(tmp_path: Path) -> None:
-    """They read the end of their link, and end before it is seen that the trainer's process ended: often, not always."""
+    """The end of their link often reaches them before the end of its process."""
     script = """
         import multiprocessing, time
         from ml_pipeline.models.rl.core.probe_envs import CountingEnv
