@@ -11,6 +11,7 @@ from ml_pipeline import tune_workers
 from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost
+from ml_pipeline.models.rl.core.workers.groups import split
 from ml_pipeline.runs import task_choice
 
 
@@ -21,45 +22,85 @@ def workers(n):
 def test_it_says_what_to_pass_within_20_s():
     command = [sys.executable, "-m", "ml_pipeline.tune_workers", "--env-id", "CartPole-v1", "--n-envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    *measured, sentence = done.stdout.splitlines()
-    line_form = r"--n-workers (\d|auto \(this process and \d workers?\)): [\d,]+ steps/s"
-    assert all(re.match(line_form, line) for line in measured)
-    assert [line for line in measured if line.endswith("which auto chooses")] == measured[:1]
+    first, *others, sentence = done.stdout.splitlines()
+    rate = r"--n-workers (\d|auto \(this process and \d workers?\)): [\d,]+ steps/s"
+    assert re.fullmatch(f"{rate}, which auto chooses", first)
+    for line in others:  # a busy machine may be too slow for all of them
+        assert re.fullmatch(f"{rate}|--n-workers \\d: not measured, for want of time; no more than [\\d,]+", line)
     assert "stepping " in sentence  # a busy machine makes every step wait
     assert sentence.split("; ")[-1].startswith("--n-workers ")
     assert done.stderr == ""
 
 
-class Uneven:
-    """A task of environments that wait, one of them four times as long."""
+class Modelled:
+    """Two free cores and a clock on which environments that only wait take exactly the time that they say.
 
-    def train_env_fns(self, n):
-        return [partial(TimedEnv, wait_s=5e-3)] * (n - 1) + [partial(TimedEnv, wait_s=20e-3)]
+    Starting a worker takes 10 ms, and "auto" chooses one each.
+    """
+
+    START_S = 0.01
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def measure_step(self, env, *, budget_s):
+        self.now_s += budget_s
+        return StepCost(cpu_s=0.0, wait_s=env.unwrapped._wait_s)
+
+    def measure_rate(self, env_fns, n_workers):
+        n_workers = len(env_fns) if n_workers == "auto" else n_workers
+        waits_s = [env_fn().unwrapped._wait_s for env_fn in env_fns]
+        step_s = max(sum(waits_s[index] for index in block) for block in split(range(len(env_fns)), max(1, n_workers)))
+        self.now_s += n_workers * self.START_S + tune_workers._TURNS * max(step_s, tune_workers._TURN_S)
+        return (workers(n_workers) if n_workers else HERE), len(env_fns) / step_s
 
 
-def test_the_sentence_names_the_slow_one_and_the_workers_that_help(monkeypatch, capsys):
-    monkeypatch.setattr(task_choice, "make_task", lambda config: Uneven())
-    monkeypatch.setattr(tune_workers, "_COSTS_S", 0.4)
-    monkeypatch.setattr(tune_workers, "_RATES_S", 2.0)
-    assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", "4"]) == 0
-    *measured, sentence = capsys.readouterr().out.splitlines()
-    assert len(measured) >= 3
-    slow, waits, flag = sentence.split("; ")
-    assert slow == "environment 3 is 4x slower than the others"
-    assert re.match(r"stepping waits (9\d|100) % of the time, \d+\.\d ms a step", waits)
-    assert flag == "--n-workers 4"  # two workers would take 25 ms a step, four take 20
+@pytest.fixture
+def measured(monkeypatch, capsys):
+    """What the command prints of environments that wait so long a step, in lines."""
+
+    def run(*waits_s):
+        class Task:
+            def train_env_fns(self, n):
+                return [partial(TimedEnv, wait_s=wait_s) for wait_s in waits_s]
+
+        modelled = Modelled()
+        monkeypatch.setattr(task_choice, "make_task", lambda config: Task())
+        monkeypatch.setattr(tune_workers, "usable_cores", lambda: 2.0)
+        monkeypatch.setattr(tune_workers, "time", modelled)
+        monkeypatch.setattr(tune_workers, "measure_step", modelled.measure_step)
+        monkeypatch.setattr(tune_workers, "measure_rate", modelled.measure_rate)
+        assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", str(len(waits_s))]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
 
 
-def test_slow_environments_are_measured_where_it_matters_and_in_time(monkeypatch, capsys):
-    task = type("Slow", (), {"train_env_fns": lambda self, n: [partial(TimedEnv, wait_s=0.2)] * n})
-    monkeypatch.setattr(task_choice, "make_task", lambda config: task())
-    monkeypatch.setattr(tune_workers, "_COSTS_S", 0.2)
-    monkeypatch.setattr(tune_workers, "_RATES_S", 1.5)
-    tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", "8"])
-    output = capsys.readouterr().out
-    assert re.match(r"--n-workers 8: \d+ steps/s, which auto chooses\n", output)
-    assert "--n-workers 0: not measured, for want of time; no more than 5\n" in output
-    assert output.endswith("--n-workers 8\n")
+def test_the_sentence_names_the_slow_one_and_the_workers_that_help(measured):
+    # A step takes as long as its longest block: 35 ms here, 5 + 20 ms with two workers, 20 ms with four.
+    assert measured(5e-3, 5e-3, 5e-3, 20e-3) == [
+        "--n-workers 4: 200 steps/s, which auto chooses",
+        "--n-workers 0: 114 steps/s",
+        "--n-workers 2: 160 steps/s",
+        "--n-workers 1: 114 steps/s",
+        "environment 3 is 4x slower than the others; stepping waits 100 % of the time, 8.8 ms a step; --n-workers 4",
+    ]
+
+
+def test_slow_environments_are_measured_where_it_matters_and_in_time(measured, monkeypatch):
+    monkeypatch.setattr(tune_workers, "_RATES_S", 9.0)
+    # Three turns of 0.5, 1, 2 and 4 s: 1.5 s + 3 s + 6 s are more than 9 s.
+    assert measured(*[0.5] * 8) == [
+        "--n-workers 8: 16 steps/s, which auto chooses",
+        "--n-workers 4: 8 steps/s",
+        "--n-workers 2: not measured, for want of time; no more than 4",
+        "--n-workers 0: not measured, for want of time; no more than 2",
+        "--n-workers 1: not measured, for want of time; no more than 2",
+        "stepping waits 100 % of the time, 500.0 ms a step; --n-workers 8",
+    ]
 
 
 def test_bad_input_is_one_sentence(capsys):
