@@ -1,0 +1,32 @@
+"""PPO for slow Python environments. Importing it imports nothing else: a short name loads when it is first used."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ml_pipeline.config.ppo import PPOConfig
+    from ml_pipeline.models.rl.algorithms.evaluation import evaluate
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+    from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+
+__all__ = ["PPOConfig", "PPOTrainer", "ParallelEnv", "SerialEnv", "evaluate"]
+__version__ = "0.1.0"
+
+_MODULES = {
+    "PPOConfig": "ml_pipeline.config.ppo",
+    "PPOTrainer": "ml_pipeline.models.rl.algorithms.ppo_trainer",
+    "ParallelEnv": "ml_pipeline.models.rl.core.vec_env",
+    "SerialEnv": "ml_pipeline.models.rl.core.vec_env",
+    "evaluate": "ml_pipeline.models.rl.algorithms.evaluation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

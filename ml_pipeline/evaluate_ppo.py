@@ -10,20 +10,21 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.evaluate_config import parse_evaluation
 
 PROG = "evaluate_ppo.py"
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, prog: str = PROG) -> int:
     """Run with these arguments; return 0.
 
     Exits after one sentence: with code 2 where something cannot be used, with 1 where another engine finds another
     equity.
     """
-    with entry(PROG):
-        start = parse_evaluation(argv, prog=PROG)
+    with entry(prog):
+        start = parse_evaluation(argv, prog=prog, description=COMMANDS["evaluate"].sentence)
 
         from ml_pipeline.runs.evaluate import run_evaluation
 

@@ -10,20 +10,21 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.export_config import parse_export
 
 PROG = "export_policy.py"
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, prog: str = PROG) -> int:
     """Run with these arguments; return 0.
 
     Exits after one sentence: with code 2 where something cannot be used, with 1 where the file would act otherwise than
     the policy.
     """
-    with entry(PROG):
-        config = parse_export(argv, prog=PROG)
+    with entry(prog):
+        config = parse_export(argv, prog=prog, description=COMMANDS["export"].sentence)
 
         from ml_pipeline.runs.export import run_export
 

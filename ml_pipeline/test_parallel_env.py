@@ -4,6 +4,7 @@ cd ml_pipeline && python test_parallel_env.py
 python -m ml_pipeline.test_parallel_env
 """
 
+import argparse
 import multiprocessing
 import os
 import random
@@ -13,7 +14,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,28 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.global_random import find_global_random
 
 Check = tuple[str, Callable[[], str | None]]
+PROG = "test_parallel_env.py"
 NUM_ENVS = 8
 
 
-def main() -> int:
+def main(argv: Sequence[str] = (), *, prog: str = PROG) -> int:
     """Runs every check, a line each; returns the exit code."""
+    argparse.ArgumentParser(prog, description=COMMANDS["check"].sentence).parse_args(argv)
+    with entry(prog), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="start_method='fork'")  # it is one of the things to be checked
+        return _run_checks()
+
+
+def _run_checks() -> int:
     started = time.perf_counter()
     failed = [name for name, check in _checks() if not _passes(name, check)]
     print(f"{time.perf_counter() - started:.0f} s on {usable_cores():g} cores")
@@ -246,5 +257,4 @@ def _plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore", message="start_method='fork'")  # it is one of the things to be checked
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.train_config import parse_train_start
 
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 PROG = "train_ppo.py"
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, prog: str = PROG) -> int:
     """Run with these arguments; return the exit code: 0, 1 where the run broke down, 128 + the signal that stopped it.
 
     Exits with code 2, after one sentence, where something given cannot be used. Nothing heavy is imported before the
     arguments are known to be good.
     """
-    with entry(PROG):
-        start = parse_train_start(argv, prog=PROG)
+    with entry(prog):
+        start = parse_train_start(argv, prog=prog, description=COMMANDS["train"].sentence)
 
         from ml_pipeline.runs.task_choice import make_task
 
@@ -44,10 +45,10 @@ def main(argv: list[str]) -> int:
         try:
             return run_training(start, task)
         except (VectorEnvError, TrainingFailed) as error:
-            print(f"{PROG}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+            print(f"{prog}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print(f"{PROG}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)
+            print(f"{prog}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)
             return 130
 
 

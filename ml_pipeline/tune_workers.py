@@ -17,6 +17,7 @@ from typing import Literal
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
@@ -33,12 +34,12 @@ _NOISE = 0.1  # the share of waiting below which it may be the machine's
 _SLOW = 2.0  # times the median of the others, from which an environment is named
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, prog: str = PROG) -> int:
     """Measure, print a line for each number of workers, and the sentence; return the exit code."""
-    with entry(PROG):
+    with entry(prog):
         if not any(flag.split("=")[0] == "--n-envs" for flag in argv):
             argv = [*argv, "--n-envs", "8"]
-        config = parse_train_start(argv, prog=PROG).config
+        config = parse_train_start(argv, prog=prog, description=COMMANDS["tune-workers"].sentence).config
 
         from ml_pipeline.runs.task_choice import make_task
 

@@ -80,6 +80,7 @@ ROOMS = {
 # Commands may import anything, and nothing may import them.
 COMMANDS = (
     *("train_ppo", "evaluate_ppo", "export_policy", "tune_workers", "test_parallel_env"),
+    *("cli", "__main__", "commands", "completion"),
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 )
@@ -228,8 +229,8 @@ def test_nothing_in_a_worker_process_reaches_torch(sources):
 
 
 def test_importing_a_package_imports_nothing_else():
-    filled = [str(path) for path in PACKAGE.rglob("__init__.py") if path.read_text()]
-    assert filled == []
+    filled = [path for path in PACKAGE.rglob("__init__.py") if path.read_text()]
+    assert filled == [PACKAGE / "__init__.py"]  # its short names load when they are used: see test_init.py
 
 
 @pytest.mark.parametrize("name", [*ROOMS, *IN_WORKERS, *COMMANDS])

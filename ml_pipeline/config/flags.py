@@ -40,15 +40,18 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
     Raises UserError about a flag that is unknown, has no value, or one of the wrong type; exits after --help.
     """
     hints = hints_of(settings_class)
+    positionals = positionals_of(settings_class)
     parsed, unknown = _split(argv, settings_class, hints, prog=prog, description=description)
     if unknown:
-        raise _unknown(unknown[0], argv, hints)
+        flags = {name: hint for name, hint in hints.items() if name not in positionals}
+        raise _unknown(unknown[0], argv, flags)
     given: dict[str, Any] = {}
     for group in groups_of(settings_class):
         for name, value in vars(getattr(parsed, group)).items():
             if isinstance(value, _Words):
                 words = list(value) if is_list(hints[name]) else value[0]
-                given[name] = convert(words, hints[name], name=flag_of(name))
+                shown = name.upper() if name in positionals else flag_of(name)
+                given[name] = convert(words, hints[name], name=shown)
             elif isinstance(value, bool) and {flag_of(name), flag_of(f"no_{name}")} & {_dashed(word) for word in argv}:
                 given[name] = value
     return given
@@ -61,6 +64,12 @@ def flag_of(name: str) -> str:
     '--n-steps'
     """
     return f"--{name.replace('_', '-')}"
+
+
+def positionals_of(settings_class: type) -> list[str]:
+    """The settings that are positional arguments: those without a default."""
+    groups = groups_of(settings_class).values()
+    return [each.name for group in groups for each in fields(group) if each.default is MISSING]
 
 
 def _split(
@@ -134,13 +143,7 @@ def _incomplete(argv: Sequence[str], settings_class: type, hints: dict[str, Any]
     for word, following in zip_longest(argv, argv[1:]):
         if _dashed(word) in with_value and (following is None or re.match(r"-(?!\.?\d)", following)):
             return UserError(f"{_dashed(word)} needs a value, but got {following or 'none'}; --help describes it.")
-    required = [
-        field.name
-        for group in groups_of(settings_class).values()
-        for field in fields(group)
-        if field.default is MISSING
-    ]
-    return UserError(f"{', '.join(required).upper()} is missing; --help describes it.")
+    return UserError(f"{', '.join(positionals_of(settings_class)).upper()} is missing; --help describes it.")
 
 
 def _unknown(word: str, argv: Sequence[str], hints: dict[str, Any]) -> UserError:

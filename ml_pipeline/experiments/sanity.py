@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.experiments.fit_config import FitConfig
 from ml_pipeline.monitoring.console import entry
@@ -50,16 +51,17 @@ class SanityConfig(FitConfig):
 
 
 @dataclass(frozen=True)
-class _CommandLine:
+class CommandLine:
+    """What the flags fill."""
+
     sanity: SanityConfig = field(default_factory=SanityConfig)
     trading: TradingConfig = field(default_factory=TradingConfig)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, prog: str = "sanity") -> int:
     """Print one line for each check; return 0 where all passed, else 1."""
-    with entry("sanity"):
-        description = "Check that training finds what is there and no more."
-        settings = parse_settings(argv, _CommandLine, prog="sanity", description=description)
+    with entry(prog):
+        settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["sanity"].sentence)
         config, steps, seed = settings.trading, settings.sanity.total_timesteps, settings.sanity.seed
         market = load_configured_market(config)
         TradingTask(config, seed, market=market).require_trainable()

@@ -13,6 +13,7 @@ from typing import get_args
 
 import numpy as np
 
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.checks import check_choice, check_count
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.experiments.fit_config import FitConfig
@@ -49,16 +50,17 @@ class WalkConfig(FitConfig):
 
 
 @dataclass(frozen=True)
-class _CommandLine:
+class CommandLine:
+    """What the flags fill."""
+
     walk: WalkConfig = field(default_factory=WalkConfig)
     trading: TraderConfig = field(default_factory=TraderConfig)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], *, prog: str = "walk_forward") -> int:
     """Print a line for each fold and for the whole; return 0, or exit with code 2 after one sentence."""
-    with entry("walk_forward"):
-        description = "Train anew on the past, trade what comes next."
-        settings = parse_settings(argv, _CommandLine, prog="walk_forward", description=description)
+    with entry(prog):
+        settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["walk-forward"].sentence)
         walk, config = settings.walk, TradingConfig(**vars(settings.trading))
         market = load_configured_market(config)
         folds = walk_forward_folds(

@@ -65,14 +65,13 @@ _ChangesOfMarket = make_dataclass(
     frozen=True,
     namespace={"__doc__": MarketConditions.__doc__},
 )
-_CommandLine = make_dataclass(
-    "_CommandLine", [("evaluation", EvaluationConfig), ("market", _ChangesOfMarket)], frozen=True, kw_only=True
+CommandLine = make_dataclass(
+    "CommandLine", [("evaluation", EvaluationConfig), ("market", _ChangesOfMarket)], frozen=True, kw_only=True
 )
 
 
-def parse_evaluation(argv: Sequence[str], *, prog: str) -> EvaluationStart:
+def parse_evaluation(argv: Sequence[str], *, prog: str, description: str = "") -> EvaluationStart:
     """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
-    description = "Evaluate a trained agent on a single environment."
-    flags = read_flags(argv, _CommandLine, prog=prog, description=description)
+    flags = read_flags(argv, CommandLine, prog=prog, description=description)
     changes = {each.name: flags.pop(each.name) for each in fields(MarketConditions) if each.name in flags}
     return EvaluationStart(config=EvaluationConfig(**flags), changes=changes)

@@ -40,11 +40,12 @@ class ExportConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CommandLine:
+class CommandLine:
+    """What the flags fill."""
+
     export: ExportConfig = field()
 
 
-def parse_export(argv: Sequence[str], *, prog: str) -> ExportConfig:
+def parse_export(argv: Sequence[str], *, prog: str, description: str = "") -> ExportConfig:
     """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
-    description = "Write a trained policy, with its normalization, into one file that runs without this package."
-    return parse_settings(argv, _CommandLine, prog=prog, description=description).export
+    return parse_settings(argv, CommandLine, prog=prog, description=description).export

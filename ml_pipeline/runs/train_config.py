@@ -70,17 +70,18 @@ class _StartConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CommandLine(TrainConfig):
+class CommandLine(TrainConfig):
+    """What the flags fill."""
+
     start: _StartConfig = field(default_factory=_StartConfig)
 
 
-def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py") -> TrainStart:
+def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", description: str = "") -> TrainStart:
     """Read the command line of a training run, the files it names, and the settings of the run that it resumes.
 
     Raises UserError about whatever cannot be used; exits with code 0 after --help.
     """
-    description = "Train a PPO agent over parallel environments, evaluate it, and save it."
-    flags = read_flags(argv, _CommandLine, prog=prog, description=description)
+    flags = read_flags(argv, CommandLine, prog=prog, description=description)
     file, resume, check_env = (flags.pop(name, None) for name in ("config", "resume", "check_env"))
     given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
     checkpoint = find_checkpoint(resume, given) if resume else None

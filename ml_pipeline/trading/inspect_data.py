@@ -4,13 +4,17 @@ python -m ml_pipeline.trading.inspect_data prices.csv
 python -m ml_pipeline.trading.inspect_data folder_of_files --picture market.png
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+import tyro
+
+from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.envs.picture import AGENT, money_axis, plain
@@ -24,23 +28,39 @@ _MOST_NAMED = 3
 _MOST_COLORS = 10
 
 
-def main(argv: list[str]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class InspectionConfig:
+    """Which data are described, and where they are drawn."""
+
+    path: tyro.conf.Positional[Path]
+    """CSV or Parquet file, or folder with one file per symbol."""
+    bar_time: BarTime | None = None
+    """Whether times are when bars open or close."""
+    picture: Path | None = None
+    """File to draw prices and volumes into."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the flags fill."""
+
+    inspection: InspectionConfig
+
+
+def main(argv: list[str], *, prog: str = "inspect_data") -> int:
     """Print the description; return 0, or 1 where rows are in it that training would refuse.
 
     Exits with code 2 after one sentence where the data cannot be read at all.
     """
-    parser = argparse.ArgumentParser(prog="inspect_data", description="Say what market data hold, and what is odd.")
-    parser.add_argument("path", type=Path, help="a CSV or Parquet file, or a folder with a file a symbol")
-    parser.add_argument("--bar-time", choices=get_args(BarTime), help="whether times are when bars open or close")
-    parser.add_argument("--picture", type=Path, help="draw prices and volumes into this file")
-    arguments = parser.parse_args(argv)
-    with entry("inspect_data"):
+    with entry(prog):
+        description = COMMANDS["inspect-data"].sentence
+        config = parse_settings(argv, CommandLine, prog=prog, description=description).inspection
         faults = Faults(lenient=True)
-        market = load_market(arguments.path, bar_time=arguments.bar_time, faults=faults)
-        print(describe(market, files_of(arguments.path), faults.sentences))
-        if arguments.picture is not None:
-            draw_market(market, arguments.picture)
-            print(f"\nDrawn to {arguments.picture}")
+        market = load_market(config.path, bar_time=config.bar_time, faults=faults)
+        print(describe(market, files_of(config.path), faults.sentences))
+        if config.picture is not None:
+            draw_market(market, config.picture)
+            print(f"\nDrawn to {config.picture}")
     return 1 if faults.sentences else 0
 
 

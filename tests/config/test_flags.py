@@ -53,6 +53,17 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Shell:
+    shell: tyro.conf.Positional[Literal["bash", "zsh"]]
+    """Who reads it."""
+
+
+@dataclass(frozen=True)
+class ProgramForShell:
+    shell: Shell
+
+
+@dataclass(frozen=True)
 class ProgramOnSubject:
     subject: Subject
     options: Options = field(default_factory=Options)
@@ -138,6 +149,18 @@ def test_a_missing_positional_argument_is_told():
     with pytest.raises(UserError) as told:
         read("--n-envs 2", ProgramOnSubject)
     assert str(told.value) == "CHECKPOINT is missing; --help describes it."
+
+
+def test_a_positional_argument_is_named_as_the_help_names_it():
+    with pytest.raises(UserError) as told:
+        read("fish", ProgramForShell)
+    assert str(told.value) == 'SHELL must be bash or zsh, but got "fish".'
+
+
+def test_a_positional_argument_is_no_flag_to_be_meant():
+    with pytest.raises(UserError) as told:
+        read("latest.pt --checkpoint other.pt", ProgramOnSubject)
+    assert str(told.value) == "Unknown flag --checkpoint. --help lists every flag."
 
 
 def test_help_shows_every_flag_with_its_sentence_and_default(capsys):

@@ -1,0 +1,8 @@
+"""`python -m ml_pipeline`, which is `ml-pipeline`."""
+
+import sys
+
+from ml_pipeline.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

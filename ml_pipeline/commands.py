@@ -1,0 +1,62 @@
+"""The commands of `ml-pipeline`: the module that runs each, the settings that its flags fill, and a line of help."""
+
+from typing import NamedTuple
+
+PROG = "ml-pipeline"
+
+
+class Command(NamedTuple):
+    sentence: str
+    module: str
+    """Its `main(argv, prog=...)` runs the command; `python -m` with this name does the same."""
+    settings: str | None
+    """The settings class that its flags fill, as module:class; none where it takes no flag."""
+
+
+COMMANDS = {
+    "train": Command(
+        "Train a PPO agent over parallel environments, evaluate it, and save it.",
+        "ml_pipeline.train_ppo",
+        "ml_pipeline.runs.train_config:CommandLine",
+    ),
+    "evaluate": Command(
+        "Evaluate a trained agent on a single environment.",
+        "ml_pipeline.evaluate_ppo",
+        "ml_pipeline.runs.evaluate_config:CommandLine",
+    ),
+    "export": Command(
+        "Write a trained policy, with its normalization, into one file that runs without this package.",
+        "ml_pipeline.export_policy",
+        "ml_pipeline.runs.export_config:CommandLine",
+    ),
+    "sanity": Command(
+        "Check that training finds what is there and no more.",
+        "ml_pipeline.experiments.sanity",
+        "ml_pipeline.experiments.sanity:CommandLine",
+    ),
+    "walk-forward": Command(
+        "Train anew on the past, trade what comes next.",
+        "ml_pipeline.experiments.walk_forward",
+        "ml_pipeline.experiments.walk_forward:CommandLine",
+    ),
+    "inspect-data": Command(
+        "Say what market data hold, and what is odd.",
+        "ml_pipeline.trading.inspect_data",
+        "ml_pipeline.trading.inspect_data:CommandLine",
+    ),
+    "tune-workers": Command(
+        "Measure how many workers pay for an environment; takes the flags of train.",
+        "ml_pipeline.tune_workers",
+        "ml_pipeline.runs.train_config:CommandLine",
+    ),
+    "check": Command(
+        "Check that parallel environments work on this machine, in under a minute.",
+        "ml_pipeline.test_parallel_env",
+        None,
+    ),
+    "completion": Command(
+        "Print a script with which bash or zsh completes commands and flags.",
+        "ml_pipeline.completion",
+        "ml_pipeline.completion:CommandLine",
+    ),
+}

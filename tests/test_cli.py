@@ -1,0 +1,158 @@
+"""The one command `ml-pipeline` and its subcommands, and all the other ways to start them."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import ml_pipeline
+from ml_pipeline.cli import main
+from ml_pipeline.commands import COMMANDS
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+NAMES = [
+    *("train", "evaluate", "export", "sanity", "walk-forward", "inspect-data", "tune-workers", "check", "completion"),
+]
+
+
+def run(*command, cwd=REPOSITORY):
+    command = [sys.executable, *map(str, command)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+
+
+def exit_code(argv):
+    """How the command ends, by whatever way it does."""
+    try:
+        return main(argv)
+    except SystemExit as stop:
+        return stop.code
+
+
+def test_help_names_each_command_with_a_sentence(capsys):
+    assert main(["--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    described = [line.split(maxsplit=1) for line in lines[2 : 2 + len(NAMES)]]
+    assert [name for name, _ in described] == NAMES
+    assert all(sentence.endswith(".") for _, sentence in described)
+
+
+def test_no_command_is_answered_with_the_help_and_code_2(capsys):
+    assert main([]) == 2
+    assert "tune-workers" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ml-pipeline {ml_pipeline.__version__}\n"
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version", "trian"])
+def test_what_needs_no_command_imports_no_library(argument):
+    code = (
+        "import sys\nfrom ml_pipeline.cli import main\n"
+        f"try: main(['{argument}'])\nexcept SystemExit: pass\n"
+        "imported = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(*{'torch', 'numpy', 'gymnasium', 'pydantic', 'tyro', 'polars'} & imported)"
+    )
+    assert run("-c", code).stdout.splitlines()[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("trian", 'There is no command "trian". Did you mean "train"?'),
+        ("walk_forward", 'There is no command "walk_forward". Did you mean "walk-forward"?'),
+        ("--versoin", 'There is no command "--versoin". Did you mean "--version"?'),
+        ("frobnicate", 'There is no command "frobnicate". Known are: --help, --version, check, completion, evaluate,'),
+    ],
+)
+def test_an_unknown_command_is_one_line_that_names_the_nearest(typed, answer, capsys):
+    assert exit_code([typed]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"ml-pipeline: {answer}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_command_is_its_module(name, capsys):
+    """The same help, but for the name of the program; the sentence of `ml-pipeline --help` stands in it."""
+    assert exit_code([name, "--help"]) == 0
+    through_cli = capsys.readouterr().out
+    module = import_module(COMMANDS[name].module)
+    with pytest.raises(SystemExit) as stop:
+        module.main(["--help"])
+    assert stop.value.code == 0
+    assert after_usage(through_cli) == after_usage(capsys.readouterr().out)
+    assert through_cli.startswith(f"usage: ml-pipeline {name} ")
+    assert COMMANDS[name].sentence in " ".join(through_cli.split())
+
+
+def after_usage(help_text):
+    return help_text.partition("\n\n")[2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_complaints_name_the_program_as_it_was_typed(name, capsys):
+    assert exit_code([name, "--no-such-flag", "--n-envs"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"ml-pipeline {name}: ")
+
+
+def test_complaints_after_the_command_line_name_it_too(tmp_path, capsys):
+    assert exit_code(["evaluate", str(tmp_path / "gone.pt")]) == 2
+    assert capsys.readouterr().err.startswith("ml-pipeline evaluate: ")
+
+
+@pytest.mark.parametrize(
+    ("module", "prog"),
+    [
+        ("ml_pipeline.train_ppo", "train_ppo.py"),
+        ("ml_pipeline.evaluate_ppo", "evaluate_ppo.py"),
+        ("ml_pipeline.export_policy", "export_policy.py"),
+        ("ml_pipeline.tune_workers", "tune_workers.py"),
+        ("ml_pipeline.experiments.sanity", "sanity"),
+        ("ml_pipeline.experiments.walk_forward", "walk_forward"),
+        ("ml_pipeline.trading.inspect_data", "inspect_data"),
+    ],
+)
+def test_modules_name_themselves_as_before(module, prog, capsys):
+    with pytest.raises(SystemExit):
+        import_module(module).main(["--no-such-flag"])
+    assert capsys.readouterr().err.startswith(f"{prog}: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spelling", "prog"),
+    [
+        *((f"-m {command.module}", None) for command in COMMANDS.values()),
+        *((f"-m ml_pipeline {name}", f"ml-pipeline {name}") for name in ("train", "check")),
+        ("-m ml_pipeline.trading.sanity", "sanity"),
+        ("-m ml_pipeline.trading.walk_forward", "walk_forward"),
+        ("ml_pipeline/train_ppo.py", "train_ppo.py"),
+        ("ml_pipeline/evaluate_ppo.py", "evaluate_ppo.py"),
+        ("ml_pipeline/export_policy.py", "export_policy.py"),
+        ("ml_pipeline/tune_workers.py", "tune_workers.py"),
+        ("ml_pipeline/test_parallel_env.py", "test_parallel_env.py"),
+    ],
+)
+def test_every_spelling_works(spelling, prog):
+    done = run(*spelling.split(), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {prog or ''}")
+
+
+@pytest.mark.slow
+def test_a_file_may_be_run_from_its_own_folder():
+    done = run("train_ppo.py", "--help", cwd=REPOSITORY / "ml_pipeline")
+    assert done.stdout.startswith("usage: train_ppo.py ")
+
+
+@pytest.mark.slow
+def test_a_command_is_run_with_its_arguments(tmp_path):
+    prices = tmp_path / "prices.csv"
+    prices.write_text("time,close\n2024-01-01,1\n2024-01-02,2\n2024-01-03,1.5\n")
+    done = run("-m", "ml_pipeline", "inspect-data", prices, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "prices.csv: 1 symbol, 3 bars" in done.stdout
