@@ -1,55 +1,75 @@
-# `make train` trains and evaluates on the built-in market; `make test` runs lint, types and every test.
+# `make train` trains and evaluates on the built-in market; `make test` runs lint, types and the tests.
+# The text behind ## is what `make help` says of a target.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH_VENV := .venv-bench
+INSTALL := -m pip install --disable-pip-version-check --quiet --editable
+# Debian packages that system tests use. Only root installs them (containers, CI); without one, its tests are skipped.
+SYSTEM_PACKAGES := zsh
 
-.PHONY: train test lint types mutations determinism soak learn help
+.PHONY: help train test-fast test test-system system-packages lint types mutations determinism soak learn bench
 
 help:
-	@echo "make train   install into $(VENV), train on the built-in market, evaluate out of sample"
-	@echo "make test    install into $(VENV), then lint, types and every test"
-	@echo "make mutations   put known mistakes into a copy, one by one, and see the tests fail (minutes)"
-	@echo "make determinism  train with every crew of workers, interrupted or not, and compare hashes (minutes)"
-	@echo "make learn   learning curves beside Stable-Baselines3 (hours; stopped, it goes on where it was)"
-	@echo "make soak    reset, open, close and kill by the thousand, train meanwhile, and account for every step (minutes)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(BIN)/python:
+%/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + "; choose one with: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	$(PYTHON) -m venv $* || { rm -rf $*; exit 1; }
 
-# A stamp a set of packages: a second call finds it newer than what it was made from and installs nothing.
+# One stamp per set of packages: a second call finds it newer than pyproject.toml and installs nothing.
 # The compiler is an extra: where it cannot be had, all runs without it, if slower.
-$(VENV)/.installed: requirements.txt pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[fast]' || \
-	  $(BIN)/python -m pip install --disable-pip-version-check --quiet --editable .
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(INSTALL) '.[fast]' || $(BIN)/python $(INSTALL) .
 	@touch $@
 
-$(VENV)/.installed-dev: requirements.txt pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[dev]'
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python $(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.installed
 
-train: $(VENV)/.installed
+# Apart from $(VENV): tianshou needs pandas 2, and vectorbt, which the tests use, pandas 3.
+$(BENCH_VENV)/.installed: pyproject.toml | $(BENCH_VENV)/bin/python
+	$(BENCH_VENV)/bin/python $(INSTALL) '.[bench]'
+	@touch $@
+
+train: $(VENV)/.installed ## install into .venv, train on the built-in market, evaluate out of sample
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
-test: $(VENV)/.installed-dev lint types
-	$(BIN)/python -m pytest
+test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (90 s)
+	$(BIN)/python -m pytest -m "not slow and not system"
 
-lint: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (10 minutes)
+	$(BIN)/python -m pytest -m "not system"
+
+test-system: $(VENV)/.installed-dev system-packages ## tests that install packages or need other programs
+	$(BIN)/python -m pytest -m system -rs
+
+system-packages:
+	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && ! dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  { apt-get -qq update && apt-get -qq install --no-install-recommends $(SYSTEM_PACKAGES); } >/dev/null || \
+	    echo "Not installed: $(SYSTEM_PACKAGES). The tests that need what is missing are skipped."; \
+	fi
+
+lint: $(VENV)/.installed-dev ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.installed-dev
+types: $(VENV)/.installed-dev ## mypy
 	$(BIN)/mypy
 
-mutations: $(VENV)/.installed-dev
+mutations: $(VENV)/.installed-dev ## put known mistakes into a copy, one by one, and see the tests fail (minutes)
 	$(BIN)/python -m tests.mutations
 
-determinism: $(VENV)/.installed-dev
+determinism: $(VENV)/.installed-dev ## train with every choice of workers, interrupted or not, and compare hashes (minutes)
 	$(BIN)/python -m tests.determinism
 
-soak: $(VENV)/.installed-dev
+soak: $(VENV)/.installed-dev ## reset, open, close and kill by the thousand, and account for every step (minutes)
 	$(BIN)/python -m tests.soak
 
-learn: $(VENV)/.installed-dev
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[learn]'
+learn: $(VENV)/.installed-dev ## learning curves beside Stable-Baselines3 (hours; started again, it continues)
+	$(BIN)/python $(INSTALL) '.[learn]'
 	$(BIN)/python -m benchmarks.learning
+
+bench: $(BENCH_VENV)/.installed ## install the peers into .venv-bench, then steps per second beside them, the short tables
+	$(BENCH_VENV)/bin/python benchmarks/vec_env.py --short
