@@ -4,11 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
+DOCS_VENV := .venv-docs
+SITE := site
 INSTALL := -m pip install --disable-pip-version-check --quiet --editable
 # Debian packages that system tests use. Only root installs them (containers, CI); without one, its tests are skipped.
 SYSTEM_PACKAGES := zsh
 
-.PHONY: help train test-fast test test-system system-packages lint types mutations determinism soak learn bench
+.PHONY: help train test-fast test test-system system-packages lint types mutations determinism soak learn bench docs
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,3 +75,12 @@ learn: $(VENV)/.installed-dev ## learning curves beside Stable-Baselines3 (hours
 
 bench: $(BENCH_VENV)/.installed ## install the peers into .venv-bench, then steps per second beside them, the short tables
 	$(BENCH_VENV)/bin/python benchmarks/vec_env.py --short
+
+# The pages read the sources and import nothing of them: the packages of one extra build them, without torch.
+$(DOCS_VENV)/.installed: pyproject.toml | $(DOCS_VENV)/bin/python
+	$(DOCS_VENV)/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $@.txt
+	$(DOCS_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --requirement $@.txt
+	@touch $@
+
+docs: $(DOCS_VENV)/.installed ## build the pages of docs/ and the API into site/; warnings are errors
+	$(DOCS_VENV)/bin/python -m mkdocs build --strict --site-dir $(abspath $(SITE))
