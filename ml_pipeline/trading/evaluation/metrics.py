@@ -1,6 +1,6 @@
 """What a run was worth: pure functions of its equity curve and its ledger. What is undefined is NaN.
 
-equity: (n + 1,), the start first. returns: the n simple returns between. periods_per_year: see `market_calendar`.
+equity: (n + 1,), the start first. returns: the n simple returns between. periods_per_year: see `market.calendar`.
 Definitions equal empyrical-reloaded 0.7.1 and quantstats 0.0.86, except that those give infinities or rounding errors
 magnified where there is nothing to divide by.
 """

@@ -1,6 +1,6 @@
 """Bars of one or several assets on one timeline: what everything in this wing reads and nothing changes.
 
-T bars, A assets. It reads no file (`market_files` does) and makes no feature (`features` does).
+T bars, A assets. It reads no file (`market.files` does) and makes no feature (`features` does).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _BAD_VOLUME = "but a volume must be finite and not negative; mend it, or write 0
 
 @dataclass(frozen=True, eq=False)
 class MarketData:
-    """Prices and volumes, made by `market_from_arrays`, `market_files.load_market` or `synthetic.synthetic_market`.
+    """Prices and volumes, made by `market_from_arrays`, `files.load_market` or `synthetic.synthetic_market`.
 
     symbols: A names. times: datetime64[ns] (T,), strictly increasing, without time zone (UTC where the source said).
     open, high, low, close, volume: float64 (T, A). tradable: bool (T, A), whether the asset has a bar of its own there.

@@ -33,7 +33,7 @@ def load_market(
 
     A CSV or Parquet file holds one asset; or many, one below the other with a symbol column; or many side by side
     (`BTC:close`). Quotes are columns bid and ask, and feature_NAME is a feature. Columns and times go by their usual
-    spellings (`market_columns`, `market_times`). Rows newest first are sorted, prices adjusted where there is an
+    spellings (`market.columns`, `market.times`). Rows newest first are sorted, prices adjusted where there is an
     adjusted close, each with a notice. Everything else that is wrong raises UserError: one sentence with file, row
     (data rows from 1), symbol and remedy.
 

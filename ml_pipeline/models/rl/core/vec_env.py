@@ -57,7 +57,7 @@ class ParallelEnv(BlockVectorEnv):
     half while a policy looks at the other, num_envs where steps take unequal time. Each needs a worker of its own,
     unless this process steps all.
 
-    Environment i is seeded seed + i, whichever worker owns it. What can be raised is drawn in `vec_errors`. After a
+    Environment i is seeded seed + i, whichever worker owns it. `stepping.errors` draws what can be raised. After a
     worker failed this object is closed; after an environment failed it is whole, and waits for a reset().
 
     >>> import gymnasium
