@@ -1,6 +1,8 @@
 """The commands as a user types them: whole runs, interruptions, and what bad input is answered with."""
 
+import contextlib
 import csv
+import io
 import json
 import os
 import re
@@ -9,13 +11,14 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import pytest
 import torch
 import yaml
 
-from ml_pipeline import train_ppo
+from ml_pipeline import evaluate_ppo, train_ppo
 from ml_pipeline.models.rl.core.probe_envs import FaultyEnv
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -32,6 +35,26 @@ def run(command, *, cwd=REPOSITORY, expect=0):
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == expect, done.stderr + done.stdout
     return done
+
+
+class Output(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+def run_here(main, *arguments, expect=0):
+    """What a command prints that is called in this process, which has imported torch: a new one takes seconds."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stopped:
+            code = stopped.code
+    assert code == expect, err.getvalue() + out.getvalue()
+    return Output(out.getvalue(), err.getvalue())
+
+
+train, evaluate = (partial(run_here, command.main) for command in (train_ppo, evaluate_ppo))
 
 
 def weights_in(checkpoint):
@@ -66,50 +89,53 @@ def test_each_iteration_is_a_line_of_metrics(trained):
     assert all(line["time/steps_per_second"] > 0 for line in lines)
 
 
+@pytest.mark.slow
 def test_the_resolved_settings_are_written_and_start_the_same_run_again(trained, tmp_path):
     folder, _ = trained
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert (settings["n_envs"], settings["hidden_sizes"], settings["gamma"]) == (2, [8], 0.99)
-    run([*TRAIN, "--config", folder / "config.yaml", "--checkpoint-dir", tmp_path])
+    train("--config", folder / "config.yaml", "--checkpoint-dir", tmp_path)
     assert torch.equal(weights_in(tmp_path / "latest.pt"), weights_in(folder / "latest.pt"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_on_its_own_data_and_on_others(trained, tmp_path):
     folder, out = trained
     done = run([*EVALUATE, folder / "best.pt", "--output-dir", tmp_path])
     assert done.stdout.split("\n\nWritten")[0] in out  # the same verdict as at the end of training
     prices = tmp_path / "prices.csv"
     write_prices(prices, n_days=300)
-    done = run([*EVALUATE, folder / "best.pt", "--data", prices])
-    assert "prices" in done.stdout
+    assert "prices" in evaluate(folder / "best.pt", "--data", prices).stdout
     assert (folder / "evaluation-prices.csv" / "equity.png").is_file()
 
 
+@pytest.mark.slow
 def test_other_evaluations_leave_the_report_of_the_run_alone(trained):
     folder, _ = trained
     before = contents(folder)
-    run([*EVALUATE, folder / "best.pt", "--split", "validation", "--fee-bps", "10"])
-    run([*EVALUATE, folder / "latest.pt"])
+    evaluate(folder / "best.pt", "--split", "validation", "--fee-bps", "10")
+    evaluate(folder / "latest.pt")
     assert contents(folder) == before
     assert {"evaluation-validation-fee_bps-10", "evaluation-latest"} <= set(os.listdir(folder))
 
 
 def test_a_report_that_cannot_be_written_and_a_file_that_is_no_checkpoint_are_told(trained, tmp_path):
     folder, _ = trained
-    done = run([*EVALUATE, folder / "best.pt", "--output-dir", "/proc/report"], expect=2)
+    done = evaluate(folder / "best.pt", "--output-dir", "/proc/report", expect=2)
     assert "The report cannot be written to /proc/report" in done.stderr
     write_prices(tmp_path / "prices.csv", n_days=3)
-    assert "cannot be read as a checkpoint" in run([*EVALUATE, tmp_path / "prices.csv"], expect=2).stderr
+    assert "cannot be read as a checkpoint" in evaluate(tmp_path / "prices.csv", expect=2).stderr
 
 
 def test_a_gymnasium_environment_trains_and_is_evaluated(tmp_path):
-    done = run([*TRAIN, "--env-id", "CartPole-v1", *SMALL, "--num-episodes", "2", "--checkpoint-dir", tmp_path])
+    done = train("--env-id", "CartPole-v1", *SMALL, "--num-episodes", "2", "--checkpoint-dir", tmp_path)
     *_, verdict, _, written = done.stdout.splitlines()
     assert verdict.startswith("Evaluation on a single CartPole-v1: return ")
     assert written == f"Written to {tmp_path}"
-    assert verdict in run([*EVALUATE, tmp_path / "best.pt"]).stdout
+    assert verdict in evaluate(tmp_path / "best.pt").stdout
 
 
+@pytest.mark.slow
 def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
     for workers, method in (("1", "spawn"), ("2", "fork")):
         options = ["--n-envs", "8", "--n-workers", workers, "--parallel-start-method", method]
@@ -121,10 +147,11 @@ def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    run([*TRAIN, *LONG, "--checkpoint-dir", folder])
+    train(*LONG, "--checkpoint-dir", folder)
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
 def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_number, uninterrupted, tmp_path):
     command = [*TRAIN, *LONG, "--n-workers", "2", "--checkpoint-dir", str(tmp_path)]
@@ -139,7 +166,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
     else:
         assert process.returncode == 128 + signal_number
         assert f"--resume {tmp_path}" in rest
-    done = run([*TRAIN, "--resume", "auto", "--checkpoint-dir", tmp_path])
+    done = train("--resume", "auto", "--checkpoint-dir", tmp_path)
     assert "Going on after episode" in done.stdout
     assert torch.equal(weights_in(tmp_path / "latest.pt"), weights_in(uninterrupted / "latest.pt"))
     for name, columns in (("metrics.jsonl", slice(0)), ("monitor.csv", slice(0, 2))):
@@ -186,7 +213,7 @@ def test_training_that_ends_early_is_evaluated_and_ends_there_after_a_resumption
 def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, sentence):
     if arguments == ["--device", "cuda"] and torch.cuda.is_available():
         pytest.skip("this machine has the device")
-    done = run([*TRAIN, *arguments], expect=2)
+    done = train(*arguments, expect=2)
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith("train_ppo.py: ")
@@ -239,6 +266,7 @@ def in_failing_env(tmp_path, monkeypatch):
         gymnasium.registry.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [["Killed-v0"], ["Hanging-v0", "--step-timeout-s", "2"]], ids=lambda o: o[0])
 def test_a_run_goes_on_with_another_worker_and_counts_it(options, in_failing_env, tmp_path, capsys):
     assert in_failing_env(*options, "--on-worker-failure", "restart") == 0
@@ -249,6 +277,7 @@ def test_a_run_goes_on_with_another_worker_and_counts_it(options, in_failing_env
     assert re.match(r"Worker \d (\(environment \d\) was killed by SIGKILL|did not finish its step)", told)
 
 
+@pytest.mark.slow
 def test_a_run_whose_environment_hangs_ends_with_one_message(in_failing_env, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert in_failing_env("Hanging-v0", "--step-timeout-s", "2") == 1
@@ -275,7 +304,7 @@ def test_an_environment_is_looked_over_instead_of_trained_in(capsys, tmp_path, m
 def test_a_folder_that_holds_a_run_is_not_written_over(trained):
     folder, _ = trained
     before = contents(folder)
-    done = run([*TRAIN, "--checkpoint-dir", folder], expect=2)
+    done = train("--checkpoint-dir", folder, expect=2)
     assert f"go on with it by --resume {folder}" in done.stderr
     assert contents(folder) == before
 
@@ -284,8 +313,8 @@ def test_a_damaged_checkpoint_is_named_and_the_run_is_left_as_it_is(trained, tmp
     folder, _ = trained
     (tmp_path / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
     (tmp_path / "latest.pt").write_bytes((folder / "latest.pt").read_bytes()[:1000])
-    for command in ([*TRAIN, "--resume", tmp_path], [*EVALUATE, tmp_path / "latest.pt"]):
-        assert "cannot be read as a checkpoint" in run(command, expect=2).stderr
+    for done in (train("--resume", tmp_path, expect=2), evaluate(tmp_path / "latest.pt", expect=2)):
+        assert "cannot be read as a checkpoint" in done.stderr
 
 
 def test_a_checkpoint_of_another_network_is_refused(trained, tmp_path):
@@ -296,7 +325,7 @@ def test_a_checkpoint_of_another_network_is_refused(trained, tmp_path):
     saved["trainer"]["policy"]["fits"]["observation space"] = "Box(99,)"
     torch.save(saved, tmp_path / "latest.pt")
     before = contents(tmp_path)
-    done = run([*TRAIN, "--resume", tmp_path], expect=2)
+    done = train("--resume", tmp_path, expect=2)
     assert "observation space Box(99,), but here it is" in done.stderr
     assert contents(tmp_path) == before
 
@@ -315,7 +344,7 @@ def test_a_checkpoint_of_another_network_is_refused(trained, tmp_path):
 def test_a_resumed_run_keeps_what_it_is_made_of_and_a_refusal_leaves_it_alone(trained, changed):
     folder, _ = trained
     before = contents(folder)
-    done = run([*TRAIN, "--resume", folder, *changed], expect=2)
+    done = train("--resume", folder, *changed, expect=2)
     assert f"{changed[0]} " in done.stderr
     assert f"a resumed run keeps it, but got {changed[1]}" in done.stderr
     assert contents(folder) == before
@@ -324,11 +353,10 @@ def test_a_resumed_run_keeps_what_it_is_made_of_and_a_refusal_leaves_it_alone(tr
 def test_a_run_whose_data_have_changed_is_not_gone_on_with(tmp_path):
     prices, folder = tmp_path / "prices.csv", tmp_path / "run"
     write_prices(prices, n_days=600)
-    small = [*TRAIN, *SMALL, "--num-episodes", "2", "--episode-length", "32"]
-    run([*small, "--data", prices, "--checkpoint-dir", folder])
+    train(*SMALL, "--num-episodes", "2", "--episode-length", "32", "--data", prices, "--checkpoint-dir", folder)
     write_prices(prices, n_days=700)
     before = contents(folder)
-    done = run([*TRAIN, "--resume", folder, "--num-episodes", "4"], expect=2)
+    done = train("--resume", folder, "--num-episodes", "4", expect=2)
     assert "not those that the run was trained on" in done.stderr
     assert contents(folder) == before
 
@@ -346,6 +374,7 @@ def write_prices(path, n_days):
             rows.writerow([f"{2000 + day // 28 // 12}-{day // 28 % 12 + 1:02}-{day % 28 + 1:02}", *[price] * 4, 5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train_ppo.py", "evaluate_ppo.py"])
 def test_it_runs_as_a_module_as_a_path_and_in_its_folder(script):
     package = REPOSITORY / "ml_pipeline"
@@ -357,6 +386,7 @@ def test_it_runs_as_a_module_as_a_path_and_in_its_folder(script):
     assert len(outputs) == 1
 
 
+@pytest.mark.slow
 def test_help_and_complaints_come_before_torch_is_imported():
     for arguments in ("['--help']", "['--n-envs', '0']", "['--env-id', 'CartPole-v9']"):
         code = (
@@ -366,9 +396,10 @@ def test_help_and_complaints_come_before_torch_is_imported():
         assert run([sys.executable, "-c", code]).stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_only_ascii_gets_question_marks(tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [*TRAIN, *SMALL, "--num-episodes", "1", "--checkpoint-dir", str(tmp_path)]
+    command = [*TRAIN, *EPISODES, *SMALL, "--num-episodes", "1", "--checkpoint-dir", str(tmp_path)]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
