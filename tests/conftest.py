@@ -25,8 +25,6 @@ _LEFTOVERS = pytest.StashKey[Leftovers]()
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slow: takes more than about 2 s")
-    config.addinivalue_line("markers", "system: runs commands as a user does, in processes of their own")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,6 +19,7 @@ def workers(n):
     return Division(n, steps_here=False)
 
 
+@pytest.mark.slow
 def test_it_says_what_to_pass_within_20_s():
     command = [sys.executable, "-m", "ml_pipeline.tune_workers", "--env-id", "CartPole-v1", "--n-envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)

@@ -6,12 +6,14 @@ from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 
 
+@pytest.mark.slow
 def test_each_check_is_a_line_and_all_pass(capsys):
     assert sanity.main(["--total-timesteps", "60000", "--features", "ema_distance_20", "log_return_1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:7] for line in lines] == ["ok   gi", "ok   on", "ok   on"]
 
 
+@pytest.mark.slow
 def test_an_agent_that_guesses_fails(monkeypatch, capsys):
     def guess(task, steps, seed):
         env = task.evaluation_env("test")
