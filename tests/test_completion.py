@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_zsh_completes(typed, got, script, tmp_path):
     (tmp_path / "prices.csv").touch()
     setup = (
         "autoload -Uz compinit && compinit -u -D",
-        f'eval "$(cat {script("zsh")})"',
+        f'eval "$(<{shlex.quote(str(script("zsh")))})"',
         'ml-pipeline() { print -r -- "<$*>" }',
         "PS1='REA''DY '",
     )
