@@ -104,7 +104,7 @@ def test_everything_that_training_would_refuse_is_said_at_once(tmp_path, capsys)
 
 @pytest.mark.parametrize(("n_bad", "more"), [(20, ""), (23, " and 3 more")])
 def test_of_many_refused_rows_the_first_twenty_are_listed(tmp_path, capsys, n_bad, more):
-    days = [str(np.datetime64("2024-01-01") + day) for day in range(40)]
+    days = [str(day) for day in np.datetime64("2024-01-01") + np.arange(40)]
     bars = [f"{day},{'nan' if i < n_bad else 10 + i}" for i, day in enumerate(days)]
     (tmp_path / "prices.csv").write_text("\n".join(["time,close", *bars]))
     assert main([str(tmp_path / "prices.csv")]) == 1

@@ -155,7 +155,7 @@ def _columns(values: ArrayLike, shape: tuple[int, int], name: str) -> FloatArray
 def _check_times(times: NDArray[np.datetime64]) -> None:
     if len(times) == 0:
         raise UserError("a market needs at least one bar, but there is none.")
-    late = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
+    late = np.flatnonzero(np.diff(times) <= np.timedelta64(0, "ns"))
     if late.size:
         row = int(late[0]) + 1
         raise UserError(

@@ -96,13 +96,13 @@ def test_two_files_newest_first_with_different_gaps_keep_their_times(write):
 @pytest.mark.parametrize("missing", [[], [5]])
 def test_no_month_is_known_before_it_has_ended(write, n_months, missing):
     months = np.delete(np.datetime64("2023-01") + np.arange(n_months), missing)
-    days = np.arange("2023-01-01", months[-1] + 2, dtype="datetime64[D]")
+    days = np.arange("2023-01-01", months[-1] + np.timedelta64(2, "M"), dtype="datetime64[D]")
     write(_text(days, range(1, len(days) + 1)), "both/D.csv")
     market = load_market(
         write(_text(months.astype("datetime64[D]"), range(1, len(months) + 1)), "both/M.csv").parent, bar_time="open"
     )
     shown = market.times[market.tradable[:, market.symbols.index("M")]]
-    last_days = (months + 1).astype("datetime64[D]") - np.timedelta64(1, "D")
+    last_days = (months + np.timedelta64(1, "M")).astype("datetime64[D]") - np.timedelta64(1, "D")
     assert (shown >= last_days).all()
     np.testing.assert_array_equal(shown[:4], last_days[:4])
     assert market.n_bars == len(days)

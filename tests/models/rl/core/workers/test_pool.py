@@ -189,6 +189,7 @@ def test_a_factory_that_cannot_travel_is_told() -> None:
         ParallelEnv([CountingEnv, lambda: (lock, CountingEnv())[1]], num_workers=2)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python's own, from 3.12 on
 def test_fork_warns_once_threads_run() -> None:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
