@@ -165,12 +165,12 @@ ACCOUNTS = (
         f"{TRADING_TESTS}/accounts/test_execution.py::test_buys_that_exceed_the_cash_shrink_alike",
     ),
     Mutation(
-        "a called account goes on",
+        "a margin call is ignored",
         f"{TRADING}/accounts/execution.py",
         "return cash - paid, costs + paid, cash - paid + worth, fee > cash\n",
         "return cash - paid, costs + paid, cash - paid + worth, fee < 0.0\n",
         f"{TRADING_TESTS}/accounts/test_execution.py::"
-        "test_a_borrowing_fee_that_finds_too_little_cash_takes_what_there_is_and_calls_the_account",
+        "test_a_borrowing_fee_beyond_the_cash_takes_all_of_it_and_is_a_margin_call",
     ),
     Mutation(
         "three lots of 0.1 are not 0.3",

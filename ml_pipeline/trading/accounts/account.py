@@ -1,7 +1,7 @@
-"""One account in a market, stepped by the kernel as plain Python or compiled, with the same results.
+"""One account in a market, stepped by the kernel in plain Python or as machine code, with the same results.
 
-A assets. Both kinds hold cash, costs (of the last step), equity, whether they are called (see `execution`), and, a
-number an asset, holdings, orders and filled.
+A assets. Both classes hold `cash`, `costs` (of the last step), `equity` and `margin_called` (see `execution`), and one
+number per asset in `holdings` and `filled`.
 """
 
 import math
@@ -50,7 +50,7 @@ class PlainAccount:
         n_assets = len(self._no_spreads)
         self.cash = self.equity = cash
         self.costs = 0.0
-        self.called = False
+        self.margin_called = False
         self.holdings, self.orders, self.filled = ([0.0] * n_assets for _ in range(3))
         self.closes = self._market_closes[bar].tolist()
 
@@ -62,11 +62,11 @@ class PlainAccount:
         half_spreads = self._no_spreads if spreads is None else spreads[bar].tolist()
         holdings, orders, filled = self.holdings, self.orders, self.filled
         if len(closes) == 1:
-            self.cash, self.costs, self.equity, self.called, holdings[0], orders[0], filled[0] = PLAIN.step_one(
+            self.cash, self.costs, self.equity, self.margin_called, holdings[0], orders[0], filled[0] = PLAIN.step_one(
                 weights[0], may_trade[0], self.cash, holdings[0], prices[0], half_spreads[0], closes[0], self._terms
             )
             return
-        self.cash, self.costs, self.equity, self.called = PLAIN.step(
+        self.cash, self.costs, self.equity, self.margin_called = PLAIN.step(
             weights, may_trade, self.cash, holdings, prices, half_spreads, closes, self._terms, orders, filled
         )
 
@@ -127,7 +127,7 @@ class CompiledAccount:
         self._targets, self._trades, self._seen = self._account[3:]
         self._money = np.array([cash, 0.0, *self._terms_and_clip])
         self.equity = cash
-        self.called = False
+        self.margin_called = False
         self._bar = bar
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
@@ -136,7 +136,7 @@ class CompiledAccount:
         for i, weight in enumerate(weights):  # quicker than a slice, which makes an array of the list first
             targets[i] = weight
             trades[i] = may_trade[i]
-        self.equity, self.called = self._step(bar, self._account, self._money, *self._tables)
+        self.equity, self.margin_called = self._step(bar, self._account, self._money, *self._tables)
         self._bar = bar + 1
 
     def weights(self) -> FloatArray:

@@ -39,8 +39,10 @@ class Batch(NamedTuple):
 def advance(  # noqa: PLR0917
     xp: Any, tables: Tables, rows: Any, weights: Any, may_trade: Any, batch: Batch, terms: Terms
 ) -> tuple[Any, Any, Any, Any]:
-    """(cash, costs, equity, called) of every account after the bar at `rows`; holdings, orders and filled change in
-    place."""
+    """(cash, costs, equity, margin_called) of every account after the bar at `rows`.
+
+    Changes holdings, orders and filled in place.
+    """
     no_quotes = tables.half_spreads.shape[1] == 1
     return xp.kernel.step(
         weights,
@@ -65,13 +67,13 @@ def choose(xp: Any, wanted: Any, had: Any, fillable: Any, flat: int) -> tuple[An
     return xp.array(wanted - flat, xp.money) / len(wanted), may_trade, xp.ops.where(may_trade, wanted, had)
 
 
-def outcomes(rows: Any, last_rows: Any, called: Any, equity: Any, ruin: float) -> tuple[Any, Any, Any, Any]:
-    """(the next rows, terminated, truncated, done), each (N,), of accounts that have left the bars at `rows`.
+def outcomes(rows: Any, last_rows: Any, margin_called: Any, equity: Any, ruin: float) -> tuple[Any, Any, Any, Any]:
+    """(next rows, terminated, truncated, done), each (N,), of accounts that have left the bars at `rows`.
 
-    ruin: the equity at or below which an account is terminated, as it is where it is called.
+    A margin call terminates an account, and so does an equity of `ruin` or less.
     """
     rows = rows + 1
-    terminated = called | (equity <= ruin)
+    terminated = margin_called | (equity <= ruin)
     truncated = (rows >= last_rows) & ~terminated
     return rows, terminated, truncated, terminated | truncated
 

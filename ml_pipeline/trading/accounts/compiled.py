@@ -63,17 +63,19 @@ def _kernel() -> Kernel:
 def compiled_step() -> Callable[..., tuple[float, bool]]:
     """The step below as machine code, made once a process.
 
-    step(bar, account, money, fill_prices, half_spreads, closes) -> (equity, whether called), where account is float64
-    (6, A), the rows being holdings, orders, filled, target weights, whether to trade (not 0), and what it writes last,
-    the weights in the equity within -clip..clip; money float64: cash, costs of the step, `Terms` in their order, clip;
-    fill_prices, half_spreads and closes float64 (T, A), row `bar` of the first two and row `bar + 1` of the last.
-    Few arrays, because each takes 0.1 us to hand over.
+    step(bar, account, money, fill_prices, half_spreads, closes) -> (equity, margin_called)
+
+    account: float64 (6, A). Its rows are holdings, orders, filled, target weights, whether to trade (0 is no), and the
+    weights in the equity within -clip..clip, which the step writes.
+    money: float64 (3 + number of `Terms`,): cash, costs of the step, the terms in their order, clip.
+    fill_prices, half_spreads, closes: float64 (T, A). The step reads row `bar` of the first two and row `bar + 1` of
+    the last. Passing an array costs 0.1 us, so there are few.
     """
     kernel_step = _kernel().step
 
     def step(bar, account, money, fill_prices, half_spreads, closes):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         holdings, row = account[0], closes[bar + 1]
-        money[0], money[1], equity, called = kernel_step(
+        money[0], money[1], equity, margin_called = kernel_step(
             account[3],
             account[4] != 0.0,
             money[0],
@@ -89,7 +91,7 @@ def compiled_step() -> Callable[..., tuple[float, bool]]:
         for a in range(len(row)):
             weight = holdings[a] * row[a] / equity if equity > 0.0 else 0.0
             account[5, a] = min(max(weight, -clip), clip)
-        return equity, called
+        return equity, margin_called
 
     from numba.np.unsafe.ndarray import to_fixed_tuple
 
@@ -128,10 +130,10 @@ def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any
     def advance(tables, rows, weights, may_trade, batch, terms):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         n_accounts, quoted = len(rows), tables.half_spreads.shape[1] > 1
         cash, costs, equity = np.empty(n_accounts), np.empty(n_accounts), np.empty(n_accounts)
-        called = np.empty(n_accounts, np.bool_)
+        margin_called = np.empty(n_accounts, np.bool_)
         for n in range(n_accounts):
             row = rows[n]
-            cash[n], costs[n], equity[n], called[n] = kernel_step(
+            cash[n], costs[n], equity[n], margin_called[n] = kernel_step(
                 weights[:, n],
                 may_trade[:, n],
                 batch.cash[n],
@@ -143,7 +145,7 @@ def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any
                 batch.orders[:, n],
                 batch.filled[:, n],
             )
-        return cash, costs, equity, called
+        return cash, costs, equity, margin_called
 
     def advance_one(tables, rows, weights, may_trade, batch, terms):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         n_accounts, quoted = len(rows), tables.half_spreads.shape[1] > 1
@@ -153,10 +155,10 @@ def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any
             if quoted:
                 spreads[n] = tables.half_spreads[0, rows[n]]
         cash, costs, equity = np.empty(n_accounts), np.empty(n_accounts), np.empty(n_accounts)
-        called = np.empty(n_accounts, np.bool_)
+        margin_called = np.empty(n_accounts, np.bool_)
         holdings, orders, filled = batch.holdings[0], batch.orders[0], batch.filled[0]
         for n in range(n_accounts):
-            cash[n], costs[n], equity[n], called[n], holdings[n], orders[n], filled[n] = step_one(
+            cash[n], costs[n], equity[n], margin_called[n], holdings[n], orders[n], filled[n] = step_one(
                 weights[0, n],
                 may_trade[0, n],
                 batch.cash[n],
@@ -166,7 +168,7 @@ def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any
                 closes[n],
                 Terms(terms.buy_rate[n], terms.sell_rate[n], *terms[2:]),
             )
-        return cash, costs, equity, called
+        return cash, costs, equity, margin_called
 
     return _jit(inlined=False)(advance_one if single_asset else advance)
 
@@ -176,14 +178,14 @@ def compiled_outcomes() -> Callable[..., tuple[Any, Any, Any, Any]]:
     """`array_ops.outcomes` as machine code."""
     import numpy as np
 
-    def outcomes(rows, last_rows, called, equity, ruin):  # type: ignore[no-untyped-def]
+    def outcomes(rows, last_rows, margin_called, equity, ruin):  # type: ignore[no-untyped-def]
         n_accounts = len(rows)
         following, terminated = np.empty(n_accounts, np.int64), np.empty(n_accounts, np.bool_)
         truncated, done = np.empty(n_accounts, np.bool_), np.empty(n_accounts, np.bool_)
         for n in range(n_accounts):
             following[n] = rows[n] + 1
             over = following[n] >= last_rows[n]
-            terminated[n] = called[n] | (equity[n] <= ruin)
+            terminated[n] = margin_called[n] | (equity[n] <= ruin)
             truncated[n] = over & (not terminated[n])
             done[n] = over | terminated[n]
         return following, terminated, truncated, done

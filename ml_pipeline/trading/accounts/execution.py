@@ -13,8 +13,8 @@ What happens to an order, in this order; `orders` has the arithmetic of each ste
 5. Short holdings pay for being borrowed, at the bar's close.
 
 So cash never goes below zero: no money is borrowed, and a short is covered by its own proceeds and the equity behind it
-(prices may carry gross exposure beyond its limit; nothing is sold off). A borrowing fee that finds too little cash
-takes what there is, and the account is `called`: it cannot go on, and its environment ends as at ruin.
+(prices may carry gross exposure beyond its limit; nothing is sold off). If cash cannot cover the borrowing fee of the
+shorts, the account pays what it has and is `margin_called`: the episode ends, as at ruin.
 """
 
 import math
@@ -147,7 +147,7 @@ def _stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) 
     ) -> tuple[Number, Number, Number, Any]:
         """Size and fill the orders of one bar, add them to `holdings` in place, charge for what is borrowed.
 
-        Returns (cash, costs paid in this bar, equity at `closes`, whether the account is called).
+        Returns (cash, costs paid in this bar, equity at `closes`, margin_called).
         """
         equity = size_orders(weights, may_trade, cash, holdings, prices, terms, orders)
         cash, costs = fill_orders(orders, cash, equity, prices, half_spreads, terms, filled)
@@ -181,7 +181,7 @@ def _stepping_one(ops: Ops, compiled: Compiled) -> Any:
     ) -> tuple[Number, Number, Number, Any, Number, Number, Number]:
         """`step` of a single asset, without its loops: numbers in place of sequences.
 
-        Returns (cash, costs, equity, whether called, holding, order, filled).
+        Returns (cash, costs, equity, margin_called, holding, order, filled).
         """
         equity = greatest(cash + holding * price, 0.0)
         wanted = target(weight, holding, price, equity, terms)

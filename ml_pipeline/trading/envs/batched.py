@@ -138,10 +138,10 @@ class BatchedTradingEnv(VectorEnv):
         weights, may_trade, choices = self._read(actions, now)
         terms = self._terms._replace(buy_rate=now.buy_rates, sell_rate=now.sell_rates)
         batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
-        cash, self.costs, equity, called = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+        cash, self.costs, equity, margin_called = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
         rewards, self._reward_state = self.reward.step(xp.ops, self._reward_state, now.equity, equity)
         ruin = RUIN_FRACTION * self.rules.initial_cash
-        rows, terminated, truncated, done = xp.outcomes(now.rows, now.last_rows, called, equity, ruin)
+        rows, terminated, truncated, done = xp.outcomes(now.rows, now.last_rows, margin_called, equity, ruin)
         self._now = now._replace(rows=rows, cash=cash, equity=equity, choices=choices)
         observations = xp.observations(*self._seen())
         ended = xp.chosen(done)

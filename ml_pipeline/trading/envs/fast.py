@@ -115,7 +115,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         account.step(bar, weights, trades)
         reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1
-        self._ruined = ruined = account.called or account.equity <= self._ruin
+        self._ruined = ruined = account.margin_called or account.equity <= self._ruin
         return self._observe(), reward, ruined, bar >= self._last_bar and not ruined, {}
 
     def _observe(self) -> NDArray[np.float32]:

@@ -38,10 +38,10 @@ def _step(weights, cash, holdings, prices, closes, **terms):
     holdings, filled = list(holdings), [math.nan] * len(weights)
     spreads, orders = [0.0] * len(weights), [math.nan] * len(weights)
     may_trade = [True] * len(weights)
-    cash, costs, equity, called = PLAIN.step(
+    cash, costs, equity, margin_called = PLAIN.step(
         weights, may_trade, cash, holdings, prices, spreads, closes, FREE._replace(**terms), orders, filled
     )
-    return cash, costs, equity, called, holdings
+    return cash, costs, equity, margin_called, holdings
 
 
 def test_a_buy_pays_its_costs_out_of_the_cash_there_is():
@@ -143,15 +143,19 @@ def test_buying_leaves_the_reserve():
 
 def test_what_is_borrowed_is_paid_for_at_the_close():
     # 2 short at 50, 1 % of 2 x 60; the long pays nothing.
-    cash, costs, equity, called, holdings = _step([0.5, -0.5], 200.0, [0, 0], [100, 50], [100, 60], borrow_rate=0.01)
-    assert (called, holdings) == (False, [1, -2])
+    cash, costs, equity, margin_called, holdings = _step(
+        [0.5, -0.5], 200.0, [0, 0], [100, 50], [100, 60], borrow_rate=0.01
+    )
+    assert (margin_called, holdings) == (False, [1, -2])
     assert (cash, costs, equity) == pytest.approx((200 - 1.2, 1.2, 200 - 1.2 + 100 - 120))
 
 
-def test_a_borrowing_fee_that_finds_too_little_cash_takes_what_there_is_and_calls_the_account():
+def test_a_borrowing_fee_beyond_the_cash_takes_all_of_it_and_is_a_margin_call():
     # 2 short at 50 stay as they are; 10 % of 100 is 10, and there is 4. The long is worth 300.
-    cash, costs, equity, called, _ = _step([0, 0], 4.0, [3, -2], [100, 50], [100, 50], borrow_rate=0.1, max_trade=0.0)
-    assert (cash, costs, equity, called) == (0, 4, 200, True)
+    cash, costs, equity, margin_called, _ = _step(
+        [0, 0], 4.0, [3, -2], [100, 50], [100, 50], borrow_rate=0.1, max_trade=0.0
+    )
+    assert (cash, costs, equity, margin_called) == (0, 4, 200, True)
 
 
 def test_terms_of_the_rules():

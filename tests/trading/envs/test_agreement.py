@@ -41,8 +41,8 @@ class ReferenceAccount:
         self.fill(self.orders(targets, can, price, worth), price, spread, worth)
         short = -np.minimum(self.held, 0) @ market.close[t + 1]
         fee = short * rules.borrow_bps_per_year / 1e4 / market.periods_per_year
-        called, self.cash = fee > max(self.cash, 0.0), max(self.cash - fee, 0.0)
-        return self.cash + self.held @ market.close[t + 1], called
+        margin_called, self.cash = fee > max(self.cash, 0.0), max(self.cash - fee, 0.0)
+        return self.cash + self.held @ market.close[t + 1], margin_called
 
     def targets(self, action, can, price, worth):
         """Weights (A,) that an action asks for; what it leaves alone is taken out of `can`."""
@@ -118,9 +118,9 @@ def reference(market, rules, actions):
     """Equity bar by bar; ends at ruin."""
     account, equity = ReferenceAccount(market, rules), [rules.initial_cash]
     for t in range(len(market.close) - 1):
-        after, called = account.step(t, actions[t])
+        after, margin_called = account.step(t, actions[t])
         equity.append(after)
-        if called or after <= 0.01 * equity[0]:
+        if margin_called or after <= 0.01 * equity[0]:
             break
     return np.array(equity)
 

@@ -17,12 +17,12 @@ SHORT, FLAT, LONG = 0, 1, 2
 
 
 @pytest.mark.parametrize("kind", [NumpyArrays, CompiledArrays])
-def test_who_is_called_or_ruined_is_terminated_and_only_others_are_truncated(kind):
+def test_a_margin_call_or_ruin_terminates_and_only_other_accounts_are_truncated(kind):
     if kind is CompiledArrays:
         pytest.importorskip("numba")
     rows, last_rows = np.array([3, 3, 3, 3, 3]), np.array([9, 4, 9, 4, 4])
-    called, equity = np.array([False, False, True, False, True]), np.array([101.0, 101.0, 500.0, 100.0, 100.0])
-    found = kind().outcomes(rows, last_rows, called, equity, 100.0)
+    margin_called, equity = np.array([False, False, True, False, True]), np.array([101.0, 101.0, 500.0, 100.0, 100.0])
+    found = kind().outcomes(rows, last_rows, margin_called, equity, 100.0)
     expected = [4] * 5, [0, 0, 1, 1, 1], [0, 1, 0, 0, 0], [0, 1, 1, 1, 1]
     for values, numbers, dtype in zip(found, expected, (np.int64, bool, bool, bool), strict=True):
         np.testing.assert_array_equal(values, numbers)
