@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ml_pipeline.trading.accounts.compiled import can_compile
+from ml_pipeline.trading.accounts.compiled_kernel import can_compile
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv

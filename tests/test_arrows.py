@@ -58,13 +58,14 @@ ROOMS = {
     f"{TRADING}.features": Room((*GROUND, f"{TRADING}.market"), ("numpy",)),
     f"{TRADING}.accounts": Room((*GROUND, f"{TRADING}.market"), ("numpy",), ("numba",)),
     TENSORS: Room((f"{TRADING}.accounts",), ("numpy", "torch")),
+    f"{TRADING}.chart_style": Room((f"{TRADING}.market",), ("numpy",), ("matplotlib",)),
     f"{TRADING}.envs": Room(
-        (*GROUND, *(f"{TRADING}.{room}" for room in ("market", "features", "accounts"))),
+        (*GROUND, *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "chart_style"))),
         ENV_LIBRARIES,
         ("matplotlib", TENSORS),
     ),
     f"{TRADING}.evaluation": Room(
-        (*GROUND, *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "envs"))),
+        (*GROUND, *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "chart_style", "envs"))),
         ("numpy",),
         ("polars", "matplotlib", "vectorbt"),
     ),

@@ -17,7 +17,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.trading.envs.picture import AGENT, money_axis, plain
+from ml_pipeline.trading.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.trading.market.asset_bars import Faults
 from ml_pipeline.trading.market.data import BarTime, MarketData, as_text
 from ml_pipeline.trading.market.diagnosis import Finding, diagnose
@@ -118,22 +118,22 @@ def draw_market(market: MarketData, path: Path) -> None:
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
         multiples.append(market.close[own, a] / market.close[own, a][0])
-        look: dict[str, Any] = {"label": symbol} if few else {"color": AGENT, "alpha": 0.35}
+        look: dict[str, Any] = {"label": symbol} if few else {"color": AGENT_COLOR, "alpha": 0.35}
         axes[0].plot(market.times[own], multiples[-1], linewidth=0.9, **look)
         if panels == 2:
             axes[1].plot(market.times[own], market.volume[own, a], linewidth=0.5, alpha=0.7)
             axes[1].yaxis.set_major_formatter(EngFormatter(sep=" "))
             axes[1].set_ylabel("volume")
-    money_axis(axes[0], multiples, "close, multiple of the first")
+    style_money_axis(axes[0], multiples, "close, multiple of the first")
     if not few:
-        axes[0].plot([], [], color=AGENT, alpha=0.35, label=f"each of {len(market.symbols)} symbols")
+        axes[0].plot([], [], color=AGENT_COLOR, alpha=0.35, label=f"each of {len(market.symbols)} symbols")
     axes[0].legend(frameon=False, ncols=6, loc="lower left", bbox_to_anchor=(0, 1))
     figure.suptitle(f"{market.source}: {market.n_bars:,} bars", x=0.012, ha="left", fontsize=10.5)
     locator = AutoDateLocator()
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
     for panel in axes:
-        plain(panel)
+        style_axes(panel)
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

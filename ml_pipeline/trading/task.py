@@ -18,11 +18,11 @@ from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_mar
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
-from ml_pipeline.trading.evaluation.certify import certified
+from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
 from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.evaluation.sensitivity import study
+from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.features.leaks import refuse_leaks
 from ml_pipeline.trading.features.scaling import FeatureScaler
@@ -158,12 +158,12 @@ class TradingTask:
         if folder is not None:
             write_report(Path(folder), evaluation)
         if certify:
-            said.append(certified(agent, self.rules, self.market.periods_per_year))
+            said.append(certify_ledger(agent, self.rules, self.market.periods_per_year))
         if page and folder is not None:
-            studies = study(env, act)
-            said.insert(1, studies.sentence())
-            write_page(Path(folder) / "report.html", evaluation, studies, certified=said[-1] if certify else None)
-            write_metrics(Path(folder) / "metrics.json", evaluation, studies)
+            sensitivity = analyze_sensitivity(env, act)
+            said.insert(1, sensitivity.sentence())
+            write_page(Path(folder) / "report.html", evaluation, sensitivity, certified=said[-1] if certify else None)
+            write_metrics(Path(folder) / "metrics.json", evaluation, sensitivity)
         return {**evaluation.figures, "table": "\n".join(said)}
 
     def split(self, name: str) -> Split:

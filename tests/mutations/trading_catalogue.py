@@ -223,7 +223,7 @@ EPISODES = (
     ),
     Mutation(
         "compiled: many environments observe a bar ahead",
-        f"{TRADING}/accounts/compiled.py",
+        f"{TRADING}/accounts/compiled_kernel.py",
         "np.uint64((rows[n] + 1 - window) * n_features)",
         "np.uint64((min(rows[n] + 1, len(tables.features) - 1) + 1 - window) * n_features)",
         f"{TRADING_TESTS}/envs/test_agreement.py::test_machine_code_equals_plain_python_to_the_last_digit[discrete]",

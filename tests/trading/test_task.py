@@ -12,7 +12,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.envs.fast import FastTradingEnv
-from ml_pipeline.trading.envs.map_folders import map_folder
+from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
@@ -233,7 +233,7 @@ def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     left, mine = tmp_path / f"ml-pipeline-market-{process.pid}-x", tmp_path / "ml-pipeline-market-1-x"
     left.mkdir()
     mine.mkdir()
-    folder = map_folder()
+    folder = new_memory_map_folder()
     assert not left.exists()
     assert mine.exists()
     assert folder.is_dir()

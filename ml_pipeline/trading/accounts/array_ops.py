@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.compiled import compiled_advance, compiled_choose, compiled_observe, compiled_outcomes
+from ml_pipeline.trading.accounts.compiled_kernel import (
+    compiled_advance,
+    compiled_choose,
+    compiled_observe,
+    compiled_outcomes,
+)
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
 from ml_pipeline.trading.accounts.orders import Ops, Terms
 

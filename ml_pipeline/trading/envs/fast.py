@@ -11,10 +11,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.accounts.account import CompiledAccount, FillTables, PlainAccount
-from ml_pipeline.trading.accounts.compiled import can_compile
+from ml_pipeline.trading.accounts.compiled_kernel import can_compile
 from ml_pipeline.trading.accounts.execution import PLAIN_OPS, RUIN_FRACTION
 from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.accounts.single import CompiledAccount, FillTables, PlainAccount
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.rewards import LogReturn, Reward

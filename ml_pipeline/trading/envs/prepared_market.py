@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.rules import FillAt
-from ml_pipeline.trading.envs.map_folders import map_folder
+from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
 from ml_pipeline.trading.features.indicators import FeatureTable
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import FloatArray, MarketData
@@ -61,7 +61,7 @@ class PreparedMarket:
 
         The files go with the process that made them; those of a process that was killed go when the next one maps.
         """
-        folder = map_folder()
+        folder = new_memory_map_folder()
         arrays: dict[str, Any] = {}
         for name, array in self._arrays().items():
             np.save(folder / f"{name}.npy", array)

@@ -11,7 +11,7 @@ from typing import Any
 from ml_pipeline.config.checks import check_positive
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.accounts.orders import Number, Ops
-from ml_pipeline.trading.features.own_code import imported
+from ml_pipeline.trading.features.user_code import import_by_name
 
 State = tuple[Number, ...]
 
@@ -188,7 +188,7 @@ def make_reward(name: str, scale: float = 1.0) -> Reward:
     'CalmarRatio'
     """
     check_positive("reward_scale", scale)
-    found: Any = imported(name) if ":" in name else REWARDS.get(name)
+    found: Any = import_by_name(name) if ":" in name else REWARDS.get(name)
     if found is None:
         raise UserError(f'There is no reward "{name}". {nearest(name, REWARDS)}')
     if not (isinstance(found, type) and issubclass(found, Reward)):

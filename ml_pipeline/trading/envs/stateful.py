@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.account import WatchedAccount
 from ml_pipeline.trading.accounts.ledger import Ledger, Trade, trades_of
 from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
+from ml_pipeline.trading.accounts.single import LimitTrackingAccount
 from ml_pipeline.trading.envs.fast import Engine, FastTradingEnv
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -21,7 +21,7 @@ class StatefulTradingEnv(FastTradingEnv):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # Gymnasium's class attribute
-    _account: WatchedAccount
+    _account: LimitTrackingAccount
 
     def __init__(self, *args: Any, render_mode: Literal["rgb_array"] | None = None, **settings: Any) -> None:
         """As `FastTradingEnv`; with render_mode "rgb_array", `render` gives a picture of the run so far."""
@@ -40,7 +40,7 @@ class StatefulTradingEnv(FastTradingEnv):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         bar = self._bar
         observation, reward, terminated, truncated, _ = super().step(action)
-        self.limit_counts.update(self._account.bound)
+        self.limit_counts.update(self._account.binding_limits)
         self._record(self._fill_prices[bar].tolist(), self._half_spreads[bar])
         return observation, reward, terminated, truncated, self._info()
 
@@ -52,9 +52,9 @@ class StatefulTradingEnv(FastTradingEnv):
         """uint8 (height, width, 3): closes, positions and equity since the reset; None without a render mode."""
         if self.render_mode is None:
             return None
-        from ml_pipeline.trading.envs.picture import run_picture
+        from ml_pipeline.trading.envs.rendering import render_ledger
 
-        return run_picture(self.ledger())
+        return render_ledger(self.ledger())
 
     @property
     def trades(self) -> list[Trade]:
@@ -78,8 +78,8 @@ class StatefulTradingEnv(FastTradingEnv):
 
     def _info(self) -> dict[str, Any]:
         account, costs_paid = self._account, self._recorder.costs_paid
-        limits = tuple(account.bound)
+        limits = tuple(account.binding_limits)
         return {"equity": account.equity, "cash": account.cash, "costs_paid": costs_paid, "limits": limits}
 
-    def _account_class(self, engine: Engine) -> type[WatchedAccount]:
-        return WatchedAccount
+    def _account_class(self, engine: Engine) -> type[LimitTrackingAccount]:
+        return LimitTrackingAccount

@@ -17,7 +17,7 @@ class CertificationFailed(CheckFailed):
     """Another engine finds another equity for the same orders: neither can be believed."""
 
 
-def certified(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> str:
+def certify_ledger(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> str:
     """A sentence with the largest relative difference of equity. Raises CertificationFailed above TOLERANCE."""
     difference = largest_difference(ledger, rules, periods_per_year)
     said = f"Replayed by vectorbt: the largest relative difference of equity is {difference:.1e}"

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.envs.picture import AGENT, money_axis, plain
+from ml_pipeline.trading.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.trading.evaluation.metrics import drawdown_fraction
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.evaluation.sensitivity import Studies
+from ml_pipeline.trading.evaluation.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,14 +29,14 @@ def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
     for name, ledger, color, style in (
         ("equal weight", evaluation.equal_weight, _EQUAL, (0, (4, 2))),
         ("buy and hold", evaluation.buy_and_hold, _HOLD, "-"),
-        ("agent", evaluation.agent, AGENT, "-"),
+        ("agent", evaluation.agent, AGENT_COLOR, "-"),
     ):
         total = evaluation.figures[name.replace(" ", "_")]["total_return"]
         look: dict[str, Any] = {"color": color, "linestyle": style}
         above.plot(ledger["time"], ledger["equity"], linewidth=1.5, label=f"{name} {total:+,.1%}", **look)
         below.plot(ledger["time"], drawdown_fraction(ledger["equity"]), linewidth=1.0, **look)
     drawn = (evaluation.agent, evaluation.buy_and_hold, evaluation.equal_weight, *evaluation.random)
-    money_axis(above, [ledger["equity"] for ledger in drawn], "equity (money)")
+    style_money_axis(above, [ledger["equity"] for ledger in drawn], "equity (money)")
     above.axhline(evaluation.rules.initial_cash, color="black", linewidth=0.6, alpha=0.4)
     _legend(above)
     _percent(below, "drawdown")
@@ -48,8 +48,10 @@ def exposure_figure(ledger: Ledger) -> "Figure":
     equity = np.where(ledger["equity"] > 0, ledger["equity"], np.nan)
     values = [ledger[f"position_{s}"] * np.nan_to_num(ledger[f"close_{s}"]) / equity for s in symbols_of(ledger)]
     figure, (axes,) = _panels([1.8])
-    axes.fill_between(ledger["time"], np.abs(values).sum(axis=0), color=AGENT, alpha=0.15, linewidth=0, label="gross")
-    axes.plot(ledger["time"], np.sum(values, axis=0), color=AGENT, linewidth=0.9, label="net")
+    axes.fill_between(
+        ledger["time"], np.abs(values).sum(axis=0), color=AGENT_COLOR, alpha=0.15, linewidth=0, label="gross"
+    )
+    axes.plot(ledger["time"], np.sum(values, axis=0), color=AGENT_COLOR, linewidth=0.9, label="net")
     axes.axhline(0, color="black", linewidth=0.6, alpha=0.4)
     _legend(axes)
     _percent(axes, "part of equity")
@@ -71,24 +73,24 @@ def trades_figure(ledger: Ledger) -> "Figure":
             prices = ledger[f"fill_price_{symbol}"][side]
             look: dict[str, Any] = {"s": size, "marker": marker, "color": color, "linewidths": 0, "zorder": 3}
             axes.scatter(ledger["time"][side], prices, label=f"{label} ({np.count_nonzero(side):,})", **look)
-        money_axis(axes, [close[~np.isnan(close)]], symbol)
+        style_money_axis(axes, [close[~np.isnan(close)]], symbol)
         _legend(axes)
     return figure
 
 
-def studies_figure(studies: Studies, fee_bps: float) -> "Figure":
+def sensitivity_figure(sensitivity: Sensitivity, fee_bps: float) -> "Figure":
     """The total return by fee, and by bars of delay, with its numbers; that of the evaluation itself is filled."""
     from matplotlib.ticker import PercentFormatter
 
     figure, (left, right) = _panels([2.2], columns=2)
     for axes, curve, label, actual in (
-        (left, studies.by_fee, "fee (bps)", fee_bps),
-        (right, studies.by_delay, "delay (bars)", 0),
+        (left, sensitivity.by_fee, "fee (bps)", fee_bps),
+        (right, sensitivity.by_delay, "delay (bars)", 0),
     ):
         at, returns = list(curve), np.expm1(list(curve.values()))
-        axes.plot(at, returns, color=AGENT, marker="o", markersize=5, markerfacecolor="white")
+        axes.plot(at, returns, color=AGENT_COLOR, marker="o", markersize=5, markerfacecolor="white")
         if actual in curve:
-            axes.plot(actual, returns[at.index(actual)], color=AGENT, marker="o", markersize=5)
+            axes.plot(actual, returns[at.index(actual)], color=AGENT_COLOR, marker="o", markersize=5)
         for i, (x, value) in enumerate(zip(at, returns, strict=True)):  # above and below, since 0 and 1 bps are close
             beside: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, -13 if i % 2 else 7)}
             axes.annotate(f"{value:+.1%}", (x, value), ha="center", fontsize=8, **beside)
@@ -124,7 +126,7 @@ def _panels(heights_in: list[float], *, columns: int = 1, title: str | None = No
         wspace=0.25,
     )
     for axes in panels:
-        plain(axes)
+        style_axes(axes)
     if columns == 1:
         locator = AutoDateLocator()
         panels[-1].xaxis.set_major_locator(locator)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ml_pipeline.trading.accounts.ledger import Ledger
-from ml_pipeline.trading.evaluation.figures import equity_figure, exposure_figure, studies_figure, trades_figure
+from ml_pipeline.trading.evaluation.figures import equity_figure, exposure_figure, sensitivity_figure, trades_figure
 from ml_pipeline.trading.evaluation.report import as_json, remarks, table_rows, warning, without_nan
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.evaluation.sensitivity import Studies
+from ml_pipeline.trading.evaluation.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,11 +29,11 @@ img { width: 100%; } ul { padding-left: 1.2rem; }
 """
 
 
-def write_page(path: Path, evaluation: Evaluation, studies: Studies, *, certified: str | None = None) -> None:
+def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, certified: str | None = None) -> None:
     """Write the page; `certified` is what a second engine said of the ledger."""
     header, *rows = table_rows(evaluation)
     said = warning(evaluation)
-    notes = [studies.sentence(), *remarks(evaluation), *([certified] if certified else [])]
+    notes = [sensitivity.sentence(), *remarks(evaluation), *([certified] if certified else [])]
     parts = [
         f"<h1>{html.escape(evaluation.title)}</h1>",
         f'<p class="warning">{html.escape(said)}</p>' if said else "",
@@ -48,7 +48,7 @@ def write_page(path: Path, evaluation: Evaluation, studies: Studies, *, certifie
         "<h2>Monthly returns of the agent</h2>",
         _months(evaluation.agent),
         "<h2>What costs and late orders take</h2>",
-        _picture(studies_figure(studies, evaluation.rules.fee_bps), "Return by fee, and by bars of delay"),
+        _picture(sensitivity_figure(sensitivity, evaluation.rules.fee_bps), "Return by fee, and by bars of delay"),
     ]
     body = "\n".join(part for part in parts if part)
     title = html.escape(evaluation.title)
@@ -56,12 +56,12 @@ def write_page(path: Path, evaluation: Evaluation, studies: Studies, *, certifie
     path.write_text(f"{page}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n", encoding="utf-8")
 
 
-def write_metrics(path: Path, evaluation: Evaluation, studies: Studies) -> None:
+def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) -> None:
     """Every figure of the page as JSON."""
     figures = as_json(evaluation) | {
-        "return_by_fee_bps": without_nan({f"{fee:g}": value for fee, value in studies.by_fee.items()}),
-        "return_by_delay_bars": without_nan({str(delay): value for delay, value in studies.by_delay.items()}),
-        "break_even_fee_bps": studies.break_even_fee_bps,
+        "return_by_fee_bps": without_nan({f"{fee:g}": value for fee, value in sensitivity.by_fee.items()}),
+        "return_by_delay_bars": without_nan({str(delay): value for delay, value in sensitivity.by_delay.items()}),
+        "break_even_fee_bps": sensitivity.break_even_fee_bps,
     }
     path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 

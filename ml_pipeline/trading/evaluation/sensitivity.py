@@ -15,7 +15,7 @@ DELAYS = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
-class Studies:
+class Sensitivity:
     """Total log returns ln(V_end / V_start) by fee in bps, and by bars of delay; -inf where all was lost."""
 
     by_fee: dict[float, float]
@@ -44,13 +44,13 @@ class Studies:
         return "There is no fee at which the agent breaks even: it loses even when trading is free."
 
 
-def study(env: StatefulTradingEnv, act: Act) -> Studies:
+def analyze_sensitivity(env: StatefulTradingEnv, act: Act) -> Sensitivity:
     """Run `act` at each fee and delay in the market of `env`; a delayed order is filled so many bars later."""
     by_fee = {}
     for fee in FEES_BPS:
         rules = replace(env.rules, fee_bps=fee, sell_fee_bps=None)
         by_fee[fee] = _log_return(StatefulTradingEnv(env.market, rules, window=env.window), act)
-    return Studies(by_fee, {delay: _log_return(env, delayed(act, delay, hold_action(env))) for delay in DELAYS})
+    return Sensitivity(by_fee, {delay: _log_return(env, delayed(act, delay, hold_action(env))) for delay in DELAYS})
 
 
 def delayed(act: Act, bars: int, hold: Any) -> Act:

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.features.own_code import call_own, imported
+from ml_pipeline.trading.features.user_code import call_user_code, import_by_name
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
 
@@ -129,9 +129,9 @@ def make_features(name: str) -> list[Feature]:
     if name.startswith(FEATURE_PREFIX):
         return [Feature(name, 0, lambda bars: bars.columns[name])]
     if ":" in name:
-        if not callable(formula := imported(name)):
+        if not callable(formula := import_by_name(name)):
             raise UserError(f"Feature {name} must be a function of Bars, but it is a {type(formula).__name__}.")
-        return [Feature(name, 0, partial(call_own, name, formula))]
+        return [Feature(name, 0, partial(call_user_code, name, formula))]
     match = re.fullmatch(r"(\w+)_(\d+)", name)
     if match is None or match[1] not in _SPANNED:
         raise UserError(f'There is no feature "{name}". {nearest(name, feature_examples())}')

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.market.alignment import align_bars
 from ml_pipeline.trading.market.asset_bars import Asset, Faults, read_bars
-from ml_pipeline.trading.market.clock import on_one_clock
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout, find_layout, is_usual
 from ml_pipeline.trading.market.data import BarTime, MarketData, market_from_arrays
 from ml_pipeline.trading.market.tables import Table, read_table
@@ -104,7 +104,7 @@ def _market_of(
     for symbol in symbols or ():
         if symbol not in assets:
             raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, assets)}')
-    read = on_one_clock([read_bars(assets[symbol], faults) for symbol in symbols or assets], bar_time)
+    read = align_bars([read_bars(assets[symbol], faults) for symbol in symbols or assets], bar_time)
 
     times = np.unique(np.concatenate([bars.times for bars in read]))
     names = dict.fromkeys(name for bars in read for name in bars.fields)

@@ -6,19 +6,23 @@ import pytest
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.page import monthly_returns
-from ml_pipeline.trading.evaluation.sensitivity import FEES_BPS, Studies, delayed, study
+from ml_pipeline.trading.evaluation.sensitivity import FEES_BPS, Sensitivity, analyze_sensitivity, delayed
 
 DELAYS = {0: 0.0}
 
 
 def test_the_break_even_fee_is_read_off_the_curve():
-    assert Studies({0.0: 0.3, 1.0: 0.2, 5.0: -0.2}, DELAYS).break_even_fee_bps == pytest.approx(3)
-    assert Studies({0.0: 0.3, 10.0: 0.2, 25.0: 0.05}, DELAYS).break_even_fee_bps == pytest.approx(30)
-    assert Studies({0.0: 0.3, 10.0: 0.2, 25.0: 0.05}, DELAYS).sentence().startswith("The agent breaks even at a fee of")
+    assert Sensitivity({0.0: 0.3, 1.0: 0.2, 5.0: -0.2}, DELAYS).break_even_fee_bps == pytest.approx(3)
+    assert Sensitivity({0.0: 0.3, 10.0: 0.2, 25.0: 0.05}, DELAYS).break_even_fee_bps == pytest.approx(30)
+    assert (
+        Sensitivity({0.0: 0.3, 10.0: 0.2, 25.0: 0.05}, DELAYS)
+        .sentence()
+        .startswith("The agent breaks even at a fee of")
+    )
     for losing in ({0.0: -0.1, 1.0: -0.2}, {0.0: 0.0, 1.0: 0.0}):
-        assert Studies(losing, DELAYS).break_even_fee_bps is None
-        assert "no fee at which" in Studies(losing, DELAYS).sentence()
-    idle = Studies({0.0: 0.1, 1.0: 0.1}, DELAYS)
+        assert Sensitivity(losing, DELAYS).break_even_fee_bps is None
+        assert "no fee at which" in Sensitivity(losing, DELAYS).sentence()
+    idle = Sensitivity({0.0: 0.1, 1.0: 0.1}, DELAYS)
     assert idle.break_even_fee_bps is None
     assert "hardly trades" in idle.sentence()
 
@@ -28,14 +32,14 @@ def test_fees_cost_and_late_orders_miss(tiny_market):
     prices = 100 * np.cumprod(np.where(np.arange(60) % 2, 1.02, 1 / 1.02))
     env = StatefulTradingEnv(tiny_market(prices), TradingRules(fill_at="close", fee_bps=5))
     knowing = lambda observation: 2 if observation[0] % 2 == 0 else 1  # noqa: E731
-    studies = study(env, knowing)
-    returns = list(studies.by_fee.values())
-    assert list(studies.by_fee) == list(FEES_BPS)
+    sensitivity = analyze_sensitivity(env, knowing)
+    returns = list(sensitivity.by_fee.values())
+    assert list(sensitivity.by_fee) == list(FEES_BPS)
     assert returns == sorted(returns, reverse=True)
     # 30 times in and 29 times out, 2 % each: at no fee 30 ln 1.02.
     assert returns[0] == pytest.approx(30 * math.log(1.02))
-    assert studies.by_delay[0] == studies.by_fee[5.0] > 0 > studies.by_delay[1]
-    assert 50 < studies.break_even_fee_bps < 150
+    assert sensitivity.by_delay[0] == sensitivity.by_fee[5.0] > 0 > sensitivity.by_delay[1]
+    assert 50 < sensitivity.break_even_fee_bps < 150
 
 
 def test_a_delayed_action_comes_later():

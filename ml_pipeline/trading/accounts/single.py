@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ml_pipeline.trading.accounts.compiled import compiled_step
+from ml_pipeline.trading.accounts.compiled_kernel import compiled_step
 from ml_pipeline.trading.accounts.execution import PLAIN
 from ml_pipeline.trading.accounts.orders import Terms
 from ml_pipeline.trading.market.data import FloatArray
@@ -71,7 +71,7 @@ class PlainAccount:
         )
 
 
-class WatchedAccount(PlainAccount):
+class LimitTrackingAccount(PlainAccount):
     """`PlainAccount` that says which limits bound: `bound` has the names of those of the last step.
 
     A limit binds where without it something else would have been filled; "cash" where buying was scaled down.
@@ -83,20 +83,20 @@ class WatchedAccount(PlainAccount):
 
     def begin(self, bar: int, cash: float) -> None:
         super().begin(bar, cash)
-        self.bound: list[str] = []
+        self.binding_limits: list[str] = []
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
         cash, holdings = self.cash, self.holdings.copy()
         super().step(bar, weights, may_trade)
         short_of_cash = any(order > filled for order, filled in zip(self.orders, self.filled, strict=True))
-        self.bound = ["cash"] if short_of_cash else []
+        self.binding_limits = ["cash"] if short_of_cash else []
         prices = self._fill_prices[bar].tolist()
         spreads = self._no_spreads if self._half_spreads is None else self._half_spreads[bar].tolist()
         for name, terms in self._relaxed.items():
             orders, filled = self.orders.copy(), self.filled.copy()
             PLAIN.step(weights, may_trade, cash, holdings.copy(), prices, spreads, self.closes, terms, orders, filled)
             if filled != self.filled:
-                self.bound.append(name)
+                self.binding_limits.append(name)
 
 
 def _without_each(terms: Terms) -> dict[str, Terms]:

@@ -1,4 +1,4 @@
-"""Folders of files that processes map into memory; they end with the process that made them, one way or another."""
+"""Temporary folders for memory-mapped files. They are removed even if the process that made them was killed."""
 
 import atexit
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 _PREFIX = "ml-pipeline-market-"
 
 
-def map_folder() -> Path:
-    """A new folder, removed when this process ends; folders of processes that were killed are removed now."""
+def new_memory_map_folder() -> Path:
+    """Make a folder that is removed when this process ends; also remove the folders that killed processes left."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         maker = left.name.removeprefix(_PREFIX).partition("-")[0]
         if maker.isdecimal() and not _is_alive(int(maker)):

@@ -9,7 +9,7 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 
 
-def imported(name: str) -> Any:
+def import_by_name(name: str) -> Any:
     """What "module:name" names. Raises UserError where it cannot be imported."""
     module, _, attribute = name.partition(":")
     try:
@@ -19,7 +19,7 @@ def imported(name: str) -> Any:
         raise UserError(f"{name} cannot be imported: {error}; {remedy}.") from error
 
 
-def call_own(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
+def call_user_code(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
     """What the function gives. Raises UserError where it fails, with its place."""
     try:
         return function(argument)

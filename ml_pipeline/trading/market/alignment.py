@@ -16,7 +16,7 @@ _FEWEST_TO_TELL_SPACING = 4
 _LONGER = 1.5
 
 
-def on_one_clock(read: Sequence[AssetBars], bar_time: BarTime | None) -> list[AssetBars]:
+def align_bars(read: Sequence[AssetBars], bar_time: BarTime | None) -> list[AssetBars]:
     """The assets' bars, each under the time at which the shortest bars that close with it are found.
 
     bar_time: whether times are when bars open or when they close; None is what the names of columns say. Where all bars
