@@ -1,9 +1,15 @@
-"""Gymnasium ids of the trading environments, known once this is imported.
+"""Gymnasium ids of the trading environments. Importing this module registers them.
 
     import ml_pipeline.trading.gym_ids
     gymnasium.make("TradingEnv-v1", market="prices.csv", fee_bps=2)
 
 or, without the import, `gymnasium.make("ml_pipeline.trading.gym_ids:TradingEnv-v1", ...)`.
+
+- `TradingEnv-v1` makes a `StatefulTradingEnv`: it keeps a ledger of every bar, reports the account in `info`, and
+  renders. Use it to begin with, and to evaluate. `StatefulTradingEnv-v1` is another name for it.
+- `FastTradingEnv-v1` makes a `FastTradingEnv`: the same accounts, observations and rewards without a ledger. Use it to
+  train. Its episodes begin at a random bar; those of `TradingEnv-v1` pass through the whole split by default.
+- `BatchedTradingEnv` has no id. It is many environments in one: make it from Python to train in hundreds of them.
 """
 
 from pathlib import Path
@@ -22,11 +28,13 @@ def make_env(
     render_mode: Literal["rgb_array"] | None = None,
     **settings: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """An environment on a split of a market; its features are scaled by the training split.
+    """An environment on one split of a market, with features scaled by the training split.
 
-    market: a path, a pandas or polars frame, `MarketData`, or None for the built-in one. settings: of `TradingConfig`;
-    without episode_length, "stateful" passes through the whole split. render_mode: None or, of "stateful", "rgb_array".
-    Raises UserError where the market or a setting cannot be used.
+    market: a path, a pandas or polars frame, `MarketData`, or None for the built-in market.
+    kind: the class, see above. split: "train", "validation", "test" or "all"; "fast" is always on "train".
+    render_mode: None, or "rgb_array" with "stateful".
+    settings: of `TradingConfig`. Without episode_length, a "stateful" episode passes through the whole split.
+    Raises UserError if the market or a setting cannot be used.
     """
     from dataclasses import fields
 
@@ -42,7 +50,7 @@ def make_env(
     if unknown := next((name for name in settings if name not in known), None):
         raise UserError(f'There is no setting "{unknown}". {nearest(unknown, known)}')
     if render_mode not in {None, "rgb_array"} or (render_mode and kind == "fast"):
-        raise UserError(f'render_mode must be "rgb_array", of TradingEnv-v1, or None, but got "{render_mode}".')
+        raise UserError(f'render_mode must be None, or "rgb_array" with TradingEnv-v1, but got "{render_mode}".')
     whole_pass = "episode_length" not in settings
     if isinstance(market, str | Path):
         settings["data"] = Path(market)

@@ -1,4 +1,4 @@
-"""Entry: what a market file holds, and what is odd about it, with a remedy for each.
+"""Command: describe market data, and list problems in them with a remedy for each.
 
 python -m ml_pipeline.trading.inspect_data prices.csv
 python -m ml_pipeline.trading.inspect_data folder_of_files --picture market.png
@@ -23,7 +23,7 @@ from ml_pipeline.trading.market.data import BarTime, MarketData, as_text
 from ml_pipeline.trading.market.diagnosis import Finding, diagnose
 from ml_pipeline.trading.market.files import files_of, load_market
 
-# So many symbols are named one by one, or drawn each in a color.
+# At most so many symbols are named, and drawn in colors of their own.
 _MOST_NAMED = 3
 _MOST_COLORS = 10
 
@@ -48,9 +48,9 @@ class CommandLine:
 
 
 def main(argv: list[str], *, prog: str = "inspect_data") -> int:
-    """Print the description; return 0, or 1 where rows are in it that training would refuse.
+    """Print the description. Return 0, or 1 if the data have rows that training would refuse.
 
-    Exits with code 2 after one sentence where the data cannot be read at all.
+    Exits with code 2 after one sentence if the data cannot be read at all.
     """
     with entry(prog):
         description = COMMANDS["inspect-data"].sentence
@@ -65,7 +65,7 @@ def main(argv: list[str], *, prog: str = "inspect_data") -> int:
 
 
 def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[str] = ()) -> str:
-    """What `market`, loaded from `files`, holds and what is odd about it, line by line; `refused`: rows left out."""
+    """A description of `market`, loaded from `files`, and of its problems. refused: sentences about rows left out."""
     lines = [
         f"{market.source}: {counted(len(market.symbols), 'symbol')}, {counted(market.n_bars, 'bar')} from "
         f"{as_text(market.times[0])} to {as_text(market.times[-1])}",
@@ -86,24 +86,25 @@ def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[s
     if market.notices:
         lines += ["", "Noticed while reading:", *(f"  {notice}" for notice in market.notices)]
     findings = _by_symbols(diagnose(market, files))
-    lines += ["", "Found:" if findings else "Nothing odd was found."]
-    lines += [f"  {whose}: {problem}\n    -> {remedy}" for (problem, remedy), whose in findings.items()]
+    lines += ["", "Found:" if findings else "No problems were found."]
+    lines += [f"  {names}: {problem}\n    -> {remedy}" for (problem, remedy), names in findings.items()]
     return "\n".join(lines)
 
 
 def _by_symbols(findings: Sequence[Finding]) -> dict[tuple[str, str], str]:
-    """Whose each finding is, by problem and remedy: what many symbols share is said once."""
+    """The symbols of each (problem, remedy), so that what several symbols share is listed once."""
     symbols: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
         symbols.setdefault((finding.problem, finding.remedy), []).append(finding.symbol)
-    return {
-        said: ", ".join(whose) if len(whose) <= _MOST_NAMED else f"{', '.join(whose[:2])} and {len(whose) - 2} others"
-        for said, whose in symbols.items()
-    }
+    return {finding: _listed(names) for finding, names in symbols.items()}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} others"
 
 
 def draw_market(market: MarketData, path: Path) -> None:
-    """Closes, each as a multiple of its first, and the volumes beneath where there are any."""
+    """Draw closes over their first close into `path`, and volumes below them if there are any."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure

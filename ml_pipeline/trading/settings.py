@@ -1,4 +1,4 @@
-"""Everything a user sets for trading: frozen dataclasses, checked when they are made."""
+"""The settings of trading: frozen dataclasses that check their values when they are made."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,44 +14,44 @@ from ml_pipeline.trading.market.data import BarTime
 
 @dataclass(frozen=True)
 class _MarketSource:
-    """Where the market comes from; apart, so that --help begins with it."""
+    """Where the market comes from. A class of its own, so that --help lists it first."""
 
     data: Path | None = None
-    """Market data: a CSV or Parquet file, or a folder with a file a symbol; without it, the built-in market."""
+    """Market data: a CSV or Parquet file, or a folder with one file per symbol; none: the built-in market."""
     symbols: tuple[str, ...] = ()
-    """Symbols to trade, in this order; none means all there are."""
+    """Symbols to trade, in this order; none: all symbols."""
     bar_time: BarTime | None = None
-    """Whether the data's times are when bars open or when they close; asked for where bars differ in length."""
+    """Whether times in the data are when bars open or close; needed only if assets have bars of different length."""
 
 
 @dataclass(frozen=True)
 class MarketConditions(CostsAndLimits, _MarketSource):
-    """The market, and the costs and limits of trading in it: what a trained policy may be judged under others of."""
+    """The market, its costs and its limits: the settings that may differ between training and evaluation."""
 
 
 @dataclass(frozen=True)
 class TraderConfig(MarketConditions):
-    """Settings of the market, of what trading it costs, and of what is seen of it."""
+    """Settings of the market, its costs, and what the policy observes and does."""
 
     features: tuple[str, ...] = DEFAULT_FEATURES
-    """What is seen of each asset; any span will do (log_return_60); there are tradable, time_of_day and time_of_week as
-    well, the data's own columns (feature_NAME, or feature_* for all), and your own functions (module:function)."""
+    """Features of each asset, with any span (log_return_60); also tradable, time_of_day, time_of_week, columns of the
+    data (feature_NAME, or feature_* for all of them), and your own functions (module:function)."""
     window: int = 1
-    """How many bars of features an observation holds, the latest included."""
-    action_mode: Literal["auto", "target_weights", "discrete", "buy_hold_sell", "trade"] = "auto"
-    """Weights of equity (target_weights), short/flat/long (discrete), a step along those (buy_hold_sell), or amounts to
-    buy and sell (trade); auto: discrete for one asset, else target_weights."""
+    """Number of bars whose features an observation holds, the latest included."""
+    action_mode: Literal["auto", ActionMode] = "auto"
+    """What an action is: fractions of equity (target_weights), short/flat/long (discrete), one step along those
+    (buy_hold_sell), or amounts to buy and sell (trade); auto: discrete for one asset, else target_weights."""
     allow_short: bool = True
     """Whether positions may be short."""
     reward: str = "log_return"
     """log_return, fast_profit, simple_momentum, differential_sharpe, sharpe_ratio, sortino_ratio, calmar_ratio, or your
     own module:Class."""
     reward_scale: float = 1.0
-    """What rewards are multiplied by."""
+    """Factor by which rewards are multiplied."""
     embargo_bars: int = 0
-    """Bars left out between the splits."""
+    """Number of bars left out between the splits."""
     episode_length: int = 256
-    """Bars of a training episode, which begins at a random bar."""
+    """Number of bars in a training episode, which begins at a random bar."""
 
     def __post_init__(self) -> None:
         for name in ("window", "episode_length"):
@@ -68,7 +68,7 @@ class TraderConfig(MarketConditions):
         make_reward(self.reward, self.reward_scale)
 
     def rules(self, n_assets: int) -> TradingRules:
-        """What these settings mean for an account of `n_assets`."""
+        """The rules for an account of `n_assets`: `action_mode` "auto" is resolved."""
         chosen: ActionMode = "discrete" if n_assets == 1 else "target_weights"
         same = {field.name: getattr(self, field.name) for field in fields(TradingRules)}
         return TradingRules(**{**same, "action_mode": chosen if self.action_mode == "auto" else self.action_mode})
@@ -76,12 +76,12 @@ class TraderConfig(MarketConditions):
 
 @dataclass(frozen=True)
 class TradingConfig(TraderConfig):
-    """Settings of the market, of what trading it costs, of what is seen of it, and of its splits."""
+    """`TraderConfig` and the chronological splits."""
 
     train_fraction: float = 0.7
-    """Part of the bars to train on, the earliest."""
+    """Fraction of the bars to train on: the earliest."""
     validation_fraction: float = 0.15
-    """Part of the bars after those, to choose the best checkpoint on; the rest, the latest, is the test split."""
+    """Fraction of the bars after those, for choosing the best checkpoint; the rest is the test split."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

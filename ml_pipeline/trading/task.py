@@ -1,4 +1,4 @@
-"""Trading as a task for a trainer: from settings to environments to train on, and to an honest verdict at the end."""
+"""Trading as a task: environments to train in, and the evaluation of a policy at the end."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -32,18 +32,17 @@ from ml_pipeline.trading.market.splits import Split, chronological_split, whole
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 
-# A market of more bytes than this is mapped by the workers, and not sent to each.
+# Workers memory-map a market of more bytes than this; a smaller one is sent to each of them.
 _WORTH_MAPPING = 4_000_000
-# So many constant features are named one by one.
+# At most this many constant features are named.
 _MOST_NAMED = 3
 
 
 class TradingTask:
-    """Loads the market, splits it by time, and scales its features by the training split alone.
+    """Loads the market, splits it by time, and scales its features with the statistics of the training split.
 
-    name: what runs on it are called. market: in place of the one that `config` names. scaler: in place of one fitted
-    here. splits: in place of those that `config` describes. seed: of the random policies in an evaluation. notices:
-    sentences about what the data needed, for the user.
+    name: of the task, for run folders. seed: of the random policies in an evaluation.
+    market, scaler, splits: replace those that `config` describes. notices: sentences for the user about the data.
     """
 
     name = "trading"
@@ -75,9 +74,9 @@ class TradingTask:
         self._prepared = prepare_market(market, features, scaler)
 
     def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
-        """Factories of n training environments, to be pickled; they hold the bars of the training split alone.
+        """Picklable factories of n training environments; they hold only the bars of the training split.
 
-        Raises UserError where a feature sees ahead, see `leaks`, and where the rules would refuse what exploring tries.
+        Raises UserError as `require_trainable`.
         """
         self.require_trainable()
         market = self.bars_of("train")
@@ -90,21 +89,21 @@ class TradingTask:
         return [make] * n
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
-        """The same n training environments as one; see `BatchedTradingEnv` for `device`."""
+        """The same n training environments as one `BatchedTradingEnv`, which describes `device`."""
         self.require_trainable()
         return BatchedTradingEnv(self.bars_of("train"), n, self.rules, **self.training_settings(), device=device)
 
     def training_settings(self) -> dict[str, Any]:
-        """What an environment to train in is given besides bars and rules."""
+        """Arguments of a training environment, besides bars and rules."""
         reward = make_reward(self.config.reward, self.config.reward_scale)
         return {"window": self.config.window, "episode_length": self.config.episode_length, "reward": reward}
 
     def refuse_leaks(self) -> None:
-        """Raise UserError where a feature sees ahead, see `leaks`."""
+        """Raise UserError if a feature sees ahead, see `leaks`."""
         refuse_leaks(self.market, self.config.features, self.features)
 
     def require_trainable(self) -> None:
-        """Raise UserError where a feature sees ahead, and where the rules would refuse what exploring tries."""
+        """Raise UserError if a feature sees ahead, or if the rules would refuse actions that exploration tries."""
         self.refuse_leaks()
         if self.rules.may_refuse(len(self.market.symbols)):
             raise UserError(
@@ -113,16 +112,16 @@ class TradingTask:
             )
 
     def evaluation_env(self, split: str = "test") -> StatefulTradingEnv:
-        """One pass through the "train", "validation" or "test" split, or through "all" bars."""
+        """An environment that passes once through the "train", "validation" or "test" split, or through "all" bars."""
         return StatefulTradingEnv(self.bars_of(split), self.rules, window=self.config.window)
 
     def score(self, act: Act) -> float:
-        """ln(V_end / V_start) of a pass through the validation split: what the best policy is chosen by."""
+        """ln(V_end / V_start) of a pass through the validation split; the best policy has the highest."""
         equity = run_policy(self.evaluation_env("validation"), act)["equity"]
         return float(np.log(equity[-1] / equity[0])) if equity[-1] > 0 else -math.inf
 
     def report(self, act: Act, folder: Path) -> str:
-        """The verdict: one pass through the test split, its files written into `folder`, and a table to print."""
+        """Evaluate on the test split, write the report into `folder`, and return a table to print."""
         return str(self.evaluate(act, "test", folder, page=True)["table"])
 
     def evaluate(
@@ -134,12 +133,13 @@ class TradingTask:
         page: bool = False,
         certify: bool = False,
     ) -> dict[str, Any]:
-        """Run `act`, observation -> action, through a split, beside holding and random policies.
+        """Run `act`, observation -> action, through a split, and compare it with its baselines.
 
         Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `metrics.summarize`, "table": a str
-        to print}. Where a folder is given, ledger.csv, trades.csv, evaluation.json and equity.png are written there,
-        and with `page` report.html and metrics.json, which add the same run at other fees and with late orders.
-        certify: have another engine replay the ledger; raises CertificationFailed where it finds another equity.
+        to print}.
+        folder: where to write ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
+        page: also write report.html and metrics.json, which add runs at other fees and with delayed orders.
+        certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
         """
         env = self.evaluation_env(split)
         agent = run_policy(env, act)
@@ -154,20 +154,20 @@ class TradingTask:
             rules=self.rules,
             limits=limits,
         )
-        said = [results_table(evaluation)]
+        lines = [results_table(evaluation)]
         if folder is not None:
             write_report(Path(folder), evaluation)
         if certify:
-            said.append(certify_ledger(agent, self.rules, self.market.periods_per_year))
+            lines.append(certify_ledger(agent, self.rules, self.market.periods_per_year))
         if page and folder is not None:
             sensitivity = analyze_sensitivity(env, act)
-            said.insert(1, sensitivity.sentence())
-            write_page(Path(folder) / "report.html", evaluation, sensitivity, certified=said[-1] if certify else None)
+            lines.insert(1, sensitivity.sentence())
+            write_page(Path(folder) / "report.html", evaluation, sensitivity, certified=lines[-1] if certify else None)
             write_metrics(Path(folder) / "metrics.json", evaluation, sensitivity)
-        return {**evaluation.figures, "table": "\n".join(said)}
+        return {**evaluation.figures, "table": "\n".join(lines)}
 
     def split(self, name: str) -> Split:
-        """The named split's bars. Raises UserError where there is none of that name, or the bars do not suffice."""
+        """The bars of the named split. Raises UserError for an unknown name, and if there are too few bars."""
         if name == "all":
             return whole(self.first_bar, self.market.n_bars, source=self.market.source)
         if name not in self._splits:
@@ -188,12 +188,12 @@ class TradingTask:
         )
 
     def bars_of(self, name: str) -> PreparedMarket:
-        """The bars of the named split, and before them those that its first window looks back on."""
+        """The bars of the named split, preceded by those that its first window covers."""
         split = self.split(name)
         return self._prepared.bars(split.start - self.config.window + 1, split.stop)
 
     def state(self) -> dict[str, Any]:
-        """What a trained policy depends on, as primitives and lists, for its checkpoint."""
+        """What a trained policy depends on, as primitives and lists, for a checkpoint."""
         return {
             "symbols": list(self.market.symbols),
             "features": list(self.config.features),
@@ -205,10 +205,10 @@ class TradingTask:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], config: TradingConfig, seed: int = 0) -> "TradingTask":
-        """The task to judge a trained policy on: what it sees and how it acts is as trained, the rest as in `config`.
+        """The task for evaluating a trained policy: observations and actions as trained, the rest from `config`.
 
-        The data of `config` may be others than those trained on, if there are as many symbols. Raises UserError where
-        there are not, or where `state` is none.
+        The data may differ from the training data, but need the same number of symbols. Raises UserError if they
+        have another, or if `state` is not one of `state()`.
         """
         try:
             as_trained = {name: state[name] for name in ("window", "action_mode", "allow_short")}
@@ -222,23 +222,23 @@ class TradingTask:
         if len(market.symbols) != len(symbols):
             raise UserError(
                 f"The policy was trained on {counted(len(symbols), 'symbol')} ({', '.join(symbols)}), but the data "
-                f"have {len(market.symbols)} ({', '.join(market.symbols)}); bring data of as many symbols."
+                f"have {len(market.symbols)} ({', '.join(market.symbols)}); use data with the same number of symbols."
             )
         return cls(config, seed, market=market, scaler=scaler)
 
 
 def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known: NDArray[np.bool_]) -> tuple[str, ...]:
-    """A sentence about features that are the same in all rows, (T, D), where there are any."""
+    """A sentence about the features that are constant in all rows, (T, D), if there are any."""
     still = [names[i] for i in np.flatnonzero(known.any(axis=0) & ~scaled.any(axis=0))]
     if not still:
         return ()
     more = f" and {counted(len(still) - _MOST_NAMED, 'other')}" if len(still) > _MOST_NAMED else ""
     shown = ", ".join(still[:_MOST_NAMED])
-    return (f"constant in the training split, and seen as 0: {shown}{more}; leave such features out",)
+    return (f"constant in the training split, and observed as 0: {shown}{more}; leave such features out",)
 
 
 def load_configured_market(config: TradingConfig) -> MarketData:
-    """The market that `config` names: its data file, or the built-in one."""
+    """The market of `config`: its data file, or the built-in market."""
     if config.data is not None:
         return load_market(config.data, symbols=config.symbols or None, bar_time=config.bar_time)
     market = synthetic_market()

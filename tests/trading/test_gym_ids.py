@@ -8,6 +8,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading import gym_ids
+from ml_pipeline.trading.envs.fast import FastTradingEnv
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.gym_ids import make_env
 from ml_pipeline.trading.market.synthetic import synthetic_market
 
@@ -23,6 +26,19 @@ def test_every_id_passes_gymnasiums_check(market, name):
     env = gymnasium.make(name, market=market, window=2, episode_length=50)
     check_env(env.unwrapped, skip_render_check=name == "FastTradingEnv-v1")
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("TradingEnv-v1", StatefulTradingEnv),
+        ("StatefulTradingEnv-v1", StatefulTradingEnv),
+        ("FastTradingEnv-v1", FastTradingEnv),
+    ],
+)
+def test_every_id_makes_the_class_that_the_docstring_names(market, name, kind):
+    assert type(gymnasium.make(name, market=market).unwrapped) is kind
+    assert f"`{name}` makes a `{kind.__name__}`" in gym_ids.__doc__ or f"`{name}` is another name" in gym_ids.__doc__
 
 
 def test_a_path_and_a_frame_are_markets(tmp_path):
@@ -56,7 +72,7 @@ def test_the_ids_are_known_by_the_module_they_are_in():
 @pytest.mark.parametrize(("kind", "mode"), [("stateful", "human"), ("fast", "rgb_array")])
 def test_a_render_mode_that_is_none_is_refused(market, kind, mode):
     with pytest.raises(
-        UserError, match=f'render_mode must be "rgb_array", of TradingEnv-v1, or None, but got "{mode}"'
+        UserError, match=f'render_mode must be None, or "rgb_array" with TradingEnv-v1, but got "{mode}"'
     ):
         make_env(market, kind=kind, render_mode=mode)
 

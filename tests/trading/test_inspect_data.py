@@ -54,8 +54,8 @@ def test_who_lasted_and_one_side_of_the_quotes_are_named():
     bars = {"open": closes, "high": closes, "low": closes, "volume": np.ones_like(closes)}
     said = [finding[:2] for finding in diagnose(market_from_arrays(symbols, days, closes, **bars))]
     assert said == [
-        ("EURUSD_ASK", "by its name it holds the ask side alone"),
-        ("BID", "by its name it holds the bid side alone"),
+        ("EURUSD_ASK", "by its name it holds only the ask side"),
+        ("BID", "by its name it holds only the bid side"),
         ("the market", "all 5 symbols trade from the first bar to the last"),
     ]
     bars["half_spread"] = np.zeros_like(closes)
@@ -156,7 +156,7 @@ def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
     main([str(market_file("FOREX_EURUSD_1H_ASK.csv"))])
     out = capsys.readouterr().out
     assert "52 gaps of up to 50 hours, as weekends" in out
-    assert "holds the ask side alone" in out
+    assert "holds only the ask side" in out
     main([str(market_file("dj30_test_2021.csv"))])
     out = capsys.readouterr().out
     assert "prices were adjusted to column adjcp" in out

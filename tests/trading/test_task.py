@@ -130,7 +130,7 @@ def test_a_checkpoint_finds_its_symbols_in_a_larger_market(monkeypatch):
     monkeypatch.setattr("ml_pipeline.trading.task.load_configured_market", lambda config: market)
     assert TradingTask.from_state(task.state(), CONFIG).market.symbols == ("SYNTH3", "SYNTH1")
     one = TradingTask(CONFIG, market=MARKET)
-    with pytest.raises(UserError, match=r"on 1 symbol \(SYNTH\), but the data have 3.*; bring data of as many"):
+    with pytest.raises(UserError, match=r"on 1 symbol \(SYNTH\), but the data have 3.*; use data with the same number"):
         TradingTask.from_state(one.state(), CONFIG)
 
 
@@ -168,7 +168,8 @@ def test_a_constant_feature_is_seen_as_zero():
     observation, _ = task.train_env_fns(1)[0]().reset(seed=0)
     np.testing.assert_array_equal(observation, 0)
     constants = "A:log_return_1, A:log_return_5, A:log_return_20 and 7 others"
-    assert task.notices[-1] == f"constant in the training split, and seen as 0: {constants}; leave such features out"
+    start = "constant in the training split, and observed as 0"
+    assert task.notices[-1] == f"{start}: {constants}; leave such features out"
     assert TradingTask(TradingConfig(), market=synthetic_market(n_bars=300)).notices == ()
     assert "-" in task.evaluate(_flat)["table"]
 

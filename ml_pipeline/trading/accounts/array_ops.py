@@ -1,4 +1,4 @@
-"""What batches of accounts need of NumPy's arrays. `tensor_ops` has the same of torch's tensors, on any device.
+"""Array operations for batches of accounts, in NumPy or machine code. `tensor_ops` has the same for torch tensors.
 
 N accounts, A assets, T bars.
 """
@@ -22,8 +22,11 @@ NUMPY_OPS = Ops(where=np.where, least=np.minimum, greatest=np.maximum, floor=np.
 
 
 class Tables(NamedTuple):
-    """A market as the batch reads it: fill_prices, half_spreads and closes (A, T), column t of the first two belonging
-    to an order decided at bar t; features float32 (T, D). half_spreads is (A, 1) where there are no quotes."""
+    """A market as a batch reads it.
+
+    fill_prices, half_spreads, closes: (A, T); column t of the first two belongs to an order decided at bar t.
+    half_spreads is (A, 1) if there are no quotes. features: float32 (T, D).
+    """
 
     fill_prices: Any
     half_spreads: Any
@@ -64,9 +67,9 @@ def advance(  # noqa: PLR0917
 
 
 def choose(xp: Any, wanted: Any, had: Any, fillable: Any, flat: int) -> tuple[Any, Any, Any]:
-    """(target weights, whether to trade, choices) of discrete actions, all (A, N): a repeated choice trades nothing.
+    """(target weights, whether to trade, choices) of discrete actions, all (A, N); a repeated choice trades nothing.
 
-    wanted, had: choices, of which `flat` is none of an asset.
+    wanted, had: the choices of this step and the step before. `flat` is the choice that holds nothing.
     """
     may_trade = fillable & (wanted != had)
     return xp.array(wanted - flat, xp.money) / len(wanted), may_trade, xp.ops.where(may_trade, wanted, had)
@@ -84,7 +87,7 @@ def outcomes(rows: Any, last_rows: Any, margin_called: Any, equity: Any, ruin: f
 
 
 def weights_in_equity(xp: Any, tables: Tables, rows: Any, batch: Batch, clip: float) -> Any:
-    """(A, N), within -clip..clip; 0 of an account that owes money."""
+    """Each holding as a fraction of the equity, (A, N), within -clip..clip; 0 if the equity is not positive."""
     ops = xp.ops
     equity = ops.where(batch.equity > 0.0, batch.equity, math.inf)
     weights = batch.holdings * xp.take(tables.closes, rows) / equity
@@ -92,7 +95,7 @@ def weights_in_equity(xp: Any, tables: Tables, rows: Any, batch: Batch, clip: fl
 
 
 class NumpyArrays:
-    """Arrays of money (float64), of observations (float32), of indices and of flags, on the host."""
+    """Operations on NumPy arrays. Money is float64, observations are float32."""
 
     ops = NUMPY_OPS
     money = np.float64
@@ -101,7 +104,7 @@ class NumpyArrays:
         self.kernel: Kernel = make_kernel(NUMPY_OPS)
 
     def seed(self, generator: np.random.Generator) -> None:
-        """Draw from here on with `generator`."""
+        """Use `generator` for all draws from now on."""
         self._generator = generator
 
     def generator_state(self) -> Any:
@@ -111,7 +114,7 @@ class NumpyArrays:
         self._generator.bit_generator.state = state
 
     def random(self, n: int) -> NDArray[np.float64]:
-        """n numbers from 0 to below 1."""
+        """n numbers, at least 0 and below 1."""
         return self._generator.random(n)
 
     def array(self, values: Any, dtype: Any = None) -> Any:
@@ -125,23 +128,23 @@ class NumpyArrays:
         return np.full(shape, value, dtype=dtype)
 
     def take(self, table: Any, rows: Any) -> Any:
-        """table: (A, T); the columns `rows`: (A, N)."""
+        """The columns `rows` of a table (A, T), as (A, N)."""
         return table.take(rows, axis=1)
 
     def choose(self, *arguments: Any) -> tuple[Any, Any, Any]:
-        """As the function of this name."""
+        """See the function of this name."""
         return choose(self, *arguments)
 
     def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        """As the function of this name."""
+        """See the function of this name."""
         return advance(self, *arguments)
 
     def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        """As the function of this name."""
+        """See the function of this name."""
         return outcomes(*arguments)
 
     def observations(self, tables: Tables, rows: Any, window: int, batch: Batch, clip: float) -> Any:
-        """float32 (N, W * D + A): the features of the `window` rows up to `rows`, then weights in the equity."""
+        """float32 (N, W * D + A): the features of the `window` rows up to `rows`, then the weights in the equity."""
         weights, features = weights_in_equity(self, tables, rows, batch, clip), tables.features
         n_features = features.shape[1]
         seen = np.empty((len(rows), window * n_features + len(weights)), dtype=np.float32)
@@ -151,17 +154,17 @@ class NumpyArrays:
         return seen
 
     def chosen(self, flags: Any) -> Any:
-        """The flagged accounts, as `renew` takes them; where it is empty, nothing is to be renewed."""
+        """The flagged accounts in the form that `renew` takes; empty if `renew` has nothing to do."""
         return flags.nonzero()[0]
 
     def renew(self, values: Any, chosen: Any, new: Any) -> Any:
-        """values: (..., N), copied, with `new` in place of those of the chosen accounts."""
+        """A copy of `values` (..., N) that has `new` for the chosen accounts."""
         values = values.copy()
         values[..., chosen] = new
         return values
 
     def observe_again(self, seen: Any, chosen: Any, arguments: tuple[Any, ...]) -> Any:
-        """`observations` of these arguments, where only those of the chosen accounts differ from what was `seen`."""
+        """`observations` of these arguments, when only the chosen accounts differ from the observations `seen`."""
         tables, rows, window, batch, clip = arguments
         part = Batch(*(values[..., chosen] for values in batch))
         renewed = seen.copy()
@@ -179,11 +182,11 @@ class NumpyArrays:
 
 
 class CompiledArrays(NumpyArrays):
-    """The same by machine code.
+    """The same operations as machine code.
 
-    Measured with 4,096 accounts and every limit on, on one core, a step of the environment: one asset and 16 features
-    106 us against NumPy's 454, ten assets and 100 features 1,298 against 3,474 (`benchmarks/trading_envs.py`). Threads
-    would take turns with the learner's.
+    A step of 4,096 environments with every limit on, on one core (`benchmarks/trading_envs.py`): 106 us with one asset
+    and 16 features (NumPy: 454), 1,298 us with ten assets and 100 features (NumPy: 3,474). It uses one thread, since
+    more would compete with the learner's.
     """
 
     def choose(self, *arguments: Any) -> tuple[Any, Any, Any]:

@@ -1,8 +1,8 @@
-"""The kernel as machine code, where numba is installed (extra `fast`): a step of one account, or of a batch of them.
+"""The kernel as machine code, for one account or a batch. Needs numba (extra `fast`).
 
-Every function is inlined into the one that calls it: left to itself the compiler calls `where` and its like some forty
-times a step, and a batch of 4,096 accounts takes 330 us instead of 40. Compiling takes two seconds, once for all
-processes. The results are those of plain Python to the last digit.
+Results equal those of plain Python to the last bit. Every function is inlined into its caller: otherwise the compiler
+emits some forty calls per step of `where` and its like, and a batch of 4,096 accounts takes 330 us instead of 40.
+Compiling takes 2 s, once for all processes.
 """
 
 import inspect
@@ -24,12 +24,12 @@ _N_TERMS = len(Terms._fields)
 
 @cache
 def can_compile() -> bool:
-    """Whether numba is installed and can be imported; where it is and cannot, a warning says why."""
+    """Whether numba can be imported. Warns, with the reason, if it is installed and cannot be."""
     if find_spec("numba") is None:
         return False
     try:
         import numba  # noqa: F401
-    except Exception as error:  # it may be too old for the NumPy here, or its library may be missing
+    except Exception as error:  # numba may be too old for this NumPy, or lack a library
         warnings.warn(f"numba cannot be imported ({error}); accounts are stepped without it.", stacklevel=3)
         return False
     return True
@@ -38,7 +38,7 @@ def can_compile() -> bool:
 def _jit(*, inlined: bool) -> Callable[[Any], Any]:
     from numba import njit
 
-    # numpy's division has no branch that raises; nothing here divides by zero.
+    # NumPy's error model divides without a branch that raises; nothing here divides by zero.
     compiler = njit(error_model="numpy", forceinline=inlined)
     sources = [Path(inspect.getfile(module)) for module in (execution, orders)]
     return compiler if inlined else lambda function: keep_code(compiler(function), made_of=sources)
@@ -46,13 +46,13 @@ def _jit(*, inlined: bool) -> Callable[[Any], Any]:
 
 @cache
 def _kernel() -> Kernel:
-    """The kernel of floats, compiled."""
+    """The kernel for floats, compiled."""
     jit = _jit(inlined=True)
     ops = Ops(
         where=jit(lambda condition, yes, no: yes if condition else no),
         least=jit(lambda a, b: a if a < b else b),
         greatest=jit(lambda a, b: a if a > b else b),
-        floor=jit(lambda value: math.floor(value)),  # noqa: PLW0108  # what is compiled is a function of Python
+        floor=jit(lambda value: math.floor(value)),  # noqa: PLW0108  # numba compiles Python functions only
         log=math.log,
         sqrt=math.sqrt,
     )
@@ -61,7 +61,7 @@ def _kernel() -> Kernel:
 
 @cache
 def compiled_step() -> Callable[..., tuple[float, bool]]:
-    """The step below as machine code, made once a process.
+    """The step of one account as machine code, made once per process.
 
     step(bar, account, money, fill_prices, half_spreads, closes) -> (equity, margin_called)
 
@@ -100,7 +100,7 @@ def compiled_step() -> Callable[..., tuple[float, bool]]:
 
 @cache
 def compiled_choose() -> Callable[..., tuple[Any, Any, Any]]:
-    """`array_ops.choose` as machine code, without its first argument."""
+    """`array_ops.choose` as machine code, without its argument `xp`."""
     import numpy as np
 
     def choose(wanted, had, fillable, flat):  # type: ignore[no-untyped-def]
@@ -119,9 +119,9 @@ def compiled_choose() -> Callable[..., tuple[Any, Any, Any]]:
 
 @cache
 def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """`array_ops.advance` as machine code, account by account, without its first argument.
+    """`array_ops.advance` as machine code, without its argument `xp`.
 
-    Of a single asset it is vector instructions: prices are gathered in a loop of their own for that.
+    It loops over accounts. For a single asset, a separate loop gathers the prices so that the compiler can vectorize.
     """
     import numpy as np
 
@@ -195,17 +195,17 @@ def compiled_outcomes() -> Callable[..., tuple[Any, Any, Any, Any]]:
 
 @cache
 def compiled_observe() -> Callable[..., Any]:
-    """`NumpyArrays.observations` as machine code, which writes into its last argument.
+    """`NumpyArrays.observations` as machine code; it writes into its last argument.
 
-    Indices without a sign are not looked at for counting from the end, and flat ones cost no sum an axis; the weights
-    of a single asset are vector instructions in a loop of their own, which of several would write to each row twice.
-    4,096 accounts of one asset and 16 features take 15 us instead of 24, with a window of ten bars 97 instead of 148.
+    Unsigned indices need no check for negative values, and flat indices need no multiplication per axis. The weights
+    of a single asset have a loop of their own, which vectorizes; with several assets it would write each row twice.
+    4,096 accounts with one asset and 16 features: 15 us instead of 24; with a window of ten bars 97 instead of 148.
     """
     import numpy as np
 
     def observe(tables, rows, window, batch, clip, seen):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         closes, holdings, n_features = tables.closes, batch.holdings, tables.features.shape[1]
-        features, size = tables.features.ravel(), window * n_features  # the rows of a window stand one behind the other
+        features, size = tables.features.ravel(), window * n_features  # the rows of a window are contiguous
         flat, width = seen.ravel(), seen.shape[1]
         single_asset = len(holdings) == 1
         for n in range(len(rows)):

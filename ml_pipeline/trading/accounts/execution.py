@@ -1,16 +1,16 @@
 """The accounting kernel: target weights -> orders -> fills -> equity. Pure arithmetic, no clock, no I/O.
 
-A assets, N accounts. One description serves every environment: it loops over assets, and each quantity of an asset is a
-float (one account), or an array or tensor (N,) of that quantity in N accounts. `PLAIN` is the kernel of floats,
-`array_ops` has those of arrays, `compiled` a compiler's.
+A assets, N accounts. Every environment uses the same code: it loops over assets, and each number of an asset is a float
+(one account), or an array or tensor (N,) with one number per account. `PLAIN` is the kernel for floats, `array_ops` and
+`tensor_ops` make those for arrays and tensors, `compiled_kernel` compiles it.
 
-What happens to an order, in this order; `orders` has the arithmetic of each step:
-1. A target weight is bounded to what a position may be; where the absolute weights sum to more than `max_gross`, all
-   are scaled down to it. The order is what brings the holding to its weight, at the price it is filled at.
-2. An order larger than `max_trade` is cut to it, then rounded down to whole lots; below `smallest_order` it is none.
-3. Sells are filled first; one that would not bring its own costs is left.
-4. Then all buys are scaled by min(1, cash / needed), `reserve` being kept, and rounded and dropped as in 2.
-5. Short holdings pay for being borrowed, at the bar's close.
+An order passes these steps; `orders` has their arithmetic:
+1. Each target weight is clipped to the limits of a position. If the absolute weights sum to more than `max_gross`, all
+   are scaled down to it. The order brings the holding to its weight, at the price of the fill.
+2. An order above `max_trade` is cut to it and rounded down to whole lots. An order below `smallest_order` is dropped.
+3. Sales are filled first. A sale that would not earn its own costs is dropped.
+4. All buys are then scaled by min(1, cash / needed), which leaves `reserve` in cash, and rounded and dropped as in 2.
+5. Short holdings pay their borrowing fee at the close of the bar.
 
 So cash never goes below zero: no money is borrowed, and a short is covered by its own proceeds and the equity behind it
 (prices may carry gross exposure beyond its limit; nothing is sold off). If cash cannot cover the borrowing fee of the
@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 from ml_pipeline.trading.accounts.orders import SMALLEST_ORDER, Compiled, Number, Ops, Terms, order_steps
 
-# An account that has lost all but this part of its starting equity is ruined: shorts can lose more than there is.
+# An account whose equity falls to this part of its start is ruined. Shorts can lose more than the account has.
 RUIN_FRACTION = 0.01
 
 
 class Kernel(NamedTuple):
-    """The arithmetic for one kind of number: `step` is a whole bar, `step_one` the same of a single asset."""
+    """The arithmetic for one kind of number. `step` is a whole bar; `step_one` is the same for a single asset."""
 
     size_orders: Callable[..., Number]
     fill_orders: Callable[..., tuple[Number, Number]]
@@ -37,7 +37,7 @@ class Kernel(NamedTuple):
 
 
 def make_kernel(ops: Ops, compiled: Compiled = lambda function: function) -> Kernel:
-    """The kernel for the kind of number that `ops` is of, each function passed through `compiled`."""
+    """The kernel for the kind of number that `ops` works on, each function passed through `compiled`."""
     size_orders = _sizing(ops, compiled)
     fill_orders = _filling(ops, compiled)
     step = _stepping(ops, compiled, size_orders, fill_orders)
@@ -59,15 +59,15 @@ def _sizing(ops: Ops, compiled: Compiled) -> Any:
         terms: Terms,
         orders: MutableSequence[Number],
     ) -> Number:
-        """Write into `orders` the signed quantities that are to be filled; return the equity at `prices`.
+        """Write the signed quantities to fill into `orders`; return the equity at `prices`.
 
-        may_trade: where False, the order is zero. prices: 0 before an asset is listed.
+        may_trade: False makes an order zero. prices: 0 before an asset is listed.
         """
         n_assets = len(holdings)
         equity = cash
         for i in range(n_assets):
             equity = equity + holdings[i] * prices[i]
-        equity = greatest(equity, 0.0)  # an account that owes money only closes what it has
+        equity = greatest(equity, 0.0)  # below zero, an account only closes its positions
         gross = equity * 0.0
         for i in range(n_assets):
             orders[i] = target(weights[i], holdings[i], prices[i], equity, terms)
@@ -96,10 +96,10 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
         terms: Terms,
         filled: MutableSequence[Number],
     ) -> tuple[Number, Number]:
-        """Fill the orders, signed quantities, at `prices`; write what was filled into `filled`.
+        """Fill the orders, signed quantities, at `prices`; write the quantities filled into `filled`.
 
-        equity: before the orders. half_spreads: parts of the price, beside the rates of `terms`.
-        Returns (cash afterwards, costs paid), costs being out of the cash already.
+        equity: before the orders. half_spreads: fractions of the price, on top of the rates of `terms`.
+        Returns (cash afterwards, costs paid); the cash is after costs.
 
         >>> filled = [0.0, 0.0]  # 100 of cash buys 2 of the 4
         >>> PLAIN.fill_orders([-1.0, 4.0], 10.0, 100.0, [90.0, 50.0], [0.0, 0.0], Terms(0.0, 0.0), filled)
@@ -124,7 +124,7 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
             filled[i] = filled[i] + bought
             spent = spent + paid
             costs = costs + cost
-        return cash - least(spent, greatest(cash, 0.0)), costs  # the last digit of `spent` buys nothing on credit
+        return cash - least(spent, greatest(cash, 0.0)), costs  # rounding of `spent` never makes cash negative
 
     return fill_orders
 
@@ -145,7 +145,7 @@ def _stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) 
         orders: MutableSequence[Number],
         filled: MutableSequence[Number],
     ) -> tuple[Number, Number, Number, Any]:
-        """Size and fill the orders of one bar, add them to `holdings` in place, charge for what is borrowed.
+        """Size and fill the orders of one bar, change `holdings` in place, and charge borrowing fees.
 
         Returns (cash, costs paid in this bar, equity at `closes`, margin_called).
         """
@@ -179,7 +179,7 @@ def _stepping_one(ops: Ops, compiled: Compiled) -> Any:
         close: Number,
         terms: Terms,
     ) -> tuple[Number, Number, Number, Any, Number, Number, Number]:
-        """`step` of a single asset, without its loops: numbers in place of sequences.
+        """`step` for a single asset, without loops: it takes numbers instead of sequences.
 
         Returns (cash, costs, equity, margin_called, holding, order, filled).
         """
@@ -213,4 +213,4 @@ PLAIN_OPS = Ops(
     sqrt=math.sqrt,
 )
 PLAIN = make_kernel(PLAIN_OPS)
-"""Of floats."""
+"""The kernel for floats."""

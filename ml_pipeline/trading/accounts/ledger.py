@@ -1,14 +1,16 @@
-"""The ledger of a run, one row a bar, and the trades that can be read off it.
+"""The ledger of a run, with one row per bar, and the trades in it. `LedgerRecorder` writes it.
 
-A ledger is a dict of columns, each (n,), the first row being the start: `time`, `equity`, `cash`, `costs_paid` (so
-far), and per symbol X `close_X`, `position_X` (after the bar), `filled_X` (signed quantity filled since the row
-before), `fill_price_X` (before costs; with fills at the close, the close of the row before) and, where the market has
-quotes, `half_spread_X` (a part of the price, which the fills paid among their costs). It adds up:
+A ledger is a dict of columns, each (n,). Row 0 is the start, before any trade. The columns are `time`, `equity`,
+`cash`, `costs_paid` (since the start), and for each symbol X:
+- `close_X`: the close of the bar
+- `position_X`: the quantity held after the bar
+- `filled_X`: the signed quantity filled since the row before
+- `fill_price_X`: its price before costs; if fills are at the close, this is the close of the row before
+- `half_spread_X`: half the quoted spread as a fraction of the price, which `costs_paid` includes; only with quotes
+Prices are NaN until a symbol is listed. The columns add up:
 
     cash[k] = cash[k-1] - sum_X filled_X[k] * fill_price_X[k] - (costs_paid[k] - costs_paid[k-1])
     equity[k] = cash[k] + sum_X position_X[k] * close_X[k]
-
-Prices of a symbol that is not listed yet are NaN.
 """
 
 from dataclasses import dataclass
@@ -24,9 +26,9 @@ Ledger = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Trade:
-    """A position from its opening to its closing; where it is still `open` at the end, valued at the last close.
+    """A position from opening to closing. A trade that is still `open` at the end is valued at the last close.
 
-    quantity: the largest held. entry_price, exit_price: averages over the fills, before costs. profit: after costs.
+    quantity: the largest held. entry_price, exit_price: averages of the fills, before costs. profit: after costs.
     """
 
     symbol: str
@@ -42,19 +44,20 @@ class Trade:
 
 
 def symbols_of(ledger: Ledger) -> tuple[str, ...]:
+    """Names of the symbols, in the order of their columns."""
     return tuple(name.removeprefix("position_") for name in ledger if name.startswith("position_"))
 
 
 def traded_values(ledger: Ledger) -> FloatArray:
-    """Value traded in each row and symbol, buys and sells alike: (n, A)."""
+    """Absolute value traded in each row and symbol, (n, A)."""
     columns = [np.abs(ledger[f"filled_{s}"]) * np.nan_to_num(ledger[f"fill_price_{s}"]) for s in symbols_of(ledger)]
     return np.column_stack(columns)
 
 
 def trades_of(ledger: Ledger) -> list[Trade]:
-    """Every trade, symbol by symbol, in order of entry. A fill that turns long into short ends one and begins the next.
+    """Every trade, symbol by symbol, in order of entry. A fill through zero closes one trade and opens the next.
 
-    The costs of a row are shared among its fills by traded value.
+    The fills of a row share its costs in proportion to their value.
     """
     values = traded_values(ledger)
     costs = np.diff(ledger["costs_paid"], prepend=0.0)
@@ -82,7 +85,7 @@ def trades_of(ledger: Ledger) -> list[Trade]:
 
 
 class _OpenTrade:
-    """What is known of a trade while it lasts."""
+    """The fills of a trade so far."""
 
     def __init__(self, symbol: str, row: int, long: bool) -> None:
         self.symbol, self.row, self.long = symbol, row, long
@@ -101,7 +104,7 @@ class _OpenTrade:
     def ended(self, ledger: Ledger, row: int) -> Trade:
         left = float(ledger[f"position_{self.symbol}"][row]) if row == len(ledger["time"]) - 1 else 0.0
         still_open = left != 0.0 and (left > 0) == self.long
-        if still_open:  # valued as if it were closed at the last close, without costs
+        if still_open:  # value it as if it were closed at the last close, without costs
             costs = self.costs
             self.fill(-left, float(ledger[f"close_{self.symbol}"][row]), 0.0)
             self.costs = costs

@@ -1,18 +1,18 @@
-"""The arithmetic of one order: from a target weight to what is filled, and what that costs. Pure, no clock, no I/O.
+"""The arithmetic of one order: from a target weight to the fill and its costs. Pure functions, no clock, no I/O.
 
-N accounts. Every quantity of an asset is a float (one account), or an array or tensor (N,) of that quantity in N
-accounts. What differs between those, choosing and bounding, is handed in as `Ops`.
+N accounts. Each number is a float (one account), or an array or tensor (N,) with one number per account. `Ops` holds
+the operations that floats, arrays and tensors spell differently.
 
-A function here sees a single asset; `execution` puts the assets of an account together, in the order that it states.
+A function here sees one asset; `execution` combines the assets of an account.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# A smaller part of equity than this is rounding, not an order.
+# An order below this fraction of equity is a rounding error and is dropped.
 SMALLEST_ORDER = 1e-9
-# A whole number of lots may fall short of it by rounding: 0.3 is three lots of 0.1.
+# Rounding may leave a whole number of lots slightly short: 0.3 is three lots of 0.1.
 _LOT_ROUNDING = 1e-9
 _TINY = 1e-300
 
@@ -22,7 +22,10 @@ Compiled = Callable[[Any], Any]
 
 
 class Ops(NamedTuple):
-    """What floats, arrays and tensors write differently; the first operand is never the plain number among others."""
+    """Operations that floats, arrays and tensors spell differently.
+
+    Where a plain number meets an array or tensor, the plain number is never the first operand.
+    """
 
     where: Callable[[Any, Any, Any], Any]
     least: Callable[[Any, Any], Any]
@@ -33,13 +36,14 @@ class Ops(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Costs and limits of an account; the rates may be arrays (N,), one for each account, the rest are floats.
+    """Costs and limits of an account. The two rates may be arrays (N,) with one rate per account; the rest are floats.
 
-    buy_rate, sell_rate: costs as a part of traded value (5 bps are 0.0005), beside the half-spread of the bar.
-    fixed_fee: money for each filled order. borrow_rate: part of a short holding's value, for each bar.
-    lowest, highest: target weights of one asset. max_gross: their absolute sum. max_trade: largest order, as a part of
-    equity, or inf. reserve: part of equity that buying leaves in cash. smallest_order: money. lot: quantity, or 0.
-    relative: 1 where weights are changes of weight in units of max_trade, else 0.
+    buy_rate, sell_rate: fraction of traded value (5 bps are 0.0005); the half-spread of the bar comes on top.
+    fixed_fee: money per filled order. borrow_rate: fraction of a short position's value, per bar.
+    lowest, highest: bounds of one asset's target weight. max_gross: bound of the sum of absolute weights.
+    max_trade: largest order as a fraction of equity, or inf. reserve: fraction of equity that buys leave in cash.
+    smallest_order: in money. lot: quantity, or 0 for any.
+    relative: 1 if weights are changes of weight in units of max_trade, else 0.
     """
 
     buy_rate: Number
@@ -57,7 +61,7 @@ class Terms(NamedTuple):
 
 
 class OrderSteps(NamedTuple):
-    """The steps of one order, for one kind of number; see the functions of these names below."""
+    """The steps of one order for one kind of number. `order_steps` defines them."""
 
     target: Callable[..., Number]
     size: Callable[..., Number]
@@ -68,16 +72,16 @@ class OrderSteps(NamedTuple):
 
 
 def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
-    """The steps for the kind of number that `ops` is of, each passed through `compiled`.
+    """The steps for the kind of number that `ops` works on, each passed through `compiled`.
 
-    price: 0 before an asset is listed. half_spread: part of the price, beside the rates of `terms`. equity: of the
-    account at the prices that orders are filled at. smallest: money, below which an order is none.
+    price: 0 before an asset is listed. half_spread: fraction of the price, on top of the rates of `terms`.
+    equity: of the account, at the prices of the fills. smallest: orders of less money are dropped.
     """
     where, least, greatest, floor = ops.where, ops.least, ops.greatest, ops.floor
 
     @compiled
     def target(weight: Number, holding: Number, price: Number, equity: Number, terms: Terms) -> Number:
-        """The weight that the position is to have, within its limits."""
+        """The target weight of the position, within its limits."""
         if terms.relative:
             weight = holding * price / greatest(equity, _TINY) + weight * terms.max_trade
         return greatest(least(weight, terms.highest), terms.lowest)
@@ -86,7 +90,7 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
     def size(  # noqa: PLR0917  # positional, in the hot path
         value: Number, may_trade: Any, holding: Number, price: Number, equity: Number, smallest: Number, terms: Terms
     ) -> Number:
-        """The signed quantity to order for a position worth `value`; 0 where it may not trade."""
+        """The signed quantity to order for a position worth `value`; 0 if it may not trade."""
         price = where(price > 0.0, price, 1.0)
         order = value / price - holding
         if terms.max_trade < math.inf:
@@ -99,7 +103,7 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
 
     @compiled
     def sell(order: Number, price: Number, half_spread: Number, terms: Terms) -> tuple[Number, Number, Number]:
-        """(quantity filled, cash it brings, costs out of that): none of a buy, nor of what does not pay its costs."""
+        """(quantity filled, proceeds after costs, costs); zeros for a buy, and for a sale below its own costs."""
         value = order * price
         cost = terms.fixed_fee - value * (terms.sell_rate + half_spread)
         sold = (value < 0.0) & (-value > cost)
@@ -107,7 +111,7 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
 
     @compiled
     def need(order: Number, price: Number, half_spread: Number, terms: Terms) -> tuple[Number, Number]:
-        """(cash that the whole order takes with its rates, the fixed fee it takes besides): nothing for a sale."""
+        """(cash that the whole order needs, rates included, its fixed fee); zeros for a sale."""
         value = greatest(order * price, 0.0)
         fee = value * 0.0
         if terms.fixed_fee > 0.0:
@@ -116,7 +120,7 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
 
     @compiled
     def share(cash: Number, needed: Number, fees: Number, equity: Number, terms: Terms) -> Number:
-        """The part of all buys that the cash pays for, fixed fees and reserve set aside."""
+        """The part of all buys that the cash pays for after fixed fees and the reserve."""
         available = greatest(cash - terms.reserve * equity - fees, 0.0)
         return available / greatest(greatest(needed, available), _TINY)
 
@@ -124,7 +128,7 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
     def buy(  # noqa: PLR0917  # positional, in the hot path
         order: Number, part: Number, price: Number, half_spread: Number, smallest: Number, terms: Terms
     ) -> tuple[Number, Number, Number]:
-        """(quantity filled of `part` of the order, its value and costs, the costs): nothing of a sale."""
+        """(quantity filled when `part` of the order is bought, its value and costs, its costs); zeros for a sale."""
         bought = greatest(order, 0.0) * part
         if terms.lot > 0.0:
             bought = floor(bought / terms.lot + _LOT_ROUNDING) * terms.lot

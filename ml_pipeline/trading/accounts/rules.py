@@ -1,8 +1,8 @@
-"""What an account may do and what it pays: the part of the settings that every trading environment shares."""
+"""Costs, limits and the meaning of actions: the settings that every trading environment shares."""
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ml_pipeline.config.checks import check_choice, check_non_negative, check_number, check_positive
 from ml_pipeline.trading.accounts.orders import Terms
@@ -11,45 +11,45 @@ ActionMode = Literal["target_weights", "discrete", "buy_hold_sell", "trade"]
 FillAt = Literal["next_open", "close"]
 OnLimit = Literal["clip", "refuse"]
 
-ACTION_MODES = ("target_weights", "discrete", "buy_hold_sell", "trade")
-# What an action of 1 trades, in percent of equity, where no largest order is set.
+ACTION_MODES = get_args(ActionMode)
+# The order of a trade action of 1, in percent of equity, if trade_limit_percent is not set.
 _USUAL_TRADE_PERCENT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostsAndLimits:
-    """What trading costs and how far it may go. Raises UserError where a value is out of range."""
+    """Costs and limits of trading. Raises UserError if a value is out of range."""
 
     fill_at: FillAt = "next_open"
-    """Where an order is filled: at the next bar's open, or (optimistic) at the close it was decided on."""
+    """Where orders are filled: at the next bar's open, or (optimistic) at the close they were decided on."""
     fee_bps: float = 5.0
     """Fee on traded value, in basis points (hundredths of a percent)."""
     sell_fee_bps: float | None = None
-    """Fee on what is sold; none is that of buying."""
+    """Fee on sales, in basis points; none: the same as fee_bps."""
     fixed_fee: float = 0.0
-    """Money that each order costs besides."""
+    """Fee per order, in money."""
     slippage_bps: float = 0.0
-    """Slippage, and half the spread where the data have no quotes, in basis points of traded value."""
+    """Slippage in basis points of traded value; for data without quotes, include half the spread."""
     borrow_bps_per_year: float = 0.0
-    """What a short position pays a year for what it borrows, in basis points of its value."""
+    """Borrowing fee of short positions, in basis points of their value per year."""
     lot_size: float = 0.0
-    """Orders are whole multiples of this quantity; 0 takes any."""
+    """Orders are whole multiples of this quantity; 0: any quantity."""
     min_order: float = 0.0
-    """Smallest order, in money; smaller ones are left."""
+    """Smallest order, in money; smaller orders are dropped."""
     max_position: float = 1.0
-    """Largest position of an asset, as a part of equity."""
+    """Largest position in one asset, as a fraction of equity."""
     max_gross: float = 1.0
-    """Largest sum of all positions, long and short, as a part of equity."""
+    """Largest sum of all positions, long and short, as a fraction of equity."""
     trade_limit_percent: float | None = None
-    """Largest order of an asset, in percent of equity; with trade actions what an action of 1 orders (none is 10)."""
+    """Largest order of one asset, in percent of equity; a trade action of 1 orders this much (none: 10)."""
     action_threshold: float = 0.0
-    """Actions smaller than this trade nothing."""
+    """Actions whose absolute value is below this do not trade."""
     min_cash: float = 0.0
-    """Part of equity that buying leaves in cash."""
+    """Fraction of equity that buys leave in cash."""
     on_limit: OnLimit = "clip"
-    """Whether a target beyond max_position or max_gross is clipped or refused."""
+    """What happens to a target beyond max_position or max_gross: clip it, or refuse it with an error."""
     initial_cash: float = 10_000.0
-    """Money at the start of an episode."""
+    """Cash at the start of an episode."""
 
     def __post_init__(self) -> None:
         check_choice("fill_at", self.fill_at, ("next_open", "close"))
@@ -63,26 +63,26 @@ class CostsAndLimits:
             check_non_negative(name, getattr(self, name))
         for name in ("max_position", "max_gross"):
             part = getattr(self, name)
-            check_number(name, part, lambda part: 0 < part <= 1, "above 0 and at most 1, a part of equity")
+            check_number(name, part, lambda part: 0 < part <= 1, "above 0 and at most 1, a fraction of equity")
         if (percent := self.trade_limit_percent) is not None:
             check_number("trade_limit_percent", percent, lambda percent: 0 < percent <= 200, "above 0 and at most 200")
         check_number("action_threshold", self.action_threshold, lambda size: 0 <= size < 1, "from 0 to below 1")
-        check_number("min_cash", self.min_cash, lambda part: 0 <= part < 1, "from 0 to below 1, a part of equity")
+        check_number("min_cash", self.min_cash, lambda part: 0 <= part < 1, "from 0 to below 1, a fraction of equity")
         check_positive("initial_cash", self.initial_cash)
 
 
 @dataclass(frozen=True)
 class TradingRules(CostsAndLimits):
-    """How orders arise, are filled, and what they cost.
+    """What actions mean, how orders are filled, and what they cost.
 
     action_mode:
-    - "target_weights": a Box of one weight an asset, parts of equity; the rest is cash.
-    - "discrete": for each asset short, flat or long (without allow_short flat or long) with an equal part of the
-      equity; a repeated choice holds and trades nothing.
-    - "buy_hold_sell": 0 sells, 1 holds and 2 buys: one step along short, flat, long.
-    - "trade": a Box of one number from -1 to 1 an asset, what to buy or sell in units of trade_limit_percent of the
-      equity; one smaller than action_threshold trades nothing.
-    Raises UserError where a value is out of range.
+    - "target_weights": a Box with one weight per asset, as fractions of equity; the rest stays in cash.
+    - "discrete": short, flat or long for each asset (flat or long without allow_short), each asset with an equal part
+      of the equity; a repeated choice holds the position and does not trade.
+    - "buy_hold_sell": 0 sells, 1 holds, 2 buys: one step along short, flat, long.
+    - "trade": a Box with one number from -1 to 1 per asset: how much to buy or sell, in units of trade_limit_percent
+      of the equity; a number below action_threshold does not trade.
+    Raises UserError if a value is out of range.
     """
 
     action_mode: ActionMode = "discrete"
@@ -94,18 +94,18 @@ class TradingRules(CostsAndLimits):
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """What the choices 0, 1, .. of a discrete action mean: -1 short, 0 flat, 1 long."""
+        """The position of each choice of a discrete action: -1 short, 0 flat, 1 long."""
         return (-1, 0, 1) if self.allow_short else (0, 1)
 
     def may_refuse(self, n_assets: int) -> bool:
-        """Whether an action of the space can be one beyond a limit, which is refused."""
+        """Whether the action space holds actions beyond a limit, which would be refused."""
         if self.on_limit == "clip" or self.action_mode == "trade":
             return False
         position, gross = (1.0, n_assets) if self.action_mode == "target_weights" else (1 / n_assets, 1.0)
         return position > self.max_position or gross > self.max_gross
 
     def terms(self, periods_per_year: float) -> Terms:
-        """What the kernel needs of these rules, a bar being so many parts of a year."""
+        """These rules as the kernel takes them; `periods_per_year` bars make a year."""
         sell_fee_bps = self.fee_bps if self.sell_fee_bps is None else self.sell_fee_bps
         trade_percent = self.trade_limit_percent or (_USUAL_TRADE_PERCENT if self.action_mode == "trade" else math.inf)
         return Terms(

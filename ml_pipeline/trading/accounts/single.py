@@ -14,15 +14,15 @@ from ml_pipeline.trading.accounts.execution import PLAIN
 from ml_pipeline.trading.accounts.orders import Terms
 from ml_pipeline.trading.market.data import FloatArray
 
-# Machine code, the market's tables, and views.
-_NOT_OF_AN_ACCOUNT = {"_step", "_tables", "_targets", "_trades", "_seen"}
+# What a pickled account leaves out: machine code, the market's tables, and views.
+_NOT_PICKLED = {"_step", "_tables", "_targets", "_trades", "_seen"}
 
 FillTables = tuple[FloatArray, FloatArray, FloatArray]
-"""Fill prices, half-spreads and closes: row t of the first two belongs to an order decided at bar t."""
+"""Fill prices, half-spreads and closes, each (bars, A); row t of the first two belongs to an order decided at bar t."""
 
 
 class PlainAccount:
-    """Floats and lists, everywhere at hand; a single asset takes the kernel's way without loops."""
+    """An account of floats and lists, which needs no compiler; one asset uses the kernel without loops."""
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self._terms = terms
@@ -31,7 +31,7 @@ class PlainAccount:
         self.bind(tables)
 
     def bind(self, tables: FillTables) -> None:
-        """Take the market from `tables`, which no state of an account holds."""
+        """Read prices from `tables`. A pickled account holds none, so call this after unpickling."""
         self._fill_prices, spreads, self._market_closes = tables
         self._half_spreads = spreads if spreads.any() else None
 
@@ -40,7 +40,7 @@ class PlainAccount:
         return {name: value for name, value in self.__dict__.items() if name not in of_market}
 
     def weights(self) -> list[float]:
-        """What each holding is of the equity, within -clip..clip; 0 where the account owes money."""
+        """Each holding as a fraction of the equity, within -clip..clip; 0 if the equity is not positive."""
         clip = self._clip
         equity = self.equity if self.equity > 0.0 else math.inf
         held = [quantity * close / equity for quantity, close in zip(self.holdings, self.closes, strict=True)]
@@ -55,7 +55,7 @@ class PlainAccount:
         self.closes = self._market_closes[bar].tolist()
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
-        """Trade on what was decided at `bar`, and value the account at the close of the next."""
+        """Fill the orders decided at `bar`, and value the account at the close of the next bar."""
         spreads = self._half_spreads
         self.closes = closes = self._market_closes[bar + 1].tolist()
         prices = self._fill_prices[bar].tolist()
@@ -72,9 +72,9 @@ class PlainAccount:
 
 
 class LimitTrackingAccount(PlainAccount):
-    """`PlainAccount` that says which limits bound: `bound` has the names of those of the last step.
+    """`PlainAccount` that reports in `binding_limits` which limits were binding in the last step.
 
-    A limit binds where without it something else would have been filled; "cash" where buying was scaled down.
+    A limit is binding if the fills would differ without it. "cash" means that buys were scaled down to the cash.
     """
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
@@ -107,12 +107,12 @@ def _without_each(terms: Terms) -> dict[str, Terms]:
         "min_order": terms._replace(smallest_order=0.0),
         "min_cash": terms._replace(reserve=0.0),
     }
-    # A relative weight is counted in units of the largest trade: there it is no limit.
+    # Relative weights are measured in units of the largest trade, so there it is no limit.
     return without if terms.relative else {**without, "trade_limit_percent": terms._replace(max_trade=math.inf)}
 
 
 class CompiledAccount:
-    """Arrays and machine code: fastest for several assets."""
+    """An account of arrays, stepped by machine code: the fastest for several assets."""
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self.bind(tables)
@@ -120,7 +120,7 @@ class CompiledAccount:
         self._n_assets = tables[0].shape[1]
         self._step = compiled_step()
         self.begin(0, 1.0)
-        self.step(0, [0.0] * self._n_assets, [False] * self._n_assets)  # compiles now and not in the first step
+        self.step(0, [0.0] * self._n_assets, [False] * self._n_assets)  # compile now, not in the first step
 
     def begin(self, bar: int, cash: float) -> None:
         self._account = np.zeros((6, self._n_assets))
@@ -133,14 +133,14 @@ class CompiledAccount:
     def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
         """As `PlainAccount.step`."""
         targets, trades = self._targets, self._trades
-        for i, weight in enumerate(weights):  # quicker than a slice, which makes an array of the list first
+        for i, weight in enumerate(weights):  # faster than a slice, which first turns the list into an array
             targets[i] = weight
             trades[i] = may_trade[i]
         self.equity, self.margin_called = self._step(bar, self._account, self._money, *self._tables)
         self._bar = bar + 1
 
     def weights(self) -> FloatArray:
-        """As `PlainAccount.weights`; a view, valid until the next step."""
+        """As `PlainAccount.weights`, as a view that is valid until the next step."""
         return self._seen
 
     @property
@@ -164,13 +164,13 @@ class CompiledAccount:
         return self._account[2].tolist()
 
     def bind(self, tables: FillTables) -> None:
-        """Take the market from `tables`, which no state of an account holds."""
+        """As `PlainAccount.bind`."""
         self._tables = tables
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _NOT_OF_AN_ACCOUNT}
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._targets, self._trades, self._seen = self._account[3:]  # pickled, they would be arrays of their own
+        self._targets, self._trades, self._seen = self._account[3:]  # views do not survive pickling
         self._step = compiled_step()

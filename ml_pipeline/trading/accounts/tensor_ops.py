@@ -1,6 +1,6 @@
-"""What batches of accounts need of torch's tensors, on any device; nothing of it goes through the host.
+"""Tensor operations for batches of accounts, on any device; no data passes through the host.
 
-N accounts, A assets, T bars. The only module of this wing that imports torch: it never runs in a worker process.
+N accounts, A assets, T bars. Only this module of `trading` imports torch, and worker processes never import it.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ TORCH_OPS = Ops(
 
 
 class TorchArrays:
-    """As `array_ops.NumpyArrays`. Money is float64, except on mps, which has none: there it is float32."""
+    """As `array_ops.NumpyArrays`. Money is float64, or float32 on mps, which has no float64."""
 
     ops = TORCH_OPS
 
@@ -76,7 +76,7 @@ class TorchArrays:
         return torch.cat([*seen, weights.T.to(torch.float32)], dim=1)
 
     def chosen(self, flags: Tensor) -> Tensor:
-        return flags  # counting them would wait for the device
+        return flags  # counting them would synchronize with the device
 
     def renew(self, values: Tensor, chosen: Tensor, new: Tensor) -> Tensor:
         return torch.where(chosen, new, values)

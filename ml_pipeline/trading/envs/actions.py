@@ -1,6 +1,6 @@
-"""What an action means: from what a policy gives to target weights, for one account.
+"""From the action of a policy to target weights, for one account.
 
-`BatchedTradingEnv` reads the same meanings from arrays; a test holds the two together.
+`BatchedTradingEnv` does the same for arrays; a test compares the two.
 """
 
 from math import isfinite
@@ -17,7 +17,7 @@ _TRADED, _KEPT = [True], [False]
 
 
 class ActionReader:
-    """Reads actions under `rules`; it remembers the latest choice of each asset, where choices are what they are."""
+    """Reads actions under `rules`. For discrete actions it remembers the latest choice of each asset."""
 
     def __init__(self, rules: TradingRules, symbols: tuple[str, ...]) -> None:
         n_assets = len(symbols)
@@ -28,7 +28,7 @@ class ActionReader:
         self._flat = rules.positions.index(0)
         self._discrete = rules.action_mode in {"discrete", "buy_hold_sell"}
         self._stepwise = rules.action_mode == "buy_hold_sell"
-        # What the choices of a single asset are worth, made once: most steps of most training take this way.
+        # The weights of a single asset's choices, made once: most training steps take this path.
         one_choice = self._discrete and n_assets == 1 and not self._stepwise and rules.on_limit == "clip"
         self._choosable = [[weight] for weight in self._position_weights] if one_choice else None
         self._lowest = -1.0 if rules.allow_short or rules.action_mode == "trade" else 0.0
@@ -39,9 +39,9 @@ class ActionReader:
         self._choices = [self._flat] * len(self._symbols)
 
     def read(self, action: Any, fillable: list[bool]) -> tuple[list[float], list[bool]]:
-        """(weights, whether to trade) of each asset; an asset that cannot be filled is not traded.
+        """(weights, whether to trade) for each asset; an asset that cannot be filled does not trade.
 
-        Raises UserError for an action that is outside the space or not finite, and, where the rules refuse it, for one
+        Raises UserError for an action that is outside the space or not finite, and, with on_limit "refuse", for one
         beyond a limit.
         """
         if self._choosable is not None:
@@ -54,7 +54,7 @@ class ActionReader:
             weights = self._bounded(action)
         if self._rules.on_limit == "refuse" and self._rules.action_mode != "trade":
             self._refuse_beyond_limits(weights)
-        if self._discrete:  # a choice that the asset already has trades nothing
+        if self._discrete:  # repeating a choice does not trade
             trades = [can and choice != had for can, choice, had in zip(fillable, wanted, self._choices, strict=True)]
             for i, traded in enumerate(trades):
                 if traded:
@@ -77,7 +77,7 @@ class ActionReader:
         return weights[choice], _KEPT
 
     def _chosen(self, action: Any) -> list[int]:
-        """The position of each asset that is wanted, as an index of `positions`."""
+        """The wanted position of each asset, as an index of `positions`."""
         n_choices = 3 if self._stepwise else len(self._position_weights)
         try:
             chosen = [index(choice) for choice in ([action] if len(self._choices) == 1 else self._numbers(action))]
@@ -102,7 +102,7 @@ class ActionReader:
     def _numbers(self, action: Any) -> list[Any]:
         numbers = action.tolist() if isinstance(action, np.ndarray) else list(action)
         if len(numbers) != len(self._symbols):
-            raise UserError(f"An action needs a number for each of {self._symbols}, but got {action}.")
+            raise UserError(f"An action needs one number for each of {self._symbols}, but got {action}.")
         return numbers
 
     def _refuse_beyond_limits(self, weights: list[float]) -> None:
@@ -122,7 +122,7 @@ class ActionReader:
 
 
 def action_space(rules: TradingRules, n_assets: int) -> spaces.Space[Any]:
-    """The actions of `n_assets` under `rules`."""
+    """The action space of `n_assets` under `rules`."""
     if rules.action_mode == "trade":
         return spaces.Box(-1.0, 1.0, (n_assets,), np.float32)
     if rules.action_mode == "target_weights":

@@ -1,6 +1,6 @@
-"""Many trading environments as arrays or tensors: one call of the kernel steps them all.
+"""Many trading environments in arrays or tensors; one call of the kernel steps all of them.
 
-N environments, A assets, T bars, W bars of window, D features of a bar.
+N environments, A assets, T bars, W bars in a window, D features per bar.
 """
 
 import pickle
@@ -26,8 +26,11 @@ Range = tuple[float, float]
 
 
 class _Episodes(NamedTuple):
-    """The running episode of each account: its bar and its last one, as rows of the tables, its costs, what it owns and
-    what it chose last. holdings and choices are (A, N), the others (N,)."""
+    """The running episode of each account. holdings and choices are (A, N), the others (N,).
+
+    rows, last_rows: the current bar and the last bar of the episode, as rows of the tables.
+    choices: the latest discrete choice of each asset.
+    """
 
     rows: Any
     last_rows: Any
@@ -40,19 +43,19 @@ class _Episodes(NamedTuple):
 
 
 class BatchedTradingEnv(VectorEnv):
-    """N times `FastTradingEnv` in one: the same accounts, observations and rewards, for all at once.
+    """N environments like `FastTradingEnv` in one, with the same accounts, observations and rewards.
 
-    market: one, or several of as many assets and features, of which each episode draws one (`one_each` makes them of a
-    market's symbols). fee_bps, slippage_bps: a range from which each episode draws its own; None is that of `rules`.
-    episode_length: as for `FastTradingEnv`; None begins at the first bar and ends with the market.
-    device: None gives NumPy arrays; "cpu", "cuda" or "mps" takes and gives torch tensors that live there, with nothing
-    copied to the host. There an action that is not finite is not looked for; it holds.
+    market: one market, or several with equal numbers of assets and features; each episode then draws one of them.
+    `one_each` splits a market by symbol.
+    fee_bps, slippage_bps: each episode draws its own from this range; None: those of `rules`.
+    episode_length: as for `FastTradingEnv`; None: an episode begins at the first bar and ends with the market.
+    device: None: NumPy arrays. "cpu", "cuda" or "mps": torch tensors on that device, with no copies to the host.
+    Actions are then not checked, except on "cpu" for NaN and infinity; NaN holds the position.
+    engine: without a device, "plain" is NumPy and "compiled" is machine code, which needs numba; "auto" compiles if
+    numba is installed.
 
-    engine: without a device, "plain" is NumPy and "compiled" machine code, which needs numba; "auto" compiles where it
-    is installed.
-
-    Autoreset is SAME_STEP; infos["final_obs"], (N, ...), holds what ended an episode where infos["_final_obs"] is True.
-    Rewards are float64 as arrays, float32 as tensors; observations are new at each step.
+    Autoreset is SAME_STEP: infos["final_obs"], (N, ...), holds the last observation of each episode that ended, which
+    infos["_final_obs"] marks. Rewards are float64 in arrays and float32 in tensors. Each step returns new observations.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class BatchedTradingEnv(VectorEnv):
         self._begun = False
 
     def _load(self, markets: list[PreparedMarket]) -> None:
-        """Put the markets one behind the other into tables (A, T) and (T, D) on the device."""
+        """Concatenate the markets into tables (A, T) and (T, D) on the device."""
         xp = self._xp = _arrays_on(self._device, self._engine)
         n_bars = np.array([market.n_bars for market in markets])
         fills = [market.fill_tables(self.rules.fill_at) for market in markets]
@@ -122,7 +125,7 @@ class BatchedTradingEnv(VectorEnv):
         self._always = xp.full((len(markets[0].symbols), self.num_envs), True)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin every environment anew; `seed`, a whole number, seeds all of them together."""
+        """Start a new episode in every environment; `seed` is one whole number for all of them."""
         super().reset(seed=seed)
         if seed is not None or not self._begun:
             self._xp.seed(self.np_random)
@@ -133,7 +136,7 @@ class BatchedTradingEnv(VectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if not self._begun:
-            raise UserError("The environments have not begun; call reset() before the first step().")
+            raise UserError("There is no episode yet; call reset() before the first step().")
         xp, now = self._xp, self._now
         weights, may_trade, choices = self._read(actions, now)
         terms = self._terms._replace(buy_rate=now.buy_rates, sell_rate=now.sell_rates)
@@ -153,7 +156,7 @@ class BatchedTradingEnv(VectorEnv):
         return observations, rewards if self._device is None else xp.floats(rewards), terminated, truncated, infos
 
     def get_states(self) -> list[bytes]:
-        """What the next steps depend on, for `set_states`; pickled, so load only what you wrote yourself."""
+        """The state for `set_states`. It is pickled: load only states that you wrote yourself."""
         xp = self._xp
         if not self._begun:
             return [pickle.dumps(None)]
@@ -161,7 +164,7 @@ class BatchedTradingEnv(VectorEnv):
         return [pickle.dumps((*arrays, xp.generator_state()))]
 
     def set_states(self, states: Sequence[bytes]) -> None:
-        """Go on where `get_states` was called, in an environment made alike."""
+        """Continue from a state of `get_states`; the environment must be made with the same arguments."""
         xp = self._xp
         state = pickle.loads(states[0])
         self._begun = False
@@ -175,16 +178,16 @@ class BatchedTradingEnv(VectorEnv):
 
     @property
     def device(self) -> str | None:
-        """Where the tensors live that it takes and gives; None where they are arrays."""
+        """The device of actions and observations; None for NumPy arrays."""
         return self._device
 
     @property
     def equity(self) -> Any:
-        """(N,), after the latest step and autoreset."""
+        """The equity of each environment, (N,), after the latest step and autoreset."""
         return self._now.equity
 
     def _fresh(self, n: int) -> tuple[_Episodes, tuple[Any, ...]]:
-        """What n new episodes begin with, and the state of their reward."""
+        """n new episodes, and the state of their reward."""
         xp = self._xp
         drawn = xp.to_indices(xp.random(n) * len(self._markets))
         start = xp.to_indices(xp.random(n) * self._n_starts[drawn])
@@ -205,7 +208,7 @@ class BatchedTradingEnv(VectorEnv):
         self._reward_state = tuple(renew(old, ended, new) for old, new in states)
 
     def _read(self, actions: Any, now: _Episodes) -> tuple[Any, Any, Any]:
-        """(weights, whether to trade, choices), each (A, N): what `ActionReader` reads, of arrays."""
+        """(weights, whether to trade, choices), each (A, N): `ActionReader.read` for arrays."""
         xp, ops = self._xp, self._xp.ops
         fillable = self._always if self._fillable is None else xp.take(self._fillable, now.rows)
         given = xp.array(actions).reshape(self.num_envs, -1).T
@@ -231,7 +234,7 @@ class BatchedTradingEnv(VectorEnv):
         return weights, fillable, now.choices
 
     def _refusal(self, given: Any, allowed: Callable[[float], bool], problem: str) -> UserError:
-        """About the first of the numbers `given`, (A, N), that is not allowed."""
+        """An error about the first of the numbers `given`, (A, N), that is not allowed."""
         asset, env, number = next(
             (asset, env, number)
             for asset, numbers in enumerate(given.tolist())
@@ -242,17 +245,14 @@ class BatchedTradingEnv(VectorEnv):
         return UserError(f"The action of environment {env}{whose} is {number:g}, which is {problem}.")
 
     def _seen(self) -> tuple[Any, ...]:
-        """What `observations` makes them of."""
+        """The arguments of `observations`."""
         now = self._now
         batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
         return self._tables, now.rows, self.window, batch, self._markets[0].clip
 
 
 def one_each(market: PreparedMarket) -> list[PreparedMarket]:
-    """A market for each symbol, with the features of that symbol and those of time.
-
-    Raises UserError where the features of the symbols cannot be told apart.
-    """
+    """One market per symbol, each with the features of its symbol and those that all symbols share."""
     n_assets = len(market.symbols)
     own = market.n_asset_features
     shared = np.arange(n_assets * own, market.features.shape[1])
@@ -270,7 +270,10 @@ def _check_alike(markets: list[PreparedMarket]) -> None:
         raise UserError("A batch needs at least one market, but got none.")
     shapes = {(len(m.symbols), m.features.shape[1], m.clip) for m in markets}
     if len(shapes) > 1:
-        raise UserError(f"Markets of one batch need as many symbols and features each, but have {sorted(shapes)}.")
+        raise UserError(
+            "The markets of a batch must have equal numbers of symbols and features and the same clip, but "
+            f"(symbols, features, clip) are {sorted(shapes)}."
+        )
 
 
 def _arrays_on(device: str | None, engine: Engine) -> Any:

@@ -1,6 +1,6 @@
-"""The trading environment to train on: it remembers cash and holdings, and nothing of the past.
+"""The trading environment for training: it keeps cash and holdings, and no history.
 
-A assets, W bars of window, D features of a bar.
+A assets, W bars in a window, D features per bar.
 """
 
 from typing import Any, Literal
@@ -23,16 +23,17 @@ Engine = Literal["auto", "plain", "compiled"]
 
 
 class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
-    """Decide at the close of bar t, fill at the open of t+1 (or the close of t), mark at the close of t+1.
+    """Decide at the close of bar t, fill at the open of t+1 (or the close of t), value at the close of t+1.
 
-    Observation: float32 (W * D + A,), the scaled features of the last W bars, oldest first, then each asset's weight in
-    the equity, all within -clip..clip. Action: see `TradingRules`; an asset without a bar to fill in keeps what it has.
-    Reward: see `rewards`, ln(V[t+1] / V[t]) of the equity V after costs where none is given. Ruin terminates; the end
-    of the data, or of `episode_length` steps, truncates.
+    Observation: float32 (W * D + A,), the scaled features of the last W bars, oldest first, then the weight of each
+    asset in the equity; all within -clip..clip.
+    Action: see `TradingRules`. An asset that has no bar to fill an order in keeps its position.
+    Reward: see `rewards`; by default ln(V[t+1] / V[t]) of the equity V after costs.
+    Ruin and a margin call terminate; the end of the data, or of `episode_length` steps, truncates.
 
-    episode_length: steps of an episode, begun at a random bar (training); None passes once through all (evaluation).
-    engine: "plain" Python, or "compiled", which needs numba; "auto" compiles where it is
-    installed.
+    episode_length: steps per episode, which starts at a random bar (training). None: one pass through all bars
+    (evaluation).
+    engine: "plain" Python, or "compiled", which needs numba; "auto" compiles if numba is installed.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012  # Gymnasium's class attribute
@@ -48,7 +49,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         engine: Engine = "auto",
     ) -> None:
         if market.n_bars < window + 1:
-            raise UserError(f"A step on a window of {window} needs {window + 1} bars, but there are {market.n_bars}.")
+            raise UserError(f"A step with a window of {window} needs {window + 1} bars, but got {market.n_bars}.")
         self.market = market
         self.rules = rules = rules or TradingRules()
         self.window = window
@@ -67,8 +68,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self._begin(window - 1)
 
     def _bind_market(self) -> FillTables:
-        """Take from the market what steps read; a state of the environment is without it, however large it is."""
-        # As arrays, though still on the file where the market is mapped: a row of a memmap takes five times as long.
+        """Set the tables that steps read. Pickled environments leave them out, since they may be large."""
+        # Plain arrays, still backed by the file of a mapped market: reading a row of a memmap takes five times as long.
         self._features = np.asarray(self.market.features).reshape(-1)
         prices, half_spreads, fillable = self.market.fill_tables(self.rules.fill_at)
         self._fill_prices, self._half_spreads = np.asarray(prices), np.asarray(half_spreads)
@@ -131,7 +132,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
 
 def compiles(engine: Engine) -> bool:
-    """Whether this engine is machine code here. Raises UserError where it cannot be."""
+    """Whether this engine is machine code on this machine. Raises UserError if "compiled" is impossible."""
     if engine == "compiled" and not can_compile():
-        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or take "plain" or "auto".')
+        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or use "plain" or "auto".')
     return engine != "plain" and can_compile()

@@ -1,4 +1,4 @@
-"""A market made ready for environments: prices and scaled features, computed once and shared by all of them."""
+"""A market prepared for environments: prices and scaled features, computed once and shared by all environments."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -18,19 +18,20 @@ class _MappedFile(NamedTuple):
 
 
 def _is_mapped(array: NDArray[Any]) -> bool:
-    """Whether it is a whole file, and not a view of a part of one."""
+    """Whether the array is a whole mapped file, and not a view of a part of one."""
     return isinstance(array, np.memmap) and array.base is not None and not isinstance(array.base, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedMarket:
-    """What an environment reads and never changes.
+    """The market as environments read it; they never change it.
 
-    T bars, A assets, D features of a bar. times: (T,). open, close: float64 (T, A). tradable: bool (T, A).
+    T bars, A assets, D features per bar. times: (T,). open, close: float64 (T, A); 0 before an asset's first bar, so
+    that no NaN reaches an account: the asset is neither held nor traded there. tradable: bool (T, A).
     features: float32 (T, D), scaled and clipped to -clip..clip: n_asset_features of each asset in turn, then those that
-    all share. half_spread: float64 (T, A), half the quoted spread at the bar's close as a part of the price, or None
-    where the market has no quotes. Before an asset's first bar its prices are 0: there it is neither held nor traded,
-    and no NaN can get into the accounts.
+    all assets share.
+    half_spread: float64 (T, A), half the quoted spread at the bar's close as a fraction of the price; None without
+    quotes.
     """
 
     symbols: tuple[str, ...]
@@ -51,15 +52,15 @@ class PreparedMarket:
         return len(self.times)
 
     def bars(self, start: int, stop: int) -> "PreparedMarket":
-        """A copy of the bars start..stop-1 alone, so that who gets it has seen nothing else."""
+        """A copy of the bars start..stop-1, through which no other bar can be reached."""
         rows = slice(start, stop)
         arrays: dict[str, Any] = {name: array[rows].copy() for name, array in self._arrays().items()}
         return replace(self, **arrays)
 
     def mapped(self) -> "PreparedMarket":
-        """The same market in files that processes map into memory, so that the machine holds it once.
+        """The same market in memory-mapped files, so that all processes share one copy in memory.
 
-        The files go with the process that made them; those of a process that was killed go when the next one maps.
+        The files are removed when this process ends. If it is killed, the next call of any process removes them.
         """
         folder = new_memory_map_folder()
         arrays: dict[str, Any] = {}
@@ -83,7 +84,7 @@ class PreparedMarket:
             object.__setattr__(self, name, array)
 
     def assets(self, columns: NDArray[np.int64]) -> "PreparedMarket":
-        """The market of these assets alone; the features stay as they are."""
+        """The market with only these assets; the features stay as they are."""
         of_assets = ("open", "close", "tradable", "half_spread")
         arrays: dict[str, Any] = {
             name: array[:, columns] for name, array in self._arrays().items() if name in of_assets
@@ -91,9 +92,9 @@ class PreparedMarket:
         return replace(self, symbols=tuple(self.symbols[i] for i in columns), **arrays)
 
     def fill_tables(self, fill_at: FillAt) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """(prices, half-spreads, whether filled), each (T - 1, A): row t is about an order decided at bar t.
+        """(prices, half-spreads, whether filled), each (T - 1, A); row t is about an order decided at bar t.
 
-        An order is not filled where its asset has no bar, nor in the asset's first, which nobody knew of before.
+        No order is filled where its asset has no bar, nor in the asset's first bar, which was unknown at the decision.
         """
         spreads = np.broadcast_to(0.0, self.close.shape) if self.half_spread is None else self.half_spread
         if fill_at == "close":
@@ -106,7 +107,7 @@ class PreparedMarket:
 
 
 def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureScaler) -> PreparedMarket:
-    """Bar by bar what `market` and `features` hold, scaled by `scaler`."""
+    """The prices of `market`, and `features` scaled by `scaler`."""
     return PreparedMarket(
         symbols=market.symbols,
         times=market.times,

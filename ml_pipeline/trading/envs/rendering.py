@@ -8,7 +8,7 @@ from ml_pipeline.trading.chart_style import AGENT_COLOR, style_axes
 
 
 def render_ledger(ledger: Ledger) -> NDArray[np.uint8]:
-    """uint8 (height, width, 3): closes as multiples of their first, positions as parts of equity, and equity."""
+    """Closes over their first close, positions over equity, and equity, as uint8 (height, width, 3)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
-"""Rewards by name: what a step of an account is worth to the learner. Pure arithmetic, on floats and arrays alike.
+"""Rewards, by name. Pure arithmetic on floats, arrays and tensors.
 
-V[t] is the equity at the close of bar t, after costs; r[t] = V[t] / V[t-1] - 1. Each is computed with `Ops`, so that
-one description serves one account and many; a user's own may do the same, or use floats alone where nothing is batched.
+V[t] is the equity at the close of bar t, after costs; r[t] = V[t] / V[t-1] - 1. Rewards compute with `Ops`, so that the
+same code serves one account and many. A user's own reward may do so too, or use floats if it is never batched.
 """
 
 from abc import ABC, abstractmethod
@@ -15,33 +15,33 @@ from ml_pipeline.trading.features.user_code import import_by_name
 
 State = tuple[Number, ...]
 
-# What counts as equity in a logarithm when a ruined account owes money, as a part of its start.
+# The smallest equity in a logarithm, as a fraction of the start: a ruined account may have none.
 _SMALLEST_EQUITY = 1e-6
-# Deviations and drawdowns below these count as these: a ratio to almost nothing says almost nothing.
+# Lower bounds of deviations and drawdowns: a ratio to almost nothing says almost nothing.
 _SMALLEST_DEVIATION = 1e-4
 _SMALLEST_DRAWDOWN = 0.01
 
 
 class Reward(ABC):
-    """Base of all rewards: `begin` makes what is remembered of an episode, `step` reads and renews it.
+    """Base class of rewards: `begin` makes the state of an episode, `step` returns the reward and the next state.
 
-    A reward is shared by environments and keeps nothing of an episode in itself; the state is a tuple of numbers, so
-    that it can be saved, and exist once for each of many accounts.
+    Environments share one reward object, so it must not store anything about an episode. The state is a tuple of
+    numbers: it can be saved, and each of many accounts has its own.
     """
 
     def begin(self, ops: Ops, equity: Number) -> State:
-        """What is remembered at the start of an episode."""
+        """The state at the start of an episode."""
         return ()
 
     @abstractmethod
     def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
-        """(reward, state) of a step from the equity `before`, above 0, to `after`."""
+        """(reward, next state) of a step that takes the equity from `before`, above 0, to `after`."""
 
 
 class LogReturn(Reward):
-    """ln(V[t+1] / V[t]): summed over an episode, ln(V_end / V_start).
+    """ln(V[t+1] / V[t]); the rewards of an episode sum to ln(V_end / V_start).
 
-    An account that owes money (a short that lost more than there was) counts as one millionth of its start.
+    Equity counts as at least one millionth of its start: a short can lose more than the account has.
     """
 
     def begin(self, ops: Ops, equity: Number) -> State:
@@ -52,7 +52,7 @@ class LogReturn(Reward):
 
 
 class FastProfit(Reward):
-    """(V[t+1] - V[t]) / V_start: summed over an episode, the profit as a part of the start."""
+    """(V[t+1] - V[t]) / V_start; the rewards of an episode sum to the profit as a fraction of the start."""
 
     def begin(self, ops: Ops, equity: Number) -> State:
         return (equity,)
@@ -62,7 +62,7 @@ class FastProfit(Reward):
 
 
 class SimpleMomentum(Reward):
-    """r[t+1] + m[t+1] / 2, where m[t+1] = 0.9 m[t] + 0.1 r[t+1] and m starts at 0: profit, and keeping at it."""
+    """r[t+1] + m[t+1] / 2, where m[t+1] = 0.9 m[t] + 0.1 r[t+1] and m starts at 0: return plus its momentum."""
 
     def begin(self, ops: Ops, equity: Number) -> State:
         return (equity * 0.0,)
@@ -74,9 +74,9 @@ class SimpleMomentum(Reward):
 
 
 class DifferentialSharpe(Reward):
-    """(B dA - A dB / 2) / (B - A^2)^1.5: how r moves an exponentially weighted Sharpe ratio.
+    """(B dA - A dB / 2) / (B - A^2)^1.5: how r changes an exponentially weighted Sharpe ratio.
 
-    dA = r - A, dB = r^2 - B; afterwards A and B move by eta = 0.01 of those. B - A^2 counts as at least 1e-8.
+    dA = r - A, dB = r^2 - B; then A += 0.01 dA and B += 0.01 dB. B - A^2 counts as at least 1e-8.
     Source: Moody and Saffell 1998, "Reinforcement learning for trading", eq. 9.
     """
 
@@ -93,11 +93,11 @@ class DifferentialSharpe(Reward):
 
 
 class _RatioSoFar(Reward):
-    """The change of a ratio over the episode so far, so that the rewards of an episode sum to its ratio (a bar's)."""
+    """The change of a ratio over the episode so far; the rewards of an episode sum to its ratio, not annualized."""
 
     @abstractmethod
     def _ratio(self, ops: Ops, state: State) -> Number:
-        """That of the episode up to `state`."""
+        """The ratio of the episode up to `state`."""
 
     @abstractmethod
     def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
@@ -154,7 +154,7 @@ class CalmarRatio(_RatioSoFar):
 
 
 class Scaled(Reward):
-    """Another reward, multiplied."""
+    """Another reward, times `scale`."""
 
     def __init__(self, reward: Reward, scale: float) -> None:
         self.reward = reward
@@ -180,9 +180,9 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 def make_reward(name: str, scale: float = 1.0) -> Reward:
-    """The reward of this name, or of a user's class as "module:Class", times `scale`.
+    """The reward with this name, or of the user's class "module:Class", times `scale`.
 
-    Raises UserError for an unknown name, naming the nearest, and for a class that is no `Reward`, or has no `step`.
+    Raises UserError for an unknown name, with the nearest one, and for a class that is no `Reward` or has no `step`.
 
     >>> type(make_reward("calmar_ratio")).__name__
     'CalmarRatio'
@@ -194,5 +194,5 @@ def make_reward(name: str, scale: float = 1.0) -> Reward:
     if not (isinstance(found, type) and issubclass(found, Reward)):
         raise UserError(f"{name} is not a class derived from ml_pipeline.trading.envs.rewards.Reward.")
     if isabstract(found):
-        raise UserError(f"{name} does not say what a step is worth: it needs step(ops, state, before, after).")
+        raise UserError(f"{name} has no step(); a reward needs step(ops, state, before, after).")
     return found() if scale == 1.0 else Scaled(found(), scale)

@@ -1,4 +1,4 @@
-"""The trading environment to judge with: the accounts of `FastTradingEnv`, and the whole ledger besides."""
+"""The trading environment for evaluation: the accounts of `FastTradingEnv`, and a ledger of every bar."""
 
 from collections import Counter
 from typing import Any, Literal
@@ -14,17 +14,17 @@ from ml_pipeline.trading.market.data import FloatArray
 
 
 class StatefulTradingEnv(FastTradingEnv):
-    """`FastTradingEnv` that remembers every bar since its reset.
+    """`FastTradingEnv` with a ledger since the reset.
 
-    `info` has equity, cash, costs paid so far, and in "limits" the names of those that bound in the step.
-    limit_counts: how often each did since the reset.
+    `info` has "equity", "cash", "costs_paid" (since the reset) and "limits": the names of the limits that were binding
+    in the step. limit_counts: how often each was binding since the reset.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012  # Gymnasium's class attribute
     _account: LimitTrackingAccount
 
     def __init__(self, *args: Any, render_mode: Literal["rgb_array"] | None = None, **settings: Any) -> None:
-        """As `FastTradingEnv`; with render_mode "rgb_array", `render` gives a picture of the run so far."""
+        """As `FastTradingEnv`. With render_mode "rgb_array", `render` draws the run since the reset."""
         super().__init__(*args, **settings)
         self.render_mode = render_mode
 
@@ -45,11 +45,11 @@ class StatefulTradingEnv(FastTradingEnv):
         return observation, reward, terminated, truncated, self._info()
 
     def ledger(self) -> Ledger:
-        """The ledger since the reset, with one row per bar; the first row is the bar of the reset."""
+        """The ledger with one row per bar; row 0 is the bar of the reset."""
         return self._recorder.ledger()
 
     def render(self) -> NDArray[np.uint8] | None:
-        """uint8 (height, width, 3): closes, positions and equity since the reset; None without a render mode."""
+        """Closes, positions and equity since the reset, uint8 (height, width, 3); None without a render mode."""
         if self.render_mode is None:
             return None
         from ml_pipeline.trading.envs.rendering import render_ledger
@@ -58,7 +58,7 @@ class StatefulTradingEnv(FastTradingEnv):
 
     @property
     def trades(self) -> list[Trade]:
-        """Every trade since the reset, the open ones valued at the last close."""
+        """Every trade since the reset; open trades are valued at the last close."""
         return trades_of(self.ledger())
 
     def _record(self, fill_prices: list[float], half_spreads: FloatArray) -> None:

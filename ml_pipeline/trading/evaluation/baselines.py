@@ -1,6 +1,6 @@
-"""What an agent must beat: holding the market, and guessing. All in the agent's own environment, at its costs.
+"""Baselines that an agent must beat: buy and hold, equal weight, and random policies, on its bars and at its costs.
 
-Guesses keep to the agent's limits; who holds the market is free of them.
+Random policies obey the agent's limits; buy and hold and equal weight do not.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from ml_pipeline.trading.accounts.rules import ActionMode, TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.metrics import turnover
 
-# Rounds, and runs in each, in which random policies learn to trade as much as asked.
+# Rounds, and runs per round, that fit how often random policies trade.
 _CALIBRATIONS = 3
 _CALIBRATION_RUNS = 3
 
@@ -23,9 +23,9 @@ Act = Callable[[NDArray[np.float32]], Any]
 
 
 def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) -> Ledger:
-    """One episode of `env` under `act`, observation -> action, and its ledger.
+    """Run one episode of `env` with `act`, observation -> action, and return its ledger.
 
-    Where `act` has a `begin_episode`, that is called first: a policy with a memory forgets the last run.
+    If `act` has a `begin_episode`, it is called first, so that a policy with memory forgets the last run.
     """
     getattr(act, "begin_episode", lambda: None)()
     observation, _ = env.reset(seed=seed)
@@ -37,7 +37,7 @@ def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) ->
 
 
 def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
-    """Buys equal parts of the assets that are listed when the run begins, as soon as each trades, and holds them."""
+    """Buy equal parts of all assets that are listed at the start, each as soon as it trades, and hold them."""
     rules = _unlimited(env.rules, "discrete")
     listed = env.market.close[env.window - 1] > 0
     holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
@@ -48,7 +48,7 @@ def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
 
 
 def equal_weight(env: StatefulTradingEnv) -> Ledger:
-    """Holds equal parts of all assets listed when the run begins, brought back to equal parts at every bar."""
+    """Hold equal parts of all assets that are listed at the start, and rebalance at every bar."""
     rules = _unlimited(env.rules, "target_weights")
     listed = env.market.close[env.window - 1] > 0
     holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
@@ -59,22 +59,22 @@ def equal_weight(env: StatefulTradingEnv) -> Ledger:
 def random_policies(
     env: StatefulTradingEnv, *, seed: int = 0, n_policies: int = 10, turnover_of: Ledger | None = None
 ) -> list[Ledger]:
-    """Ledgers of `n_policies` that draw actions evenly from the action space, seeded seed, seed + 1, ...
+    """Ledgers of `n_policies` that sample actions uniformly from the action space, seeded seed, seed + 1, ...
 
-    With `turnover_of`, they draw a new action so rarely, and hold in between, that on average they trade as much as
-    that ledger; where even a draw at every bar trades less, they draw at every bar.
+    turnover_of: sample a new action only so often, and hold in between, that the mean turnover is about that of this
+    ledger. If sampling at every bar trades less than that, they sample at every bar.
     """
-    rarely = 1.0
+    probability = 1.0
     if turnover_of is not None:
         wanted = turnover(turnover_of)
         for _ in range(_CALIBRATIONS):
-            got = float(np.mean([turnover(_guess(env, seed + i, rarely)) for i in range(_CALIBRATION_RUNS)]))
-            rarely = min(1.0, rarely * wanted / got) if got > 0 else 1.0
-    return [_guess(env, seed + i, rarely) for i in range(n_policies)]
+            got = float(np.mean([turnover(_random_run(env, seed + i, probability)) for i in range(_CALIBRATION_RUNS)]))
+            probability = min(1.0, probability * wanted / got) if got > 0 else 1.0
+    return [_random_run(env, seed + i, probability) for i in range(n_policies)]
 
 
 def hold_action(env: StatefulTradingEnv) -> Any:
-    """The action that trades nothing at the start of an episode, and, in modes of changes, ever."""
+    """The action that does not trade at the start of an episode; with "trade" and "buy_hold_sell", at any time."""
     if env.rules.action_mode in {"target_weights", "trade"}:
         return np.zeros(len(env.market.symbols), dtype=np.float32)
     choice = 1 if env.rules.action_mode == "buy_hold_sell" else env.rules.positions.index(0)
@@ -82,7 +82,7 @@ def hold_action(env: StatefulTradingEnv) -> Any:
 
 
 def _unlimited(rules: TradingRules, action_mode: ActionMode) -> TradingRules:
-    """The same costs and lots, without what limits an agent only: who holds the market holds all of it."""
+    """The same costs and lots without the limits of the agent, so that a baseline can hold the whole market."""
     return replace(
         rules,
         action_mode=action_mode,
@@ -95,12 +95,12 @@ def _unlimited(rules: TradingRules, action_mode: ActionMode) -> TradingRules:
     )
 
 
-def _guess(env: StatefulTradingEnv, seed: int, probability: float) -> Ledger:
-    """A run that draws an action with `probability` at each bar, and else keeps what it has."""
+def _random_run(env: StatefulTradingEnv, seed: int, probability: float) -> Ledger:
+    """The ledger of a run that samples an action with `probability` at each bar, and otherwise holds."""
     env.action_space.seed(seed)
     generator = np.random.default_rng(seed)
     hold = hold_action(env)
-    of_changes = env.rules.action_mode in {"buy_hold_sell", "trade"}
+    holds_by_action = env.rules.action_mode in {"buy_hold_sell", "trade"}
     latest = hold
 
     def act(_: NDArray[np.float32]) -> Any:
@@ -108,6 +108,6 @@ def _guess(env: StatefulTradingEnv, seed: int, probability: float) -> Ledger:
         if probability >= 1.0 or generator.random() < probability:
             latest = env.action_space.sample()
             return latest
-        return hold if of_changes else latest
+        return hold if holds_by_action else latest
 
     return run_policy(env, act)

@@ -1,4 +1,4 @@
-"""A second opinion on a ledger: its orders replayed by vectorbt, an engine that knows nothing of this one."""
+"""A second opinion on a ledger: vectorbt, an independent engine, replays its orders."""
 
 import warnings
 
@@ -9,29 +9,34 @@ from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.market.data import FloatArray
 
-# Larger relative differences of equity than this are errors of one of the two engines.
+# A larger relative difference of equity than this is an error in one of the two engines.
 TOLERANCE = 1e-9
 
 
 class CertificationFailed(CheckFailed):
-    """Another engine finds another equity for the same orders: neither can be believed."""
+    """Two engines find different equity for the same orders, so neither can be trusted."""
 
 
 def certify_ledger(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> str:
-    """A sentence with the largest relative difference of equity. Raises CertificationFailed above TOLERANCE."""
+    """Replay the ledger; return a sentence with the largest relative difference of equity.
+
+    Raises CertificationFailed if the difference is above TOLERANCE, and UserError if vectorbt is not installed.
+    """
     difference = largest_difference(ledger, rules, periods_per_year)
-    said = f"Replayed by vectorbt: the largest relative difference of equity is {difference:.1e}"
+    result = f"Replayed by vectorbt: the largest relative difference of equity is {difference:.1e}"
     if not difference <= TOLERANCE:
-        raise CertificationFailed(f"{said}, but at most {TOLERANCE:g} is rounding; the ledger or its rules are wrong.")
-    return f"{said}, which is rounding."
+        raise CertificationFailed(
+            f"{result}, but at most {TOLERANCE:g} is rounding; the ledger or its rules are wrong."
+        )
+    return f"{result}, which is rounding."
 
 
 def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> FloatArray:
-    """The equity of each row as vectorbt's `Portfolio.from_orders` has it, from fills and closes of the ledger alone.
+    """The equity of each row by vectorbt's `Portfolio.from_orders`, from only the fills and closes of the ledger.
 
-    Costs are computed anew from `rules` and the ledger's half-spreads. vectorbt knows no fee for borrowing: it is taken
-    off what it says, bar by bar, for what is held short at the close, as far as there is cash to pay it.
-    Raises UserError where vectorbt is not installed.
+    Costs are computed again from `rules` and the half-spreads of the ledger. vectorbt has no borrowing fee, so the fee
+    of the shorts at each close is subtracted from its result, as far as there is cash to pay it.
+    Raises UserError if vectorbt is not installed.
     """
     try:
         with warnings.catch_warnings():
@@ -66,7 +71,10 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
 
 
 def largest_difference(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> float:
-    """Of the two engines' equity, relative to the larger of the ledger's own and a thousandth of its start."""
+    """The largest difference between the equity of both engines, relative to the ledger's equity.
+
+    Equity below a thousandth of its start counts as that.
+    """
     equity = ledger["equity"]
     scale = np.maximum(np.abs(equity), 1e-3 * equity[0])
     return float((np.abs(replayed_equity(ledger, rules, periods_per_year) - equity) / scale).max())

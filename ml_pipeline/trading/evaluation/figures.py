@@ -1,4 +1,4 @@
-"""The pictures of a report: figures of an evaluation, whose axes of time lie below one another on the page."""
+"""The figures of a report. All have the same margins, so that their time axes line up on the page."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ _WIDTH_IN, _LEFT_IN, _RIGHT_IN, _ABOVE_IN, _BELOW_IN = 10.0, 0.95, 0.25, 0.35, 0
 
 
 def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
-    """Equity of the agent and of what it must beat, and their drawdowns beneath."""
+    """Equity of the agent and its baselines, and their drawdowns below."""
     figure, (above, below) = _panels([3.6, 1.4], title=title)
     mean = evaluation.figures["random"]["total_return"]
     for i, ledger in enumerate(evaluation.random):
@@ -44,7 +44,7 @@ def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
 
 
 def exposure_figure(ledger: Ledger) -> "Figure":
-    """Net and gross positions as parts of the equity."""
+    """Net and gross positions as fractions of the equity."""
     equity = np.where(ledger["equity"] > 0, ledger["equity"], np.nan)
     values = [ledger[f"position_{s}"] * np.nan_to_num(ledger[f"close_{s}"]) / equity for s in symbols_of(ledger)]
     figure, (axes,) = _panels([1.8])
@@ -59,7 +59,7 @@ def exposure_figure(ledger: Ledger) -> "Figure":
 
 
 def trades_figure(ledger: Ledger) -> "Figure":
-    """What was bought and sold, on the closes of the assets that were traded most."""
+    """Buys and sells on the closes of the assets that were traded most."""
     traded = {
         s: np.abs(ledger[f"filled_{s}"] * np.nan_to_num(ledger[f"fill_price_{s}"])).sum() for s in symbols_of(ledger)
     }
@@ -79,7 +79,7 @@ def trades_figure(ledger: Ledger) -> "Figure":
 
 
 def sensitivity_figure(sensitivity: Sensitivity, fee_bps: float) -> "Figure":
-    """The total return by fee, and by bars of delay, with its numbers; that of the evaluation itself is filled."""
+    """The total return by fee and by bars of delay, with numbers; the filled marker is the evaluation itself."""
     from matplotlib.ticker import PercentFormatter
 
     figure, (left, right) = _panels([2.2], columns=2)
@@ -104,7 +104,7 @@ def sensitivity_figure(sensitivity: Sensitivity, fee_bps: float) -> "Figure":
 
 
 def _panels(heights_in: list[float], *, columns: int = 1, title: str | None = None) -> tuple["Figure", "list[Axes]"]:
-    """A figure with a panel of each height, or with so many side by side; margins in inches, alike in every figure."""
+    """A figure with one panel per height, in `columns`; margins in inches are the same in every figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure

@@ -1,8 +1,8 @@
-"""What a run was worth: pure functions of its equity curve and its ledger. What is undefined is NaN.
+"""Performance metrics: pure functions of an equity curve or a ledger. An undefined metric is NaN.
 
-equity: (n + 1,), the start first. returns: the n simple returns between. periods_per_year: see `market.calendar`.
-Definitions equal empyrical-reloaded 0.7.1 and quantstats 0.0.86, except that those give infinities or rounding errors
-magnified where there is nothing to divide by.
+equity: (n + 1,), with the start first. returns: the n simple returns in between. periods_per_year: see `market.calendar`.
+Definitions equal those of empyrical-reloaded 0.7.1 and quantstats 0.0.86, which give infinities or magnified rounding
+errors where these give NaN.
 """
 
 import numpy as np
@@ -10,15 +10,15 @@ import numpy as np
 from ml_pipeline.trading.accounts.ledger import Ledger, traded_values, trades_of
 from ml_pipeline.trading.market.data import FloatArray
 
-# Returns that deviate less than this from each other, relative to their size, deviate by rounding only.
+# A deviation below this fraction of the largest return is a rounding error: the returns do not vary.
 _ROUNDING = 1e-12
 _SHORTEST_SPAN_YEARS = 0.25
 
 
 def summarize(ledger: Ledger, periods_per_year: float) -> dict[str, float]:
-    """Every figure of a run, by name.
+    """Every metric of a run, by name.
 
-    `return` is the sum of rewards, ln(V_end / V_start); `n_trades` counts trades, those still open at the end included.
+    `return` is ln(V_end / V_start), the sum of log-return rewards. `n_trades` includes trades still open at the end.
     """
     equity = ledger["equity"]
     returns = returns_of(equity)
@@ -40,7 +40,7 @@ def summarize(ledger: Ledger, periods_per_year: float) -> dict[str, float]:
 
 
 def returns_of(equity: FloatArray) -> FloatArray:
-    """Simple returns equity[t+1] / equity[t] - 1, (n,); an account that owes money counts as empty."""
+    """Simple returns equity[t+1] / equity[t] - 1, (n,); negative equity counts as 0."""
     worth = np.maximum(equity, 0.0)
     return np.asarray(worth[1:] / worth[:-1] - 1.0)
 
@@ -55,10 +55,9 @@ def total_return(equity: FloatArray) -> float:
 
 
 def cagr(equity: FloatArray, periods_per_year: float) -> float:
-    """Compound growth a year: (equity_end / equity_start) ** (periods_per_year / n) - 1.
+    """Compound annual growth rate: (equity_end / equity_start) ** (periods_per_year / n) - 1.
 
-    NaN for a span below a quarter of a year: to compound it more than four times over says nothing of a year, and
-    makes 10 % in a week 14,000 %.
+    NaN for less than a quarter of a year: compounding makes 10 % in a week 14,000 % per year, which means nothing.
     """
     n = len(equity) - 1
     if n < 1 or n < _SHORTEST_SPAN_YEARS * periods_per_year:
@@ -74,9 +73,9 @@ def volatility(returns: FloatArray, periods_per_year: float) -> float:
 
 
 def sharpe(returns: FloatArray, periods_per_year: float, risk_free: float = 0.0) -> float:
-    """mean(excess) / std(excess, ddof 1) * sqrt(periods_per_year), excess = returns - risk_free (a period's).
+    """mean(excess) / std(excess, ddof 1) * sqrt(periods_per_year), excess = returns - risk_free (per period).
 
-    NaN where the returns do not vary.
+    NaN if the returns do not vary.
     """
     excess = returns - risk_free
     if not _varies(excess):
@@ -85,7 +84,7 @@ def sharpe(returns: FloatArray, periods_per_year: float, risk_free: float = 0.0)
 
 
 def sortino(returns: FloatArray, periods_per_year: float) -> float:
-    """mean(returns) / sqrt(mean(min(returns, 0) ** 2)) * sqrt(periods_per_year); NaN where no return is negative."""
+    """mean(returns) / sqrt(mean(min(returns, 0) ** 2)) * sqrt(periods_per_year); NaN if no return is negative."""
     losses = np.minimum(returns, 0.0)
     if not losses.any():
         return float("nan")
@@ -108,18 +107,18 @@ def drawdown_fraction(equity: FloatArray) -> FloatArray:
 
 
 def calmar(equity: FloatArray, periods_per_year: float) -> float:
-    """CAGR / |largest drawdown|; NaN where there is none of either."""
+    """CAGR / |largest drawdown|; NaN if CAGR is undefined or there is no drawdown."""
     drawdown = max_drawdown(equity)
     return cagr(equity, periods_per_year) / -drawdown if drawdown < 0 else float("nan")
 
 
 def turnover(ledger: Ledger) -> float:
-    """Sum over the run of traded value, buys and sells, over the equity of the bar before: once in and out is 2."""
+    """Sum of traded value, buys and sells, each over the equity of the bar before: buying and selling all is 2."""
     return float((traded_values(ledger)[1:].sum(axis=1) / ledger["equity"][:-1]).sum())
 
 
 def win_rate(profits: list[float]) -> float:
-    """The part of trades (not of bars) that ended with a profit after costs; NaN without a trade."""
+    """The fraction of trades (not of bars) that made a profit after costs; NaN without a trade."""
     return sum(profit > 0 for profit in profits) / len(profits) if profits else float("nan")
 
 

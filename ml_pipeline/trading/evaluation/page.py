@@ -1,4 +1,4 @@
-"""The verdict as one HTML page that needs no network: figures, pictures and warnings, all in the file."""
+"""The evaluation as one HTML page that needs no network: table, charts and warnings in one file."""
 
 import html
 import io
@@ -30,13 +30,13 @@ img { width: 100%; } ul { padding-left: 1.2rem; }
 
 
 def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, certified: str | None = None) -> None:
-    """Write the page; `certified` is what a second engine said of the ledger."""
+    """Write the page. certified: the sentence of `certify_ledger`, if there is one."""
     header, *rows = table_rows(evaluation)
-    said = warning(evaluation)
+    warning_text = warning(evaluation)
     notes = [sensitivity.sentence(), *remarks(evaluation), *([certified] if certified else [])]
     parts = [
         f"<h1>{html.escape(evaluation.title)}</h1>",
-        f'<p class="warning">{html.escape(said)}</p>' if said else "",
+        f'<p class="warning">{html.escape(warning_text)}</p>' if warning_text else "",
         _table(header, rows),
         "<ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in notes) + "</ul>",
         "<h2>Equity and drawdown</h2>",
@@ -57,7 +57,7 @@ def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, 
 
 
 def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) -> None:
-    """Every figure of the page as JSON."""
+    """Write every number of the page as JSON."""
     figures = as_json(evaluation) | {
         "return_by_fee_bps": without_nan({f"{fee:g}": value for fee, value in sensitivity.by_fee.items()}),
         "return_by_delay_bars": without_nan({str(delay): value for delay, value in sensitivity.by_delay.items()}),
@@ -67,7 +67,7 @@ def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) 
 
 
 def monthly_returns(ledger: Ledger) -> dict[int, dict[int, float]]:
-    """Simple returns by year and month (1 to 12), from the last equity of the month before."""
+    """Simple returns by year and month (1 to 12), each from the last equity of the month before."""
     months = ledger["time"].astype("datetime64[M]")
     ends = np.flatnonzero(np.append(months[1:] != months[:-1], True))
     equity = np.concatenate([ledger["equity"][:1], ledger["equity"][ends]])

@@ -1,4 +1,4 @@
-"""The verdict on a run, to read: a table, a picture, and files with every number in them."""
+"""The report of an evaluation: a table, a chart, and files with every number."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ from ml_pipeline.trading.accounts.ledger import Ledger, Trade, symbols_of, trade
 from ml_pipeline.trading.evaluation.figures import equity_figure
 from ml_pipeline.trading.evaluation.results import Evaluation
 
-# Rows of the table: (name of the figure, what the table calls it, factor, format).
+# Rows of the table: (name of the metric, its title in the table, factor, format).
 _ROWS = (
     ("total_return", "Total return", 100, "{:+,.1f} %"),
     ("cagr", "Growth a year (CAGR)", 100, "{:+,.1f} %"),
@@ -28,7 +28,7 @@ _ROWS = (
 
 
 def warning(evaluation: Evaluation) -> str | None:
-    """A sentence where the agent earned no more than guessing did."""
+    """A sentence if the agent earned no more than the random policies, else None."""
     agent, guess = (evaluation.figures[name]["total_return"] for name in ("agent", "random"))
     if agent > guess:
         return None
@@ -39,7 +39,7 @@ def warning(evaluation: Evaluation) -> str | None:
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
-    """Sentences on what the figures rest on: annualization, conditions, limits, costs, and luck."""
+    """Sentences about how to read the numbers: annualization, fills, costs, limits, and luck."""
     agent, rules = evaluation.agent, evaluation.rules
     where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
     paid = float(agent["costs_paid"][-1])
@@ -60,7 +60,7 @@ def annualization(evaluation: Evaluation) -> str:
 
 
 def table_rows(evaluation: Evaluation) -> list[list[str]]:
-    """The header, then a row a figure: agent, buy and hold, equal weight and random; a dash is undefined."""
+    """The header, then one row per metric: agent, buy and hold, equal weight, random. A dash is undefined."""
     n_random = len(evaluation.random)
     header = ["", "agent", "buy and hold", "equal weight", f"random (mean of {n_random})"]
     columns = [evaluation.figures[name] for name in ("agent", "buy_and_hold", "equal_weight", "random")]
@@ -68,7 +68,7 @@ def table_rows(evaluation: Evaluation) -> list[list[str]]:
 
 
 def results_table(evaluation: Evaluation) -> str:
-    """`table_rows` as text, with what they were measured on, and a warning where the agent does not beat random."""
+    """`table_rows` as text, with a title above, and below it a warning if the agent does not beat random policies."""
     rows = table_rows(evaluation)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -76,8 +76,8 @@ def results_table(evaluation: Evaluation) -> str:
         for row in rows
     ]
     lines.insert(1, "-" * len(lines[0]))
-    said = warning(evaluation)
-    return "\n".join([evaluation.title, "", *lines, "", annualization(evaluation), *([said] if said else [])])
+    lines = [evaluation.title, "", *lines, "", annualization(evaluation)]
+    return "\n".join(lines if (found := warning(evaluation)) is None else [*lines, found])
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
@@ -108,12 +108,12 @@ def _write_trades(path: Path, ledger: Ledger) -> None:
 
 
 def without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-    """What JSON can hold of figures that may be undefined."""
+    """Metrics as JSON can hold them: None instead of NaN."""
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Every figure, and what it was measured on."""
+    """Every metric, with the bars and rules it was measured on."""
     rules, times = evaluation.rules, evaluation.agent["time"]
     return {
         "split": evaluation.split,

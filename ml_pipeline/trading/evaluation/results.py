@@ -1,4 +1,4 @@
-"""The result of an evaluation: ledgers of an agent and of what it must beat, and the figures of each."""
+"""The result of an evaluation: ledgers of an agent and its baselines, and the metrics of each."""
 
 import math
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from ml_pipeline.trading.market.calendar import Calendar
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Ledgers of an agent and of what it must beat, over the same bars under the same rules.
+    """Ledgers of an agent and its baselines over the same bars, at the same costs.
 
-    random: runs that guess, and trade as much as the agent. limits: in how many bars each bound the agent.
-    figures: by "agent", "buy_and_hold", "equal_weight" and "random" what `metrics.summarize` says, "random" being the
-    mean of several.
+    random: runs of random policies that trade as much as the agent. limits: in how many bars each limit was binding.
+    figures: the metrics of `metrics.summarize` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are
+    means over the random policies.
     """
 
     split: str
@@ -42,7 +42,7 @@ class Evaluation:
 
     @property
     def title(self) -> str:
-        """What was run through, on which days, at what cost."""
+        """The symbols, split, days and costs of the evaluation."""
         first, last = (str(time)[:10] for time in self.agent["time"][[0, -1]])
         symbols = symbols_of(self.agent)
         market = ", ".join(symbols) if len(symbols) <= 4 else f"{len(symbols)} symbols"
@@ -52,7 +52,7 @@ class Evaluation:
 
 
 def _means(figures: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each figure over those for which it is defined."""
+    """The mean of each metric over the runs for which it is defined."""
     means = {}
     for name in figures[0]:
         defined = [f[name] for f in figures if math.isfinite(f[name])]
@@ -67,4 +67,4 @@ def _costs(rules: TradingRules) -> str:
         (rules.slippage_bps, f"slippage of {rules.slippage_bps:g} bps"),
         (rules.borrow_bps_per_year, f"borrowing at {rules.borrow_bps_per_year:g} bps a year"),
     )
-    return ", ".join([f"after fees of {rules.fee_bps:g} bps{selling}", *(said for cost, said in others if cost)])
+    return ", ".join([f"after fees of {rules.fee_bps:g} bps{selling}", *(text for cost, text in others if cost)])

@@ -1,4 +1,4 @@
-"""How much an agent's result owes to low costs and to quick fills: the same run at other fees, and with late orders."""
+"""How sensitive an agent's return is to fees and delays: the same run at other fees, and with delayed orders."""
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -16,16 +16,18 @@ DELAYS = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Total log returns ln(V_end / V_start) by fee in bps, and by bars of delay; -inf where all was lost."""
+    """Total log returns ln(V_end / V_start) by fee in bps, and by delay in bars; -inf if nothing was left."""
 
     by_fee: dict[float, float]
     by_delay: dict[int, float]
 
     @property
     def break_even_fee_bps(self) -> float | None:
-        """The fee at which the agent's return is nothing, read off the straight lines between the fees that were run,
-        and beyond the largest off the last of them; None where it earns nothing even for free, or more fees do not
-        cost it more."""
+        """The fee at which the agent's return is zero, interpolated linearly between the fees that were run.
+
+        Beyond the largest fee, the last segment is extrapolated. None if the agent earns nothing even without fees, or
+        if higher fees do not lower its return.
+        """
         fees, returns = np.array(list(self.by_fee)), np.array(list(self.by_fee.values()))
         if returns[0] <= 0:
             return None
@@ -35,7 +37,7 @@ class Sensitivity:
         return float(fees[i - 1] - returns[i - 1] / slope) if np.isfinite(slope) and slope < 0 else None
 
     def sentence(self) -> str:
-        """The break-even fee, in one."""
+        """A sentence about the break-even fee."""
         fee = self.break_even_fee_bps
         if fee is not None:
             return f"The agent breaks even at a fee of about {fee:.1f} bps on what it trades."
@@ -45,7 +47,7 @@ class Sensitivity:
 
 
 def analyze_sensitivity(env: StatefulTradingEnv, act: Act) -> Sensitivity:
-    """Run `act` at each fee and delay in the market of `env`; a delayed order is filled so many bars later."""
+    """Run `act` in the market of `env` at each fee and at each delay; a delay fills orders that many bars later."""
     by_fee = {}
     for fee in FEES_BPS:
         rules = replace(env.rules, fee_bps=fee, sell_fee_bps=None)
@@ -54,14 +56,14 @@ def analyze_sensitivity(env: StatefulTradingEnv, act: Act) -> Sensitivity:
 
 
 def delayed(act: Act, bars: int, hold: Any) -> Act:
-    """`act`, each of whose actions is carried out so many bars later; until the first, `hold`."""
-    waiting = deque([hold] * bars)
+    """`act` with each action executed `bars` later; until the first of them, `hold`."""
+    pending = deque([hold] * bars)
 
-    def late(observation: NDArray[np.float32]) -> Any:
-        waiting.append(act(observation))
-        return waiting.popleft()
+    def act_later(observation: NDArray[np.float32]) -> Any:
+        pending.append(act(observation))
+        return pending.popleft()
 
-    return late
+    return act_later
 
 
 def _log_return(env: StatefulTradingEnv, act: Act) -> float:

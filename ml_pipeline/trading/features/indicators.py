@@ -1,6 +1,6 @@
-"""Causal features of bars, chosen by name: a feature at bar t is made of the bars up to t and nothing else.
+"""Causal features of bars, by name: the value at bar t depends only on bars up to t.
 
-T bars, A assets. Scaling is `scaling.FeatureScaler`.
+T bars, A assets. `scaling.FeatureScaler` scales them.
 """
 
 import re
@@ -19,14 +19,14 @@ from ml_pipeline.trading.features.user_code import call_user_code, import_by_nam
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
 
-# Features of this size and beyond are no measurements, and their squares overflow when they are scaled.
+# A feature of this size or more is an error, and its square would overflow in scaling.
 _LARGEST = 1e100
 _DAY_S = 86_400
 _MONDAY_S = 4 * _DAY_S  # 1970-01-05
 
 
 class Bars(NamedTuple):
-    """The bars that one asset has of its own; each array (T,)."""
+    """The bars of one asset, without those of the timeline where it has none; each array is (T,)."""
 
     times: NDArray[np.datetime64]
     open: FloatArray
@@ -35,14 +35,14 @@ class Bars(NamedTuple):
     close: FloatArray
     volume: FloatArray
     columns: Mapping[str, FloatArray]
-    """The data's own `feature_*` columns."""
+    """The `feature_*` columns of the data."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One column for each asset, or, where `of_time`, one for the market.
+    """One column per asset, or one for the whole market if `of_time`.
 
-    compute: bars -> float64 (T,), of which the first `warm_up` values are NaN for want of earlier bars.
+    compute: bars -> float64 (T,), whose first `warm_up` values are NaN for lack of earlier bars.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Feature:
     compute: Callable[[Bars], FloatArray]
     of_time: bool = False
     where_absent: float | None = None
-    """Its value where the asset has no bar; None carries the last one forward."""
+    """The value where the asset has no bar; None: carry the last value forward."""
 
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """values: float64 (T, D), the features of each asset in turn, then those of time; NaN while warming up.
+    """values: float64 (T, D), the features of each asset in turn, then those of time; NaN during warm-up.
 
-    first_bar: the first bar at which an asset's features are complete; those before it are the warm-up to be cut.
-    n_asset_features: how many columns each asset has.
+    first_bar: the first bar at which the features of some asset are complete; bars before it are warm-up.
+    n_asset_features: the number of columns per asset.
     """
 
     values: FloatArray
@@ -68,9 +68,9 @@ class FeatureTable:
 
 
 def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
-    """The named features of each asset, computed on the asset's own bars and carried forward where it has none.
+    """The named features of each asset, computed on the asset's own bars and carried forward where it has no bar.
 
-    Raises UserError for an unknown name, where no asset has enough bars, and where a feature is NaN after its warm-up.
+    Raises UserError for an unknown name, if no asset has enough bars, and if a feature is NaN after its warm-up.
     """
     features = [feature for name in names for feature in _features_named(name, market)]
     of_assets = [feature for feature in features if not feature.of_time]
@@ -102,16 +102,16 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
         longest = max(features, key=lambda feature: feature.warm_up)
         raise UserError(
             f"The bars of {market.source} are too few: {market.n_bars:,}, but feature {longest.name} needs "
-            f"{longest.warm_up + 1:,} of an asset; bring more bars, or choose features of shorter span."
+            f"{longest.warm_up + 1:,} of an asset; use more bars, or choose features with a shorter span."
         )
     return FeatureTable(np.column_stack(columns), tuple(titles), int(np.argmax(complete)), len(of_assets))
 
 
 def make_features(name: str) -> list[Feature]:
-    """What a name in the configuration stands for: `rsi_14` is the RSI over 14 bars; any span will do.
+    """The features of one name in the settings, such as `rsi_14` for the RSI over 14 bars; any span is allowed.
 
-    A column of the data is `feature_NAME`; `module:function` is a function of `Bars` that gives a value a bar, NaN
-    while warming up. Raises UserError for an unknown name, naming the nearest.
+    `feature_NAME` is a column of the data. `module:function` is a function of `Bars` that returns one value per bar,
+    NaN during warm-up. Raises UserError for an unknown name, with the nearest one.
 
     >>> [feature.name for feature in make_features("time_of_day")]
     ['time_of_day_sin', 'time_of_day_cos']
@@ -143,7 +143,7 @@ def make_features(name: str) -> list[Feature]:
 
 
 def feature_examples() -> list[str]:
-    """A name of every kind there is, with the customary span."""
+    """One name of every kind of feature, with its usual span."""
     return [*DEFAULT_FEATURES, "log_return_60", "volatility_60", "tradable", *_OF_TIME]
 
 
@@ -175,25 +175,25 @@ def _column(feature: Feature, bars: Bars, symbol: str) -> FloatArray:
     n_bars = len(bars.close)
     if n_bars <= feature.warm_up:
         return np.full(n_bars, np.nan)
-    with np.errstate(all="ignore"):  # what comes of it is looked at below
+    with np.errstate(all="ignore"):  # the values are checked below
         values = np.asarray(feature.compute(bars), dtype=np.float64)
     if values.shape != (n_bars,):
         raise UserError(
-            f"{feature.name} must give one value a bar, ({n_bars},), but gave {values.shape}; let it begin with NaN."
+            f"{feature.name} must give one value per bar, ({n_bars},), but gave {values.shape}; let it begin with NaN."
         )
     usable = np.abs(values) < _LARGEST
     warming_up = np.isnan(values) & (np.cumsum(usable) == 0)
     if (bad := np.flatnonzero(~usable & ~warming_up)).size:
         row = int(bad[0])
         raise UserError(
-            f"{feature.name} of {symbol} is {values[row]:g} at {as_text(bars.times[row])}, but once there is a value, "
-            f"a feature must be a number below {_LARGEST:g}; mend the bars it is made of, or leave it out."
+            f"{feature.name} of {symbol} is {values[row]:g} at {as_text(bars.times[row])}, but after its first value "
+            f"a feature must be a number below {_LARGEST:g}; fix the bars it is computed from, or leave it out."
         )
     return values
 
 
 def _carry_to_timeline(own_values: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
-    """Values of an asset's own bars on the market's timeline, each kept until the asset's next bar; NaN before."""
+    """Values of an asset's own bars on the market's timeline, each carried to the asset's next bar; NaN before."""
     latest = np.cumsum(own) - 1
     carried = own_values[np.maximum(latest, 0)]
     carried[latest < 0] = np.nan
@@ -215,7 +215,7 @@ def _volatility(bars: Bars, span: int) -> FloatArray:
 
 
 def _rsi(bars: Bars, span: int) -> FloatArray:
-    """100 gains / (gains + losses), both smoothed as Wilder does; 50 where nothing moved. Source: Wilder 1978."""
+    """100 gains / (gains + losses), both smoothed as Wilder does; 50 if nothing moved. Source: Wilder 1978."""
     change = np.diff(bars.close)
     gains = _smoothed(np.maximum(change, 0.0), span, 1 / span)
     losses = _smoothed(np.maximum(-change, 0.0), span, 1 / span)
@@ -244,7 +244,7 @@ def _atr(bars: Bars, span: int) -> FloatArray:
 
 
 def _volume_zscore(bars: Bars, span: int) -> FloatArray:
-    """How many deviations ln(1 + volume) lies from its mean over the last `span` bars; 0 where it does not vary."""
+    """The z-score of ln(1 + volume) over the last `span` bars; 0 if it does not vary."""
     windows = sliding_window_view(np.log1p(bars.volume), span)
     deviation = windows.std(axis=-1)
     varies = deviation > 1e-12
@@ -258,7 +258,7 @@ def _phase(wave: np.ufunc, period_s: int, origin_s: int, bars: Bars) -> FloatArr
 
 
 def _smoothed(values: FloatArray, span: int, alpha: float) -> FloatArray:
-    """Exponential average from bar span-1 on, begun with the mean of the first `span` values: (T - span + 1,)."""
+    """Exponential average from bar span-1 on, started with the mean of the first `span` values: (T - span + 1,)."""
     start = float(np.mean(values[:span]))
     later = values[span:].tolist()
     return np.array(list(accumulate(later, lambda level, value: level + alpha * (value - level), initial=start)))
@@ -277,5 +277,5 @@ _SPANNED: dict[str, tuple[Callable[..., FloatArray], int, int]] = {
     "atr": (_atr, 1, 0),
     "volume_zscore": (_volume_zscore, 2, -1),
 }
-# Name: (period, a moment at which it begins), both in seconds.
+# Name: (period, a time at which a period begins), both in seconds.
 _OF_TIME = {"time_of_day": (_DAY_S, 0), "time_of_week": (7 * _DAY_S, _MONDAY_S)}

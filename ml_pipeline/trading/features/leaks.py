@@ -1,6 +1,6 @@
-"""Whether anything that is seen at a bar knows of the bars after it: tried out on the data and features in use.
+"""Checks the features in use for look-ahead, on the data in use.
 
-A feature is computed twice, the second time with every bar after some t changed: up to t it must keep its bits.
+A feature is computed twice, the second time with every bar after some t changed; up to t it must keep its bits.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,15 @@ from ml_pipeline.trading.features.indicators import FeatureTable, compute_featur
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
 
-# No column of honest data tells the next bar's return as well as this.
+# A column that correlates more than this with the next bar's return was made from it.
 _SUSPICIOUS_CORRELATION = 0.9
 _FEWEST_FOR_CORRELATION = 30
 
 
 def refuse_leaks(market: MarketData, names: Sequence[str], table: FeatureTable, *, n_samples: int = 3) -> None:
-    """Raise UserError, naming the feature, where one of `table`, computed as `names` of `market`, sees ahead.
-
-    Changing later bars cannot show that a column of the data was made with knowledge of them; one that all but equals
-    the next bar's return is refused as well.
+    """Raise UserError, with its name, if a feature sees ahead. `table` holds the features `names` of `market`.
+    Changing later bars cannot reveal that a column of the data was made from them. So a column that nearly equals the
+    next bar's return is refused as well.
     """
     generator = np.random.default_rng(0)
     for t in generator.integers(table.first_bar, market.n_bars - 1, n_samples):
@@ -33,8 +32,8 @@ def refuse_leaks(market: MarketData, names: Sequence[str], table: FeatureTable, 
             row, column = np.argwhere(~same)[0]
             raise UserError(
                 f"Feature {table.columns[column]} sees ahead (or is random): its value at "
-                f"{as_text(market.times[row])} changes with the bars after {as_text(market.times[t])}; compute it from "
-                "each bar and those before it alone."
+                f"{as_text(market.times[row])} changes with the bars after {as_text(market.times[t])}; compute it only "
+                "from each bar and the bars before it."
             )
     for name in market.columns:
         if name in names or f"{FEATURE_PREFIX}*" in names:
@@ -62,7 +61,7 @@ def _same_bits(one: FloatArray, other: FloatArray) -> Any:
 
 
 def _refuse_next_return(market: MarketData, name: str) -> None:
-    """A column that is the next return, or grows by it, as the next close itself does."""
+    """Refuse a column that equals the next return, or grows by it, as the next close does."""
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
         values, returns = market.columns[name][own, a][:-1], np.diff(np.log(market.close[own, a]))
@@ -70,13 +69,13 @@ def _refuse_next_return(market: MarketData, name: str) -> None:
             correlation = _correlation(told, returns)
             if abs(correlation) > _SUSPICIOUS_CORRELATION:
                 raise UserError(
-                    f"{what} {name} of {symbol} correlates {correlation:.2f} with the return of the next bar, which "
-                    "nobody knows: it was made from later bars; move it on by one bar, or leave it out."
+                    f"{what} {name} of {symbol} correlates {correlation:.2f} with the return of the next bar, so it "
+                    "was made from later bars; move it forward by one bar, or leave it out."
                 )
 
 
 def _correlation(values: FloatArray, returns: FloatArray) -> float:
-    """0 where too little is known, or nothing varies."""
+    """The correlation of both; 0 if there are too few values, or one of them does not vary."""
     known = np.isfinite(values)
     values, returns = values[known], returns[known]
     if len(values) < _FEWEST_FOR_CORRELATION or not (values.std() > 0 and returns.std() > 0):

@@ -1,4 +1,4 @@
-"""Scaling of features to mean 0 and deviation 1, with figures of the training split alone."""
+"""Scaling of features to mean 0 and deviation 1, by statistics of the training split."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.data import FloatArray
 
-# A column that varies less than this, relative to its size, is constant; it is scaled to 0.
+# A column whose deviation is below this fraction of its mean is constant, and is scaled to 0.
 _CONSTANT = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureScaler:
-    """mean, deviation: float64 (D,), of the rows it was fitted on. clip: the largest size of a scaled value."""
+    """mean, deviation: float64 (D,), of the rows it was fitted on. clip: the largest absolute scaled value."""
 
     mean: FloatArray
     deviation: FloatArray
@@ -24,7 +24,7 @@ class FeatureScaler:
 
     @classmethod
     def fit(cls, values: FloatArray, *, clip: float = 5.0) -> "FeatureScaler":
-        """Figures of the rows given, (T, D), which must be those of the training split; NaN cells are left out.
+        """The scaler for `values` (T, D), which must be the rows of the training split; NaN cells are ignored.
 
         A column without any value (an asset that is listed later) gets mean 0 and deviation 1.
         """
@@ -36,18 +36,18 @@ class FeatureScaler:
         return cls(mean, np.where(varies, deviation, 1.0), clip)
 
     def __call__(self, values: FloatArray) -> NDArray[np.float32]:
-        """Scaled and clipped, float32 (T, D); 0, which is the mean, where a value is NaN."""
-        with np.errstate(over="ignore"):  # too large is clipped as well
+        """Scaled and clipped values, float32 (T, D); NaN becomes 0, which is the mean."""
+        with np.errstate(over="ignore"):  # overflow is clipped too
             scaled = np.clip((values - self.mean) / self.deviation, -self.clip, self.clip)
         return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
 
     def state(self) -> dict[str, Any]:
-        """Everything as numbers and lists, for a checkpoint."""
+        """The scaler as numbers and lists, for a checkpoint."""
         return {"mean": self.mean.tolist(), "deviation": self.deviation.tolist(), "clip": self.clip}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "FeatureScaler":
-        """The scaler whose `state()` this is. Raises UserError where it is none."""
+        """The scaler with this `state()`. Raises UserError if it is not one."""
         try:
             mean, deviation = np.array(state["mean"], dtype=float), np.array(state["deviation"], dtype=float)
             return cls(mean, deviation, float(state["clip"]))

@@ -1,4 +1,4 @@
-"""One asset's bars out of a table, every cell checked; what cannot be used is named with its row."""
+"""Reads the bars of one asset from a table and checks every cell; messages name the row of an unusable one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,20 +14,20 @@ from ml_pipeline.trading.market.numbers import parse_numbers, why_unread
 from ml_pipeline.trading.market.tables import Table
 
 _PRICES = ("open", "high", "low", "close")
-# Where so large a part of the bars is upside down, it is not the bars: columns bear each other's names.
+# If high is below low in more than this fraction of the bars, their columns are probably swapped.
 _SWAPPED = 0.5
-# What the name of a volume in money has in it.
+# Parts of the names of volume columns in money.
 _MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
 
 Cells = dict[str, FloatArray]
-# Which of the asset's rows cannot be used, and the sentence about one of them.
+# Which rows of the asset are unusable, and a function that describes one of them.
 Fault = tuple[NDArray[np.bool_], Callable[[int], str]]
 Check = Callable[["Asset", Cells], Fault]
 
 
 @dataclass(frozen=True, eq=False)
 class Asset:
-    """Where an asset's bars are: columns by meaning, and rows, in a table."""
+    """Where the bars of an asset are in a table: rows, and columns by meaning."""
 
     symbol: str
     table: Table
@@ -39,7 +39,11 @@ class Asset:
 
 @dataclass(frozen=True, eq=False)
 class AssetBars:
-    """bar_time: what the name of the column of times says of them. notices: what was found and mended."""
+    """The bars of one asset, oldest first.
+
+    bar_time: whether times are when bars open or close, if the name of the time column tells. notices: sentences about
+    changes to the data.
+    """
 
     symbol: str
     times: NDArray[np.datetime64]
@@ -50,25 +54,25 @@ class AssetBars:
 
 @dataclass
 class Faults:
-    """What to do about rows that cannot be used: refuse the first, or, `lenient`, leave them out and remember."""
+    """What to do about unusable rows: refuse the first, or, if `lenient`, leave them out and collect sentences."""
 
     lenient: bool = False
     sentences: list[str] = field(default_factory=list)
 
     def report(self, table: Table, rows: NDArray[np.int64], sentence: str) -> None:
-        """Rows of the table, in order; the sentence is about the first. Raises UserError unless lenient."""
-        said = f"{table.place(int(rows[0]))}: {sentence}"
+        """Report rows of the table, in order; the sentence is about the first. Raises UserError unless lenient."""
+        message = f"{table.place(int(rows[0]))}: {sentence}"
         if not self.lenient:
-            raise UserError(said)
+            raise UserError(message)
         if len(rows) > 1:
-            said += f" The same in {len(rows):,} rows in all: {table.numbers(rows.tolist())}."
-        self.sentences.append(said)
+            message += f" The same in {len(rows):,} rows in all: {table.numbers(rows.tolist())}."
+        self.sentences.append(message)
 
 
 def read_bars(asset: Asset, faults: Faults) -> AssetBars:
-    """The asset's bars, oldest first. Raises UserError about rows as `faults` has it, and where none is left."""
+    """The bars of the asset, oldest first. Raises UserError for unusable rows, unless lenient, and if none is left."""
     asset, cells = _read_cells(asset, faults)
-    # In a wide table a row without any price is one where this asset has no bar; elsewhere it is a mistake.
+    # In a wide table, a row without any price means that this asset has no bar; elsewhere it is an error.
     if asset.layout.symbol is None and "" not in asset.layout.fields:
         prices = [cells[name] for name in _price_columns(cells)]
         asset, cells = _only(asset, cells, ~np.all(np.isnan(prices), axis=0))
@@ -78,7 +82,7 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
             faults.report(asset.table, asset.rows[bad], sentence(int(np.argmax(bad))))
             asset, cells = _only(asset, cells, ~bad)
     if not len(asset.rows):
-        raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; bring other data.")
+        raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.")
     notices = _check_order(asset, faults)
     fields = _fields(asset, cells, notices)
     times = asset.times[asset.rows]
@@ -88,7 +92,7 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
 
 
 def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
-    """The numbers in the asset's rows; NaN where a cell is empty."""
+    """The numbers in the rows of the asset; NaN for an empty cell."""
     columns = {name: asset.table.frame[title].gather(asset.rows) for name, title in asset.fields.items()}
     cells: Cells = {}
     usable = np.full(len(asset.rows), True)
@@ -96,7 +100,7 @@ def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
         cells[name] = numbers
         if unread.any():
             cell = column[int(np.argmax(unread))]
-            sentence = f'{_whose(asset, name)} is "{cell}", {why_unread(cell)}.'
+            sentence = f'{_column_title(asset, name)} is "{cell}", {why_unread(cell)}.'
             faults.report(asset.table, asset.rows[unread], sentence)
             usable &= ~unread
     return _only(asset, cells, usable)
@@ -106,8 +110,8 @@ def _only(asset: Asset, cells: Cells, keep: NDArray[np.bool_]) -> tuple[Asset, C
     return replace(asset, rows=asset.rows[keep]), {name: values[keep] for name, values in cells.items()}
 
 
-def _whose(asset: Asset, name: str) -> str:
-    """The column as a sentence calls it; the columns of a wide table name their asset themselves."""
+def _column_title(asset: Asset, name: str) -> str:
+    """The name of the column in messages; in a wide table, it already contains the symbol."""
     title = asset.fields[name]
     return title if asset.symbol in title else f"{title} of {asset.symbol}"
 
@@ -128,14 +132,16 @@ def _checks(cells: Cells) -> list[Check]:
 
 def _missing_prices(name: str, asset: Asset, cells: Cells) -> Fault:
     remedy = "drop the row, or write in the price that was known at that time"
-    return np.isnan(cells[name]), lambda i: f"{_whose(asset, name)} is empty or not a number; {remedy}."
+    return np.isnan(cells[name]), lambda i: f"{_column_title(asset, name)} is empty or not a number; {remedy}."
 
 
 def _bad_prices(name: str, asset: Asset, cells: Cells) -> Fault:
     prices = cells[name]
 
     def sentence(i: int) -> str:
-        return f"{_whose(asset, name)} is {prices[i]:g}, but a price is positive and finite; mend or drop the row."
+        return (
+            f"{_column_title(asset, name)} is {prices[i]:g}, but a price is positive and finite; fix or drop the row."
+        )
 
     return ~(np.isfinite(prices) & (prices > 0)), sentence
 
@@ -145,10 +151,10 @@ def _crossed(lower: str, upper: str, asset: Asset, cells: Cells) -> Fault:
     crossed = high < low
 
     def sentence(i: int) -> str:
-        said = f"the {upper} of {asset.symbol} is {high[i]:g}, below its {lower} of {low[i]:g}"
+        message = f"the {upper} of {asset.symbol} is {high[i]:g}, below its {lower} of {low[i]:g}"
         if crossed.mean() > _SWAPPED:
-            return f"{said}, as in most rows; the columns are probably swapped, rename them."
-        return f"{said}; mend or drop the row."
+            return f"{message}, as in most rows; the columns are probably swapped, rename them."
+        return f"{message}; fix or drop the row."
 
     return crossed, sentence
 
@@ -157,8 +163,8 @@ def _bad_volumes(asset: Asset, cells: Cells) -> Fault:
     volume = cells["volume"]
 
     def sentence(i: int) -> str:
-        whose = _whose(asset, "volume")
-        return f"{whose} is {volume[i]:g}, but a volume is finite and not negative; mend the cell or empty it."
+        title = _column_title(asset, "volume")
+        return f"{title} is {volume[i]:g}, but a volume is finite and not negative; fix the cell or empty it."
 
     return (volume < 0) | np.isinf(volume), sentence
 
@@ -171,7 +177,7 @@ def _second_bars(asset: Asset, cells: Cells) -> Fault:
 
 
 def _check_order(asset: Asset, faults: Faults) -> list[str]:
-    """A notice of rows newest first; rows in no order at all are reported."""
+    """A notice if the rows have the newest first; rows in no order are reported."""
     times = asset.times[asset.rows]
     steps = np.diff(times).astype(np.int64)
     backward = bool(steps.size) and np.median(steps) < 0
@@ -184,7 +190,7 @@ def _check_order(asset: Asset, faults: Faults) -> list[str]:
 
 
 def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
-    """What `market_from_arrays` takes; prices adjusted, and what is missing filled in with a notice."""
+    """The arguments of `market_from_arrays`: adjusted prices, and a notice for each column that is missing."""
     source = asset.table.name
     fields = {name: values for name, values in cells.items() if name.startswith(FEATURE_PREFIX)}
     if {"bid", "ask"} <= cells.keys():
@@ -193,7 +199,7 @@ def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
         fields["half_spread"] = (ask - bid) / 2 / middle
         if "close" not in cells:
             cells = {**cells, "close": middle}
-            notices.append(f"{source}: no column for close; the middle of bid and ask is the close")
+            notices.append(f"{source}: no column for close; the middle of bid and ask is used instead")
     fields["volume"] = _volume(asset, cells.get("volume"), notices)
     notices += _swapped_volumes(asset, cells["close"])
     factor = np.ones(len(asset.rows))
@@ -201,14 +207,14 @@ def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
         factor = cells["adjusted"] / cells["close"]
         notices.append(f"{source}: prices were adjusted to column {asset.fields['adjusted']}")
     if missing := [name for name in _PRICES if name not in cells]:
-        notices.append(f"{source}: no column for {', '.join(missing)}; the bar's close stands in")
+        notices.append(f"{source}: no column for {', '.join(missing)}; the close of the bar is used instead")
     return fields | {name: cells.get(name, cells["close"]) * factor for name in _PRICES}
 
 
 def _swapped_volumes(asset: Asset, close: FloatArray) -> list[str]:
-    """A sentence where two columns of volume, one in units and one in money, bear each other's names.
+    """A sentence if two volume columns, one in units and one in money, are swapped.
 
-    Their ratio is the price; where they are swapped, its inverse.
+    Their ratio is the price; if they are swapped, it is the inverse of the price.
     """
     titles = [name for name in asset.table.frame.columns if name.lower().startswith("volume")]
     titles.sort(key=lambda name: any(word in name.lower() for word in _MONEY))  # the one in money last
@@ -232,5 +238,5 @@ def _volume(asset: Asset, volume: FloatArray | None, notices: list[str]) -> Floa
         notices.append(f"{asset.table.name}: no column for volume; taken as 0")
         return np.zeros(len(asset.rows))
     if empty := int(np.isnan(volume).sum()):
-        notices.append(f"{asset.table.name}: {_whose(asset, 'volume')} was empty in {empty:,} rows; taken as 0")
+        notices.append(f"{asset.table.name}: {_column_title(asset, 'volume')} was empty in {empty:,} rows; taken as 0")
     return np.nan_to_num(volume, nan=0.0)

@@ -1,4 +1,4 @@
-"""How many bars a market's year has, inferred from the bars themselves: what annualized figures are multiplied by."""
+"""Infers the number of bars per year of a market from its bars; metrics are annualized with it."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 _DAY_S = 86_400.0
 _HOUR_S = 3_600.0
-# Longer bars than a day: (name, shortest and longest spacing in days, bars a year).
+# Bars longer than a day: (name, shortest and longest spacing in days, bars per year).
 _LONG_BARS = (("weekly", 5, 9, 52), ("monthly", 25, 35, 12), ("quarterly", 80, 100, 4), ("yearly", 350, 380, 1))
 
 
 class Calendar(NamedTuple):
-    """When a market trades: `periods_per_year` bars, and the `reason` for that number, as a phrase for reports."""
+    """When a market trades: `periods_per_year` is its number of bars, `reason` explains it in a phrase for reports."""
 
     name: str
     periods_per_year: float
@@ -22,9 +22,9 @@ class Calendar(NamedTuple):
 def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     """The calendar of bars at `times`, datetime64 (T,), increasing.
 
-    Spacing is the median difference. A market whose bars fall on weekends as often as on other days is open round the
-    clock (365 days a year); any other has 252 days of as many bars as its median weekday shows, so that hourly forex,
-    which has a few bars on Sunday evening, counts 252 x 24, and a stock exchange open for seven hours 252 x 7.
+    The spacing is the median difference. A market with as many bars on weekends as on other days is open round the
+    clock, 365 days a year. Any other has 252 days a year, each with the bars of its median weekday: hourly forex, which
+    has a few bars on Sunday evening, has 252 x 24, and a stock exchange that opens for seven hours has 252 x 7.
 
     >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year
     365.0

@@ -1,4 +1,4 @@
-"""Which column of a market file is what: the spellings that exports use, in one place."""
+"""Finds out what each column of a market file means; it knows the spellings of common exports."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from ml_pipeline.trading.market.data import BarTime
 
-# How the names of the data's own columns of features begin.
+# Feature columns in the data begin with this.
 FEATURE_PREFIX = "feature_"
-# What a column means: the names it goes by, letters and digits only, the likeliest first.
+# Meaning of a column: its possible names, letters and digits only, the likeliest first.
 _NAMES = {
     "time": (
         *("datetime", "timestamp", "gmttime", "utctime", "time", "date", "localtime", "opentime", "candlebegintime"),
@@ -24,9 +24,9 @@ _NAMES = {
     "ask": ("ask", "closeask", "askclose", "askprice", "offer"),
     "volume": ("volume", "vol", "v", "tickvol", "tickvolume", "volumebase", "realvolume"),
 }
-# Names of times that say which end of the bar they are.
+# Names of time columns that say whether a bar opens or closes there.
 _BAR_TIMES: dict[str, BarTime] = {"opentime": "open", "candlebegintime": "open", "closetime": "close"}
-# Exports of pandas leave the name of the index empty; it is the time only where no other column is.
+# pandas exports leave the name of the index empty; it is the time only if no other column is.
 _INDEX = ("", "unnamed0", "index")
 _PRICES = r"open|high|low|close|bid|ask|volume|adj[ _]?close|feature_\w+"
 _SYMBOL_FIRST = re.compile(rf"^(?P<symbol>.+)[:_./| -](?P<field>{_PRICES})$", re.IGNORECASE)
@@ -37,9 +37,10 @@ _SYMBOL_LAST = re.compile(rf"^(?P<field>{_PRICES})[:_./| -](?P<symbol>.+)$", re.
 class Layout:
     """Names of a table's columns by meaning.
 
-    time: one column, or a date and a clock to be joined. symbol: of a long table. fields: by asset what its "open",
-    "high", "low", "close", "adjusted", "bid", "ask", "volume" and "feature_.." are called, "close" or both "bid" and
-    "ask" always; one asset named "" where the table is of one asset, or long.
+    time: one column, or a date and a time of day to be joined. symbol: the symbol column of a table in long format.
+    fields: for each asset, the column names of its "open", "high", "low", "close", "adjusted", "bid", "ask", "volume"
+    and "feature_.."; it always has "close", or both "bid" and "ask". A table of one asset, or in long format, has one
+    asset named "".
     """
 
     time: tuple[str, ...]
@@ -48,12 +49,12 @@ class Layout:
 
     @property
     def bar_time(self) -> BarTime | None:
-        """Whether the times are when bars open or when they close, where the name of their column says so."""
+        """Whether the times are when bars open or close, if the name of their column tells."""
         return _BAR_TIMES.get(_plain(self.time[0])) if len(self.time) == 1 else None
 
 
 def find_layout(columns: Sequence[str]) -> Layout:
-    """What the columns mean. `time` or `fields` is empty where none was recognized.
+    """What the columns mean. `time` or `fields` is empty if no such column was recognized.
 
     >>> find_layout(["Gmt time", "Open", "Close", "Adj Close"]).fields
     {'': {'open': 'Open', 'close': 'Close', 'adjusted': 'Adj Close'}}
@@ -81,13 +82,13 @@ def find_layout(columns: Sequence[str]) -> Layout:
 
 
 def is_usual(name: str) -> bool:
-    """Whether a column's name means something here, be it that another of that meaning is read."""
+    """Whether the name of a column is known, even if another column with that meaning is read instead."""
     plain = _plain(name)
     return plain in _INDEX or plain.startswith("volume") or any(plain in names for names in _NAMES.values())
 
 
 def _wide_fields(columns: Sequence[str]) -> dict[str, dict[str, str]]:
-    """A wide table's fields by symbol, of the symbols that have a close."""
+    """The fields of a table in wide format, by symbol, for the symbols that have a close."""
     fields: dict[str, dict[str, str]] = {}
     for name in columns:
         match = _SYMBOL_FIRST.match(name) or _SYMBOL_LAST.match(name)

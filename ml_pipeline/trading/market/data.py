@@ -1,6 +1,6 @@
-"""Bars of one or several assets on one timeline: what everything in this wing reads and nothing changes.
+"""Bars of one or several assets on one timeline. Every part of `trading` reads them; none changes them.
 
-T bars, A assets. It reads no file (`market.files` does) and makes no feature (`features` does).
+T bars, A assets. This module reads no files (`market.files` does) and computes no features (`features` does).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,22 +17,23 @@ from ml_pipeline.trading.market.calendar import Calendar, infer_calendar
 FloatArray = NDArray[np.float64]
 BarTime = Literal["open", "close"]
 
-_BAD_PRICE = "but a price must be positive and finite; drop the bar or mend it"
-_BAD_VOLUME = "but a volume must be finite and not negative; mend it, or write 0"
+_BAD_PRICE = "but a price must be positive and finite; drop the bar or fix it"
+_BAD_VOLUME = "but a volume must be finite and not negative; fix it, or write 0"
 
 
 @dataclass(frozen=True, eq=False)
 class MarketData:
-    """Prices and volumes, made by `market_from_arrays`, `files.load_market` or `synthetic.synthetic_market`.
+    """Prices and volumes. `market_from_arrays`, `files.load_market` and `synthetic.synthetic_market` make it.
 
-    symbols: A names. times: datetime64[ns] (T,), strictly increasing, without time zone (UTC where the source said).
-    open, high, low, close, volume: float64 (T, A). tradable: bool (T, A), whether the asset has a bar of its own there.
-    Where it has none, prices are NaN before the asset's first bar, and its last close (volume 0) after it, so that a
-    position can be valued; nothing is ever filled backwards or from another asset.
-    half_spread: float64 (T, A), half the quoted spread at the bar's close as a part of its middle; None without quotes.
-    columns: the data's own features by name, float64 (T, A), NaN where there is none.
-    notices: one sentence for each thing that was found and mended; none means that nothing was changed.
-    source: where it came from, as sentences name it.
+    symbols: A names. times: datetime64[ns] (T,), strictly increasing, without time zone (UTC if the source has one).
+    open, high, low, close, volume: float64 (T, A).
+    tradable: bool (T, A), whether the asset has a bar at that time. Where it has none, prices are NaN before its first
+    bar, and afterwards its last close with volume 0, so that a position can be valued. Nothing is ever filled backwards
+    or from another asset.
+    half_spread: float64 (T, A), half the quoted spread at the close over the mid price; None without quotes.
+    columns: the `feature_*` columns of the data by name, float64 (T, A), NaN where a value is missing.
+    notices: one sentence for each change made to the data; empty if there was none.
+    source: the name of the data in messages.
     """
 
     symbols: tuple[str, ...]
@@ -60,11 +61,11 @@ class MarketData:
         return self.calendar.periods_per_year
 
     def bars(self, start: int, stop: int) -> "MarketData":
-        """The bars start..stop-1 as views; the calendar stays that of the whole."""
+        """The bars start..stop-1 as views; the calendar stays the same."""
         return self._indexed((slice(start, stop),), times=self.times[start:stop])
 
     def select(self, symbols: Sequence[str]) -> "MarketData":
-        """The named assets, in the order named. Raises UserError for a name that is not there."""
+        """The named assets, in this order. Raises UserError for an unknown name."""
         columns = [_column(symbol, self.symbols) for symbol in symbols]
         return self._indexed((slice(None), columns), symbols=tuple(symbols))
 
@@ -90,25 +91,24 @@ def market_from_arrays(
     notices: Sequence[str] = (),
     source: str = "the market",
 ) -> MarketData:
-    """A market of arrays, (T,) or (T, A); a bar whose close is NaN does not exist for that asset.
+    """A market from arrays (T,) or (T, A). Where a close is NaN, the asset has no bar.
 
-    half_spread: half of ask less bid, as a part of the middle; the last one known is kept where it is NaN. columns:
-    features of the data's own. Without open, orders at a bar's open would have no price: the close stands in for it
-    (high and low likewise), with a notice. Raises UserError for times out of order, for prices that are not positive
-    and finite, and for a high below its low.
+    half_spread: half of ask minus bid, as a fraction of the mid price; NaN carries the last value forward.
+    columns: features of the data. Without open, high or low, the close is used instead, with a notice.
+    Raises UserError for times out of order, for prices that are not positive and finite, and for a high below its low.
     """
     stamps = np.asarray(times, dtype="datetime64[ns]")
     shape = (len(stamps), len(symbols))
     closes = _columns(close, shape, "close")
     tradable = ~np.isnan(closes)
-    said = list(notices)
+    all_notices = list(notices)
     given = {"open": open, "high": high, "low": low}
     if missing := [name for name, values in given.items() if values is None]:
-        said.append(f"there are no {' or '.join(missing)} prices; the bar's close stands in")
+        all_notices.append(f"there are no {' or '.join(missing)} prices; the close of the bar is used instead")
     prices = {"close": closes}
     prices |= {name: closes if v is None else _columns(v, shape, name) for name, v in given.items()}
     if volume is None:
-        said.append("there is no volume; taken as 0")
+        all_notices.append("there is no volume; taken as 0")
     volumes = np.zeros_like(closes) if volume is None else _columns(volume, shape, "volume")
 
     _check_times(stamps)
@@ -118,8 +118,8 @@ def market_from_arrays(
         refuse(bad, name, values, _BAD_PRICE)
     refuse(tradable & ~(np.isfinite(volumes) & (volumes >= 0)), "volume", volumes, _BAD_VOLUME)
     crossed = tradable & (prices["high"] < prices["low"])
-    refuse(crossed, "high", prices["high"], "but the low is above it; mend or drop the bar")
-    said += _absences(symbols, stamps, tradable)
+    refuse(crossed, "high", prices["high"], "but the low is above it; fix or drop the bar")
+    all_notices += _absences(symbols, stamps, tradable)
     last_close = _carried_forward(closes, tradable)
     filled = {name: np.where(tradable, values, last_close) for name, values in prices.items()}
     return MarketData(
@@ -128,7 +128,7 @@ def market_from_arrays(
         volume=np.where(tradable, volumes, 0.0),
         tradable=tradable,
         calendar=infer_calendar(stamps),
-        notices=tuple(said),
+        notices=tuple(all_notices),
         source=source,
         half_spread=None if half_spread is None else _half_spreads(half_spread, tradable, refuse),
         columns={name: _columns(values, shape, name) for name, values in (columns or {}).items()},
@@ -140,7 +140,7 @@ def _half_spreads(values: ArrayLike, tradable: NDArray[np.bool_], refuse: Callab
     spreads = _columns(values, tradable.shape, "half_spread")
     known = tradable & ~np.isnan(spreads)
     bad = known & ~((spreads >= 0) & (spreads < 1))
-    refuse(bad, "half_spread", spreads, "but it is a part of the price, from 0 to below 1; mend it")
+    refuse(bad, "half_spread", spreads, "but it is a fraction of the price, from 0 to below 1; fix it")
     return np.nan_to_num(_carried_forward(spreads, known), nan=0.0)
 
 
@@ -172,7 +172,7 @@ def _refuse(
     symbols: Sequence[str],
     times: NDArray[np.datetime64],
 ) -> None:
-    """Raise UserError about the first bar that is bad, if there is one; bars are counted from 0, as in the arrays."""
+    """Raise UserError about the first bad bar, if there is one; bars are counted from 0, as in the arrays."""
     if bad.any():
         row, column = np.argwhere(bad)[0]
         at = f"{name} of {symbols[column]} in bar {row} at {as_text(times[row])}"
@@ -180,8 +180,8 @@ def _refuse(
 
 
 def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: NDArray[np.bool_]) -> list[str]:
-    """A sentence for each asset that lacks bars which others have."""
-    said = []
+    """One sentence for each asset that lacks bars that others have."""
+    notices = []
     closed = "not tradable there, valued at its last close"
     for symbol, present in zip(symbols, tradable.T, strict=True):
         rows = np.flatnonzero(present)
@@ -189,16 +189,18 @@ def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: N
             raise UserError(f"{symbol} has no bar at all; leave it out.")
         first, last = int(rows[0]), int(rows[-1])
         if first > 0:
-            said.append(f"{symbol} is listed from {as_text(times[first])}; not tradable in the {first:,} bars before")
+            notices.append(
+                f"{symbol} is listed from {as_text(times[first])}; not tradable in the {first:,} bars before"
+            )
         if gaps := last - first + 1 - rows.size:
-            said.append(f"{symbol} has no bar of its own at {gaps:,} of the {len(times):,} times; {closed}")
+            notices.append(f"{symbol} has no bar of its own at {gaps:,} of the {len(times):,} times; {closed}")
         if last < len(times) - 1:
-            said.append(f"{symbol} has no bar after {as_text(times[last])}; {closed}")
-    return said
+            notices.append(f"{symbol} has no bar after {as_text(times[last])}; {closed}")
+    return notices
 
 
 def as_text(time: np.datetime64) -> str:
-    """A time as sentences name it: to the second, or the day alone where it begins.
+    """A time as text: to the second, or only the day at midnight.
 
     >>> as_text(np.datetime64("2024-01-31T00:00", "ns")), as_text(np.datetime64("2024-01-31T13:00", "ns"))
     ('2024-01-31', '2024-01-31 13:00:00')
@@ -207,7 +209,7 @@ def as_text(time: np.datetime64) -> str:
 
 
 def _carried_forward(values: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
-    """Each column's last known value, (T, A); NaN, as row 0 then is, before the first."""
+    """Each column's last known value, (T, A); NaN before its first, as row 0 then is."""
     rows = np.where(known, np.arange(len(values))[:, None], -1)
     latest = np.maximum.accumulate(rows, axis=0)
     return np.take_along_axis(values, np.maximum(latest, 0), axis=0)

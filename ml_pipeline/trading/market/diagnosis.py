@@ -1,4 +1,4 @@
-"""What is odd about a market's data, each thing with its remedy; nothing is changed.
+"""Finds problems in market data and suggests a remedy for each; it changes nothing.
 
 T bars of one asset.
 """
@@ -18,16 +18,16 @@ from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
 from ml_pipeline.trading.market.numbers import parse_numbers
 from ml_pipeline.trading.market.tables import Table, read_table
 
-# A return so many times the median absolute one is an outlier: by chance one in millions, even of heavy tails.
+# An outlier is a return this many times the median absolute one: one in millions by chance, even with heavy tails.
 _OUTLIER = 40
-# So many bars of the same close in a row are a feed that stood still.
+# With this many equal closes in a row, the feed stood still.
 _STALE_BARS = 20
-# So many symbols are a choice among others.
+# A market with at least this many symbols was selected from a larger one.
 _MANY = 5
 
 
 class Finding(NamedTuple):
-    """symbol: whose. problem: what was found, and where. remedy: what to do about it."""
+    """A problem of one symbol (or of the market, or a file), where it is, and what to do about it."""
 
     symbol: str
     problem: str
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
-    """Everything odd about the market, symbol by symbol, and about the files that it was loaded from."""
+    """The problems of the market, symbol by symbol, and of the files that it was loaded from."""
     findings = []
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
@@ -50,10 +50,10 @@ def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
             *_zero_volume(market.volume[own, a]),
         ):
             findings.append(Finding(symbol, problem, remedy))
-    findings += [Finding(market.source, *said) for said in _survivors(market)]
+    findings += [Finding(market.source, *finding) for finding in _survivors(market)]
     for file in files:
         table = read_table(file)
-        findings += [Finding(file.name, *said) for look in _OF_TABLES for said in look(table)]
+        findings += [Finding(file.name, *finding) for check in _TABLE_CHECKS for finding in check(table)]
     return findings
 
 
@@ -76,7 +76,7 @@ def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tupl
         yield (
             f"{counted(len(strange), 'gap')}, the longest of {_hours(steps[worst])} from {as_text(times[worst])} to "
             f"{as_text(times[worst + 1])}",
-            "bring the missing bars, or mind that returns over a gap are those of several bars",
+            "add the missing bars, or keep in mind that a return over a gap is that of several bars",
         )
 
 
@@ -92,7 +92,7 @@ def _impossible_bars(times: NDArray[np.datetime64], prices: dict[str, FloatArray
             f"{as_text(times[outside[0]])}",
             "the columns are probably swapped: rename them"
             if often
-            else "check how the bars were made; features of highs and lows will be off there",
+            else "check how the bars were made; features of highs and lows will be wrong there",
         )
 
 
@@ -104,14 +104,14 @@ def _outliers(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tupl
         return
     limit = max(_OUTLIER * float(np.median(moved)), 0.05)
     far = np.flatnonzero(sizes > limit)
-    back = far[:-1][np.diff(far) == 1]  # out and home again within two bars
+    back = far[:-1][np.diff(far) == 1]  # undone by the next bar
     if far.size:
         worst = far[np.argmax(sizes[far])]
         kind = f", {len(back):,} of them undone by the next bar" if back.size else ""
         yield (
             f"{counted(len(far), 'return')} {'is' if len(far) == 1 else 'are'} far out{kind}; "
             f"the largest, {np.expm1(returns[worst]):.0%}, ends at {as_text(times[worst + 1])}",
-            "look whether it is a wrong tick (drop the row) or a split (bring adjusted prices)",
+            "check whether it is a wrong tick (drop the row) or a split (use adjusted prices)",
         )
 
 
@@ -123,7 +123,7 @@ def _stale(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[s
         start = edges[np.argmax(runs)] + 1
         yield (
             f"the close stands still for up to {runs.max():,} bars, from {as_text(times[start])}",
-            "drop the bars in which nothing was traded",
+            "drop the bars without trades",
         )
 
 
@@ -132,7 +132,7 @@ def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
     if 0 < n_zero < len(volume):
         yield (
             f"{n_zero:,} of {len(volume):,} bars have no volume",
-            "mind that orders are filled there as anywhere; drop them if nothing could be traded",
+            "orders are filled there as anywhere; drop these bars if nothing could be traded",
         )
     elif n_zero:
         yield "there is no volume at all", "leave features of volume out"
@@ -142,8 +142,8 @@ def _one_side(market: MarketData, symbol: str) -> Iterator[tuple[str, str]]:
     side = re.search(r"(?<![A-Za-z])(ask|bid)(?![A-Za-z])", symbol, re.IGNORECASE)
     if side and market.half_spread is None:
         yield (
-            f"by its name it holds the {side[1].lower()} side alone",
-            "bring bid and ask, or add half the spread to --slippage-bps",
+            f"by its name it holds only the {side[1].lower()} side",
+            "use data with bid and ask, or add half the spread to --slippage-bps",
         )
 
 
@@ -151,7 +151,7 @@ def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:
     if len(market.symbols) >= _MANY and market.tradable[[0, -1]].all():
         yield (
             f"all {len(market.symbols)} symbols trade from the first bar to the last",
-            "if they were chosen by who was left, results are too good: bring what was there on the first day",
+            "if they were selected because they survived, results are too good: use the symbols of the first day",
         )
 
 
@@ -163,7 +163,7 @@ def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
         shown = ", ".join(unread[:6]) + (", ..." if len(unread) > 6 else "")
         yield (
             f"{counted(len(unread), 'column')} not used: {shown}",
-            f"name those that are features {FEATURE_PREFIX}NAME, and train with --features {FEATURE_PREFIX}*",
+            f"to use them as features, name them {FEATURE_PREFIX}NAME and train with --features {FEATURE_PREFIX}*",
         )
 
 
@@ -179,7 +179,7 @@ def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
         )
 
 
-_OF_TABLES = (_adjusted, _unread_columns)
+_TABLE_CHECKS = (_adjusted, _unread_columns)
 
 
 def _hours(step: np.timedelta64) -> str:

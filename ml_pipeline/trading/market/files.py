@@ -1,4 +1,4 @@
-"""Market data from CSV and Parquet files and from data frames: finds the assets in them and puts them side by side."""
+"""Market data from CSV and Parquet files and from data frames."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,17 +29,17 @@ def load_market(
     bar_time: BarTime | None = None,
     faults: Faults | None = None,
 ) -> MarketData:
-    """The market in a file, or in a folder with a file a symbol; of it the named `symbols`, in this order, or all.
+    """The market in a file, or in a folder with one file per symbol; only `symbols`, in this order, if given.
 
-    A CSV or Parquet file holds one asset; or many, one below the other with a symbol column; or many side by side
-    (`BTC:close`). Quotes are columns bid and ask, and feature_NAME is a feature. Columns and times go by their usual
-    spellings (`market.columns`, `market.times`). Rows newest first are sorted, prices adjusted where there is an
-    adjusted close, each with a notice. Everything else that is wrong raises UserError: one sentence with file, row
-    (data rows from 1), symbol and remedy.
+    A CSV or Parquet file holds one asset; or several in long format, with a symbol column; or several in wide format
+    (`BTC:close`). Quotes are columns bid and ask; feature_NAME is a feature. Columns and times have their usual
+    spellings (`market.columns`, `market.times`). Rows with the newest first are sorted, and prices are adjusted if there is an
+    adjusted close, each with a notice. Any other problem raises UserError: one sentence with file, row (data rows from
+    1), symbol and remedy.
 
-    bar_time: whether the times in the data are when bars open or close. It matters where assets have bars of different
-    length: a bar then takes its place on the timeline when it closes, so that no day is known at its first hour.
-    faults: lenient ones remember rows that cannot be used, which are then left out; without, they are refused.
+    bar_time: whether the times in the data are when bars open or close. It matters if assets have bars of different
+    length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
+    faults: lenient ones collect unusable rows, which are left out; None refuses the first such row.
     """
     path = Path(path)
     tables = ((read_table(file), file.name.split(".")[0]) for file in files_of(path))
@@ -49,10 +49,10 @@ def load_market(
 def market_from_frame(
     frame: Any, *, symbols: Sequence[str] | None = None, name: str = "the frame", bar_time: BarTime | None = None
 ) -> MarketData:
-    """The market in a polars or pandas DataFrame, laid out as a file for `load_market` is; a pandas index is a column.
+    """The market in a polars or pandas DataFrame with the columns of a `load_market` file; a pandas index is a column.
 
-    Titles of several levels are joined: ("Close", "AAPL") is Close:AAPL. `name` is what sentences, and the symbol of a
-    table of one asset, call it. Raises UserError as `load_market`, and for what is no frame.
+    Titles with several levels are joined: ("Close", "AAPL") is Close:AAPL. name: the frame's name in messages, and the
+    symbol if the frame names none. Raises UserError as `load_market`, and if `frame` is no DataFrame.
     """
     import polars as pl
 
@@ -67,7 +67,7 @@ def _of_pandas(frame: Any) -> "pl.DataFrame":
     if not (hasattr(frame, "reset_index") and hasattr(frame, "columns")):
         raise UserError(
             f"A market is a path, a pandas or polars DataFrame, or MarketData, but got {type(frame).__name__}; "
-            "market_from_arrays makes one of arrays."
+            "for arrays, use market_from_arrays."
         )
     mere_numbers = frame.index.names == [None] and frame.index.dtype == np.int64
     table = frame if mere_numbers else frame.reset_index()
@@ -79,7 +79,7 @@ def _title(title: Any) -> str:
 
 
 def _plain_column(column: Any) -> Any:
-    """A pandas column as what polars takes without pyarrow; times with a zone in UTC."""
+    """A pandas column in a form that polars takes without pyarrow; times with a time zone become UTC."""
     if getattr(column.dtype, "tz", None) is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
     values = column.to_numpy()
@@ -93,7 +93,7 @@ def _market_of(
     bar_time: BarTime | None,
     faults: Faults,
 ) -> MarketData:
-    """The market of tables, each with the symbol that it has where it names none."""
+    """The market of (table, name) pairs; a table that names no symbol has `name` for its symbol."""
     assets: dict[str, Asset] = {}
     for asset in (asset for table, name in tables for asset in _assets_of(table, name, faults)):
         if asset.symbol in assets:
@@ -129,19 +129,19 @@ def _market_of(
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file, or a folder's files of market data. Raises UserError where there is none."""
+    """The file, or the market data files of a folder. Raises UserError if there is none."""
     if not path.exists():
         raise UserError(f"There is no market data at {path}; check the path.")
     if path.is_file():
         return [path]
     files = sorted(p for p in path.iterdir() if p.is_file() and p.suffix.lower() in _SUFFIXES and p.name[0] != ".")
     if not files:
-        raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one a symbol.")
+        raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one per symbol.")
     return files
 
 
 def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
-    """The assets that a table holds, `name` where it names none; their cells are not read yet."""
+    """The assets of a table, or one called `name` if the table names none; their cells are not read yet."""
     layout = find_layout(table.frame.columns)
     for there, kind, expected in (
         (layout.fields, "price", "close (SYMBOL:close of several)"),
@@ -171,12 +171,12 @@ def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
 
 
 def _lacks_header(table: Table) -> bool:
-    """Whether what should be names of columns are numbers."""
+    """Whether the header row consists of numbers."""
     return table.header_line > 0 and any(re.fullmatch(r"[\d.]+", name.strip()) for name in table.frame.columns)
 
 
 def _times_of(table: Table, layout: Layout, faults: Faults) -> NDArray[np.datetime64]:
-    """Of every row; NaT where the time cannot be read, which is a fault."""
+    """The time of every row; NaT if it cannot be read, which is reported."""
     columns = [table.frame[name] for name in layout.time]
     if len(columns) == 2:
         clock = columns[1].cast(str)
@@ -192,7 +192,7 @@ def _times_of(table: Table, layout: Layout, faults: Faults) -> NDArray[np.dateti
     if (unread := np.flatnonzero(np.isnat(times))).size:
         cell = columns[0][int(unread[0])]
         problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
-        faults.report(table, unread, f"{problem}; mend or drop the row.")
+        faults.report(table, unread, f"{problem}; fix or drop the row.")
     return times
 
 

@@ -1,4 +1,4 @@
-"""Numbers as market files spell them: with a decimal point or a decimal comma, in groups of thousands or not."""
+"""Reads numbers as market files write them: with a decimal point or comma, with or without thousands separators."""
 
 import re
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 _EMPTY = ("", "na", "n/a", "null", "none", "-")
-# 1,234 may be grouped or have a comma for its point. What is not 1.234 but has a point has it for a point; 1,234,567
-# has its commas for groups. Decimal commas are the mirror image.
+# In 1,234 the comma may separate thousands or decimals. A number that can only have a decimal point has other digits
+# around it than 1.234 has, or several commas, as 1,234,567. Decimal commas are the mirror image.
 _SURELY_POINTS = (
     r"^[-+]?(\d+\.\d{1,2}|\d+\.\d{4,}|0*\.\d+|\d{4,}\.\d+|\d*\.\d+e[-+]?\d+|\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,})$"
 )
@@ -23,10 +23,10 @@ _EITHER = r"[-+]?[1-9]\d{0,2},\d{3}"
 
 
 def parse_numbers(columns: "Sequence[pl.Series]") -> list[tuple[FloatArray, NDArray[np.bool_]]]:
-    """(the numbers, NaN where a cell is empty; which cells are neither number nor empty) of each column of one table.
+    """For each column of one table: (numbers, NaN for an empty cell; which cells are neither a number nor empty).
 
-    All columns have the same decimal sign: the point, unless some cell can only be read with a comma, and none only
-    with a point. A cell like 1,234 is a number where another tells which it is.
+    All columns have the same decimal sign. It is the point, unless some cell can only be read with a comma and none
+    only with a point. A cell like 1,234 is a number only if another cell tells which sign it is.
     """
     import polars as pl
 
@@ -48,21 +48,21 @@ def parse_numbers(columns: "Sequence[pl.Series]") -> list[tuple[FloatArray, NDAr
 
 
 def why_unread(cell: str) -> str:
-    """What is wrong with a cell that is no number, and the remedy.
+    """What is wrong with a cell that cannot be read, and the remedy.
 
     >>> why_unread("12$")
-    'which is not a number like 1234.56; mend or drop the row'
+    'which is not a number like 1234.56; fix or drop the row'
     >>> why_unread("1,234")
     'which may be 1234 or 1.234, and no other cell tells which; write one of the two'
     """
     if re.fullmatch(_EITHER, cell.strip()):
         grouped, pointed = (cell.strip().replace(",", sign) for sign in ("", "."))
         return f"which may be {grouped} or {pointed}, and no other cell tells which; write one of the two"
-    return "which is not a number like 1234.56; mend or drop the row"
+    return "which is not a number like 1234.56; fix or drop the row"
 
 
 def _cleaned(column: "pl.Series") -> "pl.Series":
-    """Text without blanks and currency, null where it stands for nothing."""
+    """Text without blanks and currency signs; null where it means a missing value."""
     import polars as pl
 
     text = column.cast(pl.String).str.strip_chars().str.strip_prefix("$").str.to_lowercase()
@@ -74,7 +74,7 @@ def _any(text: "pl.Series", pattern: str) -> bool:
 
 
 def _mirrored(text: "pl.Series") -> "pl.Series":
-    """Points for commas, commas for points."""
+    """Text with points and commas exchanged."""
     for sign, other in ((".", "\0"), (",", "."), ("\0", ",")):
         text = text.str.replace_all(sign, other, literal=True)
     return text

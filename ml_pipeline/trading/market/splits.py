@@ -1,4 +1,4 @@
-"""Chronological splits: what is trained on comes first, what is judged on comes last and is opened once."""
+"""Chronological splits: training on the earliest bars, testing on the latest."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ TrainingWindow = Literal["rolling", "expanding"]
 
 @dataclass(frozen=True)
 class Split:
-    """The bars start..stop-1. What is computed at a bar of it may look back before `start`, never ahead."""
+    """The bars start..stop-1. Features at these bars may use bars before `start`, but no later ones."""
 
     name: str
     start: int
@@ -32,9 +32,9 @@ def chronological_split(
 ) -> dict[str, Split]:
     """The bars first_bar..n_bars-1 as "train", "validation" and "test", in this order of time.
 
-    first_bar: the first bar with a window of complete features; those before it are the warm-up. The test split is what
-    the fractions leave. embargo_bars are left out before validation and before test.
-    Raises UserError where a split would have fewer than the 2 bars that one step needs.
+    first_bar: the first bar with a window of complete features; the bars before it are warm-up.
+    embargo_bars: left out before validation and again before test. The test split is what the fractions leave.
+    Raises UserError if a split would have fewer than the 2 bars that one step needs.
 
     >>> splits = chronological_split(10, 110, train_fraction=0.6, validation_fraction=0.2, embargo_bars=5)
     >>> [(s.name, s.start, s.stop) for s in splits.values()]
@@ -62,12 +62,12 @@ def walk_forward_folds(
     embargo_bars: int = 0,
     source: str = "the market",
 ) -> list[dict[str, Split]]:
-    """Folds of "train", "validation" and "test": the tests follow one another to the end, each after its training.
+    """Folds of "train", "validation" and "test"; the tests follow one another to the end, each after its training.
 
-    The bars are cut into n_folds + 1 parts alike; fold k is tested on part k + 1 and trained on part k ("rolling") or
-    on all parts up to it ("expanding"), the last seventh of which is validation. A test begins with the last bar of the
-    part before, at whose close its first decision is made, so that stitched together they leave no bar out.
-    Raises UserError where a split would have fewer than the 2 bars that one step needs.
+    The bars are cut into n_folds + 1 equal parts. Fold k is tested on part k + 1 and trained on part k ("rolling") or
+    on all parts up to k ("expanding"); the last seventh of that is validation. A test begins with the last bar of the
+    part before, at whose close its first decision is made, so that the tests together leave out no bar.
+    Raises UserError if a split would have fewer than the 2 bars that one step needs.
 
     >>> for fold in walk_forward_folds(10, 310, 2, embargo_bars=5):
     ...     print([(s.name, s.start, s.stop) for s in fold.values()])
@@ -92,7 +92,7 @@ def walk_forward_folds(
 
 
 def whole(first_bar: int, n_bars: int, *, source: str = "the market") -> Split:
-    """All bars from first_bar on, for a policy that was trained on other data. Raises UserError as above."""
+    """All bars from first_bar on, for a policy that was trained on other data. Raises UserError as the others."""
     split = Split("all", first_bar, n_bars)
     _require_a_step(split, first_bar, n_bars, source)
     return split
@@ -102,6 +102,6 @@ def _require_a_step(split: Split, first_bar: int, n_bars: int, source: str) -> N
     if split.n_bars < 2:
         raise UserError(
             f"Of the {n_bars:,} bars of {source}, {min(first_bar, n_bars):,} are the warm-up of features and window, "
-            f"which leaves {max(split.n_bars, 0)} to the split {split.name}, but a step needs 2; bring more bars, "
+            f"which leaves {max(split.n_bars, 0)} to the split {split.name}, but a step needs 2; use more bars, "
             "shorten features or window, or change fractions and embargo."
         )

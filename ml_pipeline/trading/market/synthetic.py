@@ -1,4 +1,4 @@
-"""The built-in market: seeded prices with a signal planted in them that can be learned, and costs that can be paid."""
+"""The built-in market: random prices with a planted signal that can be learned, and that pays more than it costs."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +14,15 @@ _COMMON = 0.3  # correlation of the noise between symbols
 def synthetic_market(seed: int = 0, n_bars: int = 12_000, n_symbols: int = 1) -> MarketData:
     """Daily bars of `n_symbols` assets on weekdays from 1960 on.
 
-    What is planted: each asset is, independently, in a rising or in a falling regime; a regime ends at each bar with
-    probability 1/60, unseen. The log return from close to close is +0.0025 or -0.0025 by regime, plus noise. Nothing
-    else can be predicted: over the years rise and fall cancel, so holding earns little, and guessing nothing. Since a
-    regime outlasts the noise, past returns over some 10 to 40 bars tell the regime, and every trend feature shows it
+    The signal: each asset is in a rising or a falling regime, independently of the others. At each bar a regime ends
+    with probability 1/60, which is not observed. The log return from close to close is +0.0025 or -0.0025 by regime,
+    plus noise. Nothing else can be predicted. Rise and fall cancel over the years, so holding earns little, and random
+    actions earn nothing. Returns of the last 10 to 40 bars reveal the regime, so every trend feature shows it
     (`ema_distance_20`, `macd`, `log_return_20`, `rsi_14`).
 
-    The noise: volatility of 1 % a bar on average that clusters (its logarithm is autoregressive, 0.98, deviation 0.25);
-    heavy-tailed shocks (Student, 6 degrees of freedom), correlated 0.3 between assets; a fifth of a bar's variance
-    falls between the close and the next open. Volume grows with the size of the move and carries no direction.
+    The noise: volatility is 1 % per bar on average and clusters (its logarithm is autoregressive, 0.98, deviation
+    0.25). Shocks have heavy tails (Student, 6 degrees of freedom) and a correlation of 0.3 between assets. A fifth of a
+    bar's variance lies between the close and the next open. Volume grows with the size of a move, up or down.
     """
     generator = np.random.default_rng(seed)
     shape = (n_bars, n_symbols)
@@ -54,7 +54,7 @@ def synthetic_market(seed: int = 0, n_bars: int = 12_000, n_symbols: int = 1) ->
 
 
 def _clustering(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """An autoregression of stationary deviation 0.25, (T, A), from whose exponential volatility clusters."""
+    """Log volatility: an autoregression with stationary deviation 0.25, (T, A)."""
     persistence, deviation = 0.98, 0.25
     shocks = deviation * np.sqrt(1 - persistence**2) * generator.standard_normal(shape)
     level = np.zeros(shape)

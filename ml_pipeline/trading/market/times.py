@@ -1,4 +1,4 @@
-"""Times as market files spell them, read as UTC without time zone."""
+"""Reads times as market files write them, as UTC without a time zone."""
 
 from typing import TYPE_CHECKING
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 EXPECTED_TIMES = "2024-01-31 13:00, 31.01.2024 13:00 or Unix seconds"
 
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y")
-# Which of the two is meant shows where a day is past the 12th.
+# A day past the 12th shows which of the two spellings is meant.
 _AMBIGUOUS_DATES = (("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y"))
 _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", " %H%M%S")
 _OFFSET = r"[+-]\d\d:?\d\d$"
-# Epochs by size: (below, unit); Unix times since 1973 fall in one each.
+# Units of Unix times by size: (below, unit). Times since 1973 fit exactly one unit.
 _EPOCHS = ((1e8, None), (1e11, "s"), (1e14, "ms"), (1e17, "us"), (float("inf"), "ns"))
 
 
 class AmbiguousTimesError(ValueError):
-    """Day and month cannot be told apart anywhere in the column."""
+    """The column can be read with the day first or the month first."""
 
 
 def parse_times(column: "pl.Series") -> NDArray[np.datetime64]:
-    """datetime64[ns] (T,), NaT where a cell is empty or not a time.
+    """The times of a column, datetime64[ns] (T,); NaT where a cell is empty or not a time.
 
-    Takes dates and times of any kind, Unix times in s, ms, µs or ns, and text: ISO, with or without an offset
-    (converted to UTC), DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, slashes where a day past the 12th tells day from month.
-    Raises AmbiguousTimesError where nothing tells.
+    Takes dates and times of any type, Unix times in s, ms, µs or ns, and text: ISO with or without an offset (converted
+    to UTC), DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day past the 12th tells day from month.
+    Raises AmbiguousTimesError if none does.
     """
     import polars as pl
 
@@ -69,7 +69,7 @@ def _from_text(column: "pl.Series") -> NDArray[np.datetime64]:
 
 
 def _read(text: "pl.Series", first: str, spelling: str) -> "pl.Series":
-    """The column read by one spelling; all null at once where that does not fit the first cell, which costs less."""
+    """The column read with one spelling; all null, which is faster, if the first cell does not have that spelling."""
     import polars as pl
 
     def read(series: "pl.Series") -> "pl.Series":

@@ -17,7 +17,7 @@ def _ledger(filled, price, costs_paid=None, close=None):
 
 
 def test_a_trade_runs_from_flat_to_flat():
-    # 2 at 10 and 1 at 13 cost 33, an average of 11; 3 at 12 bring 36. 1 a fill is paid.
+    # 2 at 10 and 1 at 13 cost 33, an average of 11; 3 at 12 use 36. 1 a fill is paid.
     (trade,) = trades_of(_ledger([0, 2, 1, 0, -3], [9, 10, 13, 15, 12], costs_paid=[0, 1, 2, 2, 3]))
     assert (trade.symbol, trade.side, trade.open) == ("A", "long", False)
     assert (str(trade.entry_time)[:10], str(trade.exit_time)[:10], trade.holding_bars) == (

@@ -85,7 +85,7 @@ class ReferenceAccount:
         return orders
 
     def fill(self, orders, price, spread, worth):
-        """Sales first; what they bring in, with the cash there is, is shared by the purchases."""
+        """Sales first; what they use in, with the cash there is, is shared by the purchases."""
         rules = self.rules
         sell_fee = rules.fee_bps if rules.sell_fee_bps is None else rules.sell_fee_bps
         for a, order in orders.items():

@@ -160,7 +160,7 @@ def test_a_weight_that_is_not_finite_is_refused(tiny_market, bad):
     env.reset(seed=0)
     with pytest.raises(UserError, match="is not finite"):
         env.step(np.array([0.0, bad]))
-    with pytest.raises(UserError, match="a number for each"):
+    with pytest.raises(UserError, match="one number for each"):
         env.step(np.array([0.5]))
 
 

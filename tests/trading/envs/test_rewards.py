@@ -77,7 +77,7 @@ def test_a_users_own_reward_is_imported(monkeypatch, tmp_path):
     assert isinstance(make_reward("log_return"), LogReturn)
     with pytest.raises(UserError, match="my_rewards:three is not a class derived from"):
         make_reward("my_rewards:three")
-    with pytest.raises(UserError, match="my_rewards:Idle does not say what a step is worth"):
+    with pytest.raises(UserError, match="my_rewards:Idle has no step"):
         make_reward("my_rewards:Idle")
     with pytest.raises(UserError, match="my_rewards:Gone cannot be imported"):
         make_reward("my_rewards:Gone")

@@ -72,9 +72,9 @@ def test_honest_features_pass(market):
 
 @pytest.mark.usefixtures("module")
 def test_functions_that_give_no_feature(market):
-    with pytest.raises(UserError, match="my_features:gap of SYNTH1 is nan at 1960-01-12, but once there is a value"):
+    with pytest.raises(UserError, match="my_features:gap of SYNTH1 is nan at 1960-01-12, but after its first value"):
         compute_features(market, ["my_features:gap"])
-    with pytest.raises(UserError, match=r"must give one value a bar, \(300,\), but gave \(299,\)"):
+    with pytest.raises(UserError, match=r"must give one value per bar, \(300,\), but gave \(299,\)"):
         compute_features(market, ["my_features:short"])
     sentence = (
         r"my_features:broken failed in line \d+ of my_features.py: AttributeError: 'Bars' object has no attribute"

@@ -23,7 +23,7 @@ def test_it_is_asked_for_where_it_matters_and_only_there(write):
     assert load_market(write(_text(hours, range(1, 121)), "both/H.csv").parent).n_bars == 120
     path = write(_text(hours[::24], range(1, 6)), "both/D.csv").parent
     with pytest.raises(
-        UserError, match=r"the times of D are when .* close, since the bars of H are of another length; say"
+        UserError, match=r"the times of D are when .* close, since the bars of H have another length; say"
     ):
         load_market(path)
     as_opens, as_closes = (load_market(path, bar_time=bar_time) for bar_time in ("open", "close"))

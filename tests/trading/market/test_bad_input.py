@@ -37,7 +37,7 @@ def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
         (
             {"column": "BBB:close", "row": 9, "cell": "inf"},
             {},
-            r"row 10 \(line 11\): BBB:close is inf, .*; mend or drop",
+            r"row 10 \(line 11\): BBB:close is inf, .*; fix or drop",
         ),
         (
             {"column": "BBB:close", "row": 9, "cell": ""},
@@ -47,15 +47,15 @@ def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
         (
             {"column": "AAA:high", "row": 3, "cell": "1"},
             {},
-            r"row 4 .*the high of AAA is 1, below its low of .*; mend or",
+            r"row 4 .*the high of AAA is 1, below its low of .*; fix or",
         ),
         ({"column": "time", "row": 5, "cell": "2024-01-05"}, {}, r"row 6 .*second bar of AAA at 2024-01-05; drop one"),
-        ({"column": "time", "row": 5, "cell": "noon"}, {}, r'row 6 \(line 7\): "noon" is not a time; .*; mend or drop'),
+        ({"column": "time", "row": 5, "cell": "noon"}, {}, r'row 6 \(line 7\): "noon" is not a time; .*; fix or drop'),
         # features
         (
             {"column": "BBB:feature_mine", "row": 50, "cell": ""},
             {},
-            r"feature_mine of BBB is nan at 2024-02-20, .*; mend",
+            r"feature_mine of BBB is nan at 2024-02-20, .*; fix",
         ),
         ({"column": "AAA:feature_mine", "row": 50, "cell": "-inf"}, {}, r"feature_mine of AAA is -inf at 2024-02-20"),
         ({}, {"features": ("feature_mien",)}, r'no column "feature_mien"\. Did you mean "feature_mine"'),
@@ -64,11 +64,11 @@ def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
         (
             {"n_bars": 1},
             {},
-            "bars of prices.csv are too few: 1, but feature log_return_1 needs 2 of an asset; bring more",
+            "bars of prices.csv are too few: 1, but feature log_return_1 needs 2 of an asset; use more",
         ),
-        ({"n_bars": 8}, {"window": 5}, "which leaves 1 to the split .*, but a step needs 2; bring more bars, shorten"),
-        ({}, {"window": 200}, "warm-up of features and window, which leaves 0 to the split train, .*; bring more bars"),
-        ({}, {"train_fraction": 0.98, "validation_fraction": 0.01}, "leaves 1 to the split validation, .*; bring more"),
+        ({"n_bars": 8}, {"window": 5}, "which leaves 1 to the split .*, but a step needs 2; use more bars, shorten"),
+        ({}, {"window": 200}, "warm-up of features and window, which leaves 0 to the split train, .*; use more bars"),
+        ({}, {"train_fraction": 0.98, "validation_fraction": 0.01}, "leaves 1 to the split validation, .*; use more"),
         # settings
         ({}, {"fee_bps": -1.0}, "fee_bps must be from 0 to 1000 basis points, but got -1"),
         ({}, {"fee_bps": 1e9}, "fee_bps must be from 0 to 1000 basis points, but got 1000000000"),
@@ -98,7 +98,7 @@ def _env(tmp_path, **settings):
         ("target_weights", [np.nan, 0.0], "is not finite; expected numbers from -1 to 1"),
         ("target_weights", [np.inf, 0.0], "is not finite; expected numbers from -1 to 1"),
         ("trade", [0.0, -np.inf], "is not finite; expected numbers from -1 to 1"),
-        ("target_weights", [0.1], r"needs a number for each of \('AAA', 'BBB'\)"),
+        ("target_weights", [0.1], r"needs one number for each of \('AAA', 'BBB'\)"),
         ("discrete", [3, 0], "is not in MultiDiscrete"),
         ("buy_hold_sell", [0, -1], "is not in MultiDiscrete"),
         ("discrete", [np.nan, 0], "is not in MultiDiscrete.*; choices are whole numbers from 0"),

@@ -36,7 +36,7 @@ def test_a_close_stands_in_for_other_prices_with_a_notice():
     market = market_from_arrays(["A"], DAYS, np.arange(1.0, 6.0))
     np.testing.assert_array_equal(market.open, market.close)
     assert market.notices == (
-        "there are no open or high or low prices; the bar's close stands in",
+        "there are no open or high or low prices; the close of the bar is used instead",
         "there is no volume; taken as 0",
     )
 
@@ -73,10 +73,10 @@ def test_arrays_that_cannot_be_used(times, close, sentence):
     ("arrays", "sentence"),
     [
         ({"open": [1, NAN]}, "open of A in bar 1 at 2024-01-02 is nan, but a price must be positive and finite; drop"),
-        ({"volume": [1, -1]}, "volume of A in bar 1 at 2024-01-02 is -1, but a volume must be finite .*; mend it"),
+        ({"volume": [1, -1]}, "volume of A in bar 1 at 2024-01-02 is -1, but a volume must be finite .*; fix it"),
         ({"volume": [np.inf, 1]}, "volume of A in bar 0 at 2024-01-01 is inf"),
-        ({"high": [1, 2], "low": [1, 2.5]}, "high of A in bar 1 at 2024-01-02 is 2, but the low is above it; mend"),
-        ({"half_spread": [0, 1]}, "half_spread of A in bar 1 at 2024-01-02 is 1, but it is a part of the price"),
+        ({"high": [1, 2], "low": [1, 2.5]}, "high of A in bar 1 at 2024-01-02 is 2, but the low is above it; fix"),
+        ({"half_spread": [0, 1]}, "half_spread of A in bar 1 at 2024-01-02 is 1, but it is a fraction of the price"),
     ],
 )
 def test_a_bar_that_cannot_be_is_named_with_its_row_and_a_remedy(arrays, sentence):

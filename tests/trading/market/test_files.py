@@ -106,7 +106,7 @@ def test_only_a_close_is_enough_and_said(write):
     np.testing.assert_array_equal(market.open, [[5], [6]])
     assert market.notices == (
         "prices.csv: no column for volume; taken as 0",
-        "prices.csv: no column for open, high, low; the bar's close stands in",
+        "prices.csv: no column for open, high, low; the close of the bar is used instead",
     )
 
 
@@ -190,7 +190,7 @@ def test_one_symbol_in_two_files_is_refused(write, tmp_path):
         ("time,open\n2024-01-01,5\n", "prices.csv has no price column; expected close .*, but it has: time, open"),
         ("close,open\n5,5\n", "prices.csv has no time column"),
         (GOOD.split("\n", 1)[1], r"expected close .*, but it has: 2024-01-01, .*100; is the header missing\?"),
-        (GOOD.replace("11,13,10", "11,9,10"), r"row 2 \(line 3\): the high of prices is 9, below its low of 10; mend"),
+        (GOOD.replace("11,13,10", "11,9,10"), r"row 2 \(line 3\): the high of prices is 9, below its low of 10; fix"),
         (LONG.replace("B,30,30,30", "B,30,30,29"), r"row 5 \(line 6\): the high of B is 29, below its low of 30"),
         (
             GOOD.replace("12,200", ",200"),
@@ -300,7 +300,7 @@ def test_quotes_give_the_spread_and_the_close_where_there_is_none(write):
     market = load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,100\n"))
     np.testing.assert_array_equal(market.close[:, 0], [100, 99])
     np.testing.assert_allclose(market.half_spread[:, 0], [0.01, 1 / 99])
-    assert "prices.csv: no column for close; the middle of bid and ask is the close" in market.notices
+    assert "prices.csv: no column for close; the middle of bid and ask is used instead" in market.notices
     market = load_market(write("time,close,bid,ask\n2024-01-01,100.5,99,101\n"))
     np.testing.assert_array_equal(market.close, [[100.5]])
     with pytest.raises(UserError, match=r"row 2 \(line 3\): the ask of prices is 97, below its bid of 98"):
@@ -323,7 +323,7 @@ def test_frames_of_pandas_in_other_layouts():
     seconds = pd.Index([1_700_000_000, 1_700_003_600], name="timestamp")
     market = market_from_frame(pd.DataFrame({"close": [1.0, 2.0]}, index=seconds))
     assert str(market.times[1])[:16] == "2023-11-14T23:13"
-    with pytest.raises(UserError, match="but got ndarray; market_from_arrays makes one of arrays"):
+    with pytest.raises(UserError, match="but got ndarray; for arrays, use market_from_arrays"):
         market_from_frame(np.arange(5.0))
 
 

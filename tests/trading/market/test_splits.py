@@ -32,7 +32,7 @@ def test_splits_follow_each_other_apart_by_the_embargo_and_end_with_the_data(fir
 
 @pytest.mark.parametrize(("first", "n", "name"), [(0, 1, "train"), (26, 20, "train"), (90, 100, "validation")])
 def test_too_few_bars_for_a_step(first, n, name):
-    with pytest.raises(UserError, match=f"bars of a.csv, .* to the split {name}, but a step needs 2; bring more bars"):
+    with pytest.raises(UserError, match=f"bars of a.csv, .* to the split {name}, but a step needs 2; use more bars"):
         chronological_split(first, n, source="a.csv")
 
 
