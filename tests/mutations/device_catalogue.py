@@ -6,8 +6,8 @@ ON_A_DEVICE = (
     Mutation(
         "the next episode's value at an end",
         f"{RL}/rollout/estimates.py",
-        "torch.where(done, final_values, judged.values[1:])",
-        "judged.values[1:]",
+        "torch.where(done, final_values, evaluation.values[1:])",
+        "evaluation.values[1:]",
         f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give",
         "P1c",
     ),
@@ -30,15 +30,15 @@ ON_A_DEVICE = (
         f"{RL}/rollout/device_collector.py",
         "self._memory = torch.where(done[:, None], 0.0, self._memory)",
         "pass",
-        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[body2-choices]",
+        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings2-choices]",
         "P3b",
     ),
     Mutation(
         "on a device: V(final_obs) has the state before the step",
         f"{RL}/rollout/estimates.py",
-        "else judged.states[:-1].flatten(0, 1)",
-        "else torch.cat([buffer.memory[None], judged.states[:-2]]).flatten(0, 1)",
-        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[body2-choices]",
+        "else evaluation.states[:-1].flatten(0, 1)",
+        "else torch.cat([buffer.memory[None], evaluation.states[:-2]]).flatten(0, 1)",
+        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings2-choices]",
         "P3a",
     ),
     Mutation(
@@ -46,7 +46,7 @@ ON_A_DEVICE = (
         f"{RL}/preprocessing/device_normalization.py",
         "self._returns = torch.where(done, 0.0, returns)",
         "self._returns = returns",
-        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[body0-choices]",
+        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings0-choices]",
         "P4c",
     ),
     Mutation(
@@ -54,7 +54,7 @@ ON_A_DEVICE = (
         f"{RL}/rollout/device_collector.py",
         'self._normalized(infos["final_obs"]) if',
         'infos["final_obs"] if',
-        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[body0-choices]",
+        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings0-choices]",
         "P5d",
     ),
     Mutation(
@@ -62,7 +62,7 @@ ON_A_DEVICE = (
         f"{RL}/rollout/device_collector.py",
         "            actions=actions,",
         "            actions=self._actions.fit(actions),",
-        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[body0-numbers]",
+        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings0-numbers]",
         "P12a",
     ),
     Mutation(
@@ -70,7 +70,7 @@ ON_A_DEVICE = (
         f"{RL}/policies/device_actions.py",
         "return actions.clamp(low, high).reshape",
         "return actions.reshape",
-        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[body0-numbers]",
+        f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings0-numbers]",
         "P12b",
     ),
     Mutation(

@@ -54,8 +54,8 @@ BEGINNINGS = (
     Mutation(
         "hidden gain 1 where layers are shared",
         f"{RL}/networks/general_actor_critic.py",
-        "hidden = build_mlp(sizes, activation=body.activation, output_gain=np.sqrt(2.0)",
-        "hidden = build_mlp(sizes, activation=body.activation, output_gain=1.0",
+        "hidden = build_mlp(sizes, activation=config.activation, output_gain=np.sqrt(2.0)",
+        "hidden = build_mlp(sizes, activation=config.activation, output_gain=1.0",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::test_gains_are_those_of_two_perceptrons",
         "P11b",
     ),

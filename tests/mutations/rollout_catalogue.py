@@ -203,8 +203,8 @@ MEMORY = (
     Mutation(
         "V(final_obs) knows nothing of its episode",
         f"{RL}/rollout/estimates.py",
-        "else judged.states[list(steps), list(envs)]",
-        "else 0 * judged.states[list(steps), list(envs)]",
+        "else evaluation.states[list(steps), list(envs)]",
+        "else 0 * evaluation.states[list(steps), list(envs)]",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
         "test_the_value_of_a_final_observation_knows_the_episode_that_ended_there[gru]",
         "P3a",
@@ -212,8 +212,8 @@ MEMORY = (
     Mutation(
         "V(final_obs) has the state before the step",
         f"{RL}/rollout/estimates.py",
-        "else judged.states[list(steps), list(envs)]",
-        "else judged.states[[step - 1 for step in steps], list(envs)]",
+        "else evaluation.states[list(steps), list(envs)]",
+        "else evaluation.states[[step - 1 for step in steps], list(envs)]",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
         "test_the_value_of_a_final_observation_knows_the_episode_that_ended_there[gru]",
         "P3a",

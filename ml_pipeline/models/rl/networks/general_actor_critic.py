@@ -24,8 +24,8 @@ _FORBIDDEN = -1e8
 """The logit of a forbidden choice: its probability is 0, and so is its part of the entropy."""
 
 
-class Body(NamedTuple):
-    """What a network consists of between observations and heads."""
+class NetworkConfig(NamedTuple):
+    """The kind and size of a network."""
 
     hidden_sizes: Sequence[int]
     activation: Activation
@@ -36,7 +36,7 @@ class Body(NamedTuple):
 
     @classmethod
     def of_config(cls, config: PPOConfig) -> Self:
-        """What the settings ask for."""
+        """The network that the hyperparameters ask for."""
         memory = None if config.memory == "none" else config.memory
         return cls(
             config.hidden_sizes, config.activation, config.share_layers, memory, config.memory_size, config.bfloat16
@@ -55,7 +55,7 @@ class GeneralActorCritic(nn.Module):
         self,
         layout: ObservationLayout,
         action_space: spaces.Space,
-        body: Body,
+        config: NetworkConfig,
         *,
         squash_actions: bool,
         generator: torch.Generator,
@@ -66,13 +66,12 @@ class GeneralActorCritic(nn.Module):
         self._mask = layout.mask
         if layout.mask is not None:
             _check_mask(layout.mask, action_space)
-        self._towers = [_Tower(layout, body, generator) for _ in range(1 if body.share_layers else 2)]
+        self._towers = [_Tower(layout, config, generator) for _ in range(1 if config.share_layers else 2)]
         self.towers = nn.ModuleList(self._towers)
-        width = body.hidden_sizes[-1]
-        self.actor_head = build_mlp(
-            (width, self.distribution.num_parameters), activation=body.activation, output_gain=0.01, generator=generator
-        )
-        self.critic_head = build_mlp((width, 1), activation=body.activation, output_gain=1.0, generator=generator)
+        width = config.hidden_sizes[-1]
+        outputs, activation = self.distribution.num_parameters, config.activation
+        self.actor_head = build_mlp((width, outputs), activation=activation, output_gain=0.01, generator=generator)
+        self.critic_head = build_mlp((width, 1), activation=activation, output_gain=1.0, generator=generator)
         self.state_size = sum(tower.state_size for tower in self._towers)
 
     @property
@@ -135,22 +134,22 @@ class _Tower(nn.Module):
 
     _numbers: Tensor
 
-    def __init__(self, layout: ObservationLayout, body: Body, generator: torch.Generator) -> None:
+    def __init__(self, layout: ObservationLayout, config: NetworkConfig, generator: torch.Generator) -> None:
         super().__init__()
         self._images = layout.images
-        self._bfloat16 = body.bfloat16
+        self._bfloat16 = config.bfloat16
         self.register_buffer("_numbers", torch.from_numpy(layout.numbers), persistent=False)
         self.encoders = nn.ModuleList(
             [ImageEncoder(im.shape, channels_last=im.channels_last, generator=generator) for im in layout.images]
         )
         width = len(layout.numbers) + N_FEATURES * len(layout.images)
         self.memory = None
-        if body.memory is not None:
-            self.memory = Memory(width, body.memory_size, kind=body.memory, generator=generator)
-            width = body.memory_size
-        sizes = (width, *body.hidden_sizes)
-        hidden = build_mlp(sizes, activation=body.activation, output_gain=np.sqrt(2.0), generator=generator)
-        self.hidden = nn.Sequential(*hidden, ACTIVATIONS[body.activation]())
+        if config.memory is not None:
+            self.memory = Memory(width, config.memory_size, kind=config.memory, generator=generator)
+            width = config.memory_size
+        sizes = (width, *config.hidden_sizes)
+        hidden = build_mlp(sizes, activation=config.activation, output_gain=np.sqrt(2.0), generator=generator)
+        self.hidden = nn.Sequential(*hidden, ACTIVATIONS[config.activation]())
         self.state_size = 0 if self.memory is None else self.memory.state_size
 
     def forward(self, observations: Tensor) -> Tensor:

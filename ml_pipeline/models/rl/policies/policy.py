@@ -10,7 +10,7 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic, NetworkConfig
 from ml_pipeline.models.rl.networks.mlp import NumpyMlp
 from ml_pipeline.models.rl.policies.acting import ActingMemory, TorchActor
 from ml_pipeline.models.rl.policies.compiled_networks import CompiledNetworks, can_compile, give_up_compiling
@@ -68,23 +68,23 @@ class Policy:
         )
         self.value_normalizer = ValueNormalizer() if config.normalize_values else None
         self.device = torch.device(device)
-        self._body = body = Body.of_config(config)
+        self._network_config = network_config = NetworkConfig.of_config(config)
         generator = torch.Generator().manual_seed(int(random_generator(seed, "weights").integers(2**62)))
         self.network: ActorCritic | GeneralActorCritic
         self._actor: NumpyMlp | TorchActor
-        if layout.is_plain and not body.share_layers and body.memory is None:
+        if layout.is_plain and not network_config.share_layers and network_config.memory is None:
             self.network = ActorCritic(
                 self.observation_size,
                 action_space,
-                hidden_sizes=body.hidden_sizes,
-                activation=body.activation,
+                hidden_sizes=network_config.hidden_sizes,
+                activation=network_config.activation,
                 squash_actions=config.squash_actions,
                 generator=generator,
             ).to(device)
             self._actor = NumpyMlp(self.network.actor)
         else:
             self.network = GeneralActorCritic(
-                layout, action_space, body, squash_actions=config.squash_actions, generator=generator
+                layout, action_space, network_config, squash_actions=config.squash_actions, generator=generator
             ).to(device)
             self._actor = TorchActor(self.network)
         self.distribution: Any = self.network.distribution
@@ -194,17 +194,17 @@ class Policy:
         self.refresh()
 
     def _fits(self) -> dict[str, str]:
-        body = self._body
+        network_config, memory = self._network_config, self._network_config.memory
         return {
             "observation space": _describe(self.observation_space),
             "action space": _describe(self.action_space),
-            "hidden sizes": str(list(body.hidden_sizes)),
-            "activation": body.activation,
+            "hidden sizes": str(list(network_config.hidden_sizes)),
+            "activation": network_config.activation,
             "observation normalization": _on_or_off(self.normalizer is not None),
             "value normalization": _on_or_off(self.value_normalizer is not None),
             "squashing of actions": _on_or_off(self.squashes_actions),
-            "sharing of layers": _on_or_off(body.share_layers),
-            "memory": "none" if body.memory is None else f"{body.memory} of {body.memory_size}",
+            "sharing of layers": _on_or_off(network_config.share_layers),
+            "memory": "none" if memory is None else f"{memory} of {network_config.memory_size}",
         }
 
 

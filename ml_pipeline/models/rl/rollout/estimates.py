@@ -33,19 +33,19 @@ def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda:
     observations, actions, ended = (
         torch.from_numpy(array).to(device) for array in (buffer.observations, buffer.actions, done)
     )
-    judged = judge(policy, observations, actions, ended, memory)
-    value_rows = judged.values.cpu().numpy()
+    evaluation = evaluate_rollout(policy, observations, actions, ended, memory)
+    value_rows = evaluation.values.cpu().numpy()
     values, next_values = value_rows[:-1], value_rows[1:].copy()
     if buffer.final_observations:
         steps, envs, finals = zip(*buffer.final_observations, strict=True)
         rows = torch.from_numpy(np.stack(finals)).to(device)
-        remembered = None if judged.states is None else judged.states[list(steps), list(envs)]
+        remembered = None if evaluation.states is None else evaluation.states[list(steps), list(envs)]
         next_values[list(steps), list(envs)] = values_of(policy, rows, remembered).cpu().numpy()
     advantages, returns = compute_gae(
         buffer.rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
     on_device = (torch.from_numpy(array).to(device) for array in (advantages, returns, values))
-    batch = judged.batch(observations, actions, *on_device)
+    batch = evaluation.batch(observations, actions, *on_device)
     return Estimates(batch, explained_variance(values, returns))
 
 
@@ -53,24 +53,28 @@ def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda:
 def estimate_on_device(buffer: DeviceBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
     """The same of a rollout on a device, where all of it takes place.
 
-    What ended an episode is judged at every step, since which of these values count is known there alone.
+    It evaluates a final observation at every step: only the device knows which steps ended an episode.
     """
     done = buffer.terminated | buffer.truncated
-    judged = judge(policy, buffer.observations, buffer.actions, done, buffer.memory)
-    values, remembered = judged.values[:-1], None if judged.states is None else judged.states[:-1].flatten(0, 1)
+    evaluation = evaluate_rollout(policy, buffer.observations, buffer.actions, done, buffer.memory)
+    values = evaluation.values[:-1]
+    remembered = None if evaluation.states is None else evaluation.states[:-1].flatten(0, 1)
     final_values = values_of(policy, buffer.final_observations.flatten(0, 1), remembered).view_as(values)
-    next_values = torch.where(done, final_values, judged.values[1:])
+    next_values = torch.where(done, final_values, evaluation.values[1:])
     advantages, returns = compute_gae(
         buffer.scaled_rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
     # The buffer's own memory is written to by the next rollout, when the update is over.
-    batch = judged.batch(buffer.observations, buffer.actions, advantages, returns, values)
+    batch = evaluation.batch(buffer.observations, buffer.actions, advantages, returns, values)
     return Estimates(batch, explained_variance(values, returns))
 
 
-class Judged(NamedTuple):
-    """What the networks say of a rollout: log-probabilities (B,) of its actions, values (T + 1, N) in the units of
-    rewards; of a policy with memory also the sequences, and its states (T + 1, N, S) after each step."""
+class RolloutEvaluation(NamedTuple):
+    """What the networks give for a rollout.
+
+    log_probs: (B,), of its actions. values: (T + 1, N), in the units of rewards. sequences, and states: (T + 1, N, S),
+    after each step, both of a policy with memory.
+    """
 
     log_probs: Tensor
     values: Tensor
@@ -85,8 +89,13 @@ class Judged(NamedTuple):
         return Minibatch(observations[:-1].flatten(0, 1), actions.flatten(0, 1), inputs, self.sequences)
 
 
-def judge(policy: Policy, observations: Tensor, actions: Tensor, done: Tensor, memory: Tensor | None) -> Judged:
-    """Each network run once, on observations (T + 1, N, D), actions (T, N, ...); done: bool (T, N); memory: (N, S)."""
+def evaluate_rollout(
+    policy: Policy, observations: Tensor, actions: Tensor, done: Tensor, memory: Tensor | None
+) -> RolloutEvaluation:
+    """Run each network once over the rollout.
+
+    observations: (T + 1, N, D). actions: (T, N, ...). done: bool (T, N). memory: (N, S), before the first step.
+    """
     n_steps, num_envs = done.shape
     rows, n_samples = observations.flatten(0, 1), n_steps * num_envs  # ((T + 1) * N, D)
     network, sequences, states = policy.network, None, None
@@ -101,7 +110,8 @@ def judge(policy: Policy, observations: Tensor, actions: Tensor, done: Tensor, m
         parameters, values, states = network.over_sequences(rows, Sequences(starts, memory))
         sequences = Sequences(starts[:n_steps], memory)
     log_probs, _ = network.distribution.log_probs_and_entropies(parameters[:n_samples], actions.flatten(0, 1))
-    return Judged(log_probs, _in_units_of_rewards(values, policy).view(n_steps + 1, num_envs), sequences, states)
+    values = _in_units_of_rewards(values, policy).view(n_steps + 1, num_envs)
+    return RolloutEvaluation(log_probs, values, sequences, states)
 
 
 def values_of(policy: Policy, observations: Tensor, remembered: Tensor | None) -> Tensor:

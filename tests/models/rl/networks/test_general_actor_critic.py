@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.general_actor_critic import Body, GeneralActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic, NetworkConfig
 from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
@@ -17,12 +17,12 @@ VECTOR = spaces.Box(-1, 1, (2,))
 N_STEPS, N_SEQUENCES = 6, 3
 
 
-def network_for(space=VECTOR, action_space=None, **body):
+def network_for(space=VECTOR, action_space=None, **settings):
     generator = torch.Generator().manual_seed(0)
-    body = Body(hidden_sizes=(8,), activation="tanh", **body)
+    config = NetworkConfig(hidden_sizes=(8,), activation="tanh", **settings)
     layout = observation_layout(space)
     actions = action_space or spaces.Discrete(3)
-    network = GeneralActorCritic(layout, actions, body, squash_actions=False, generator=generator)
+    network = GeneralActorCritic(layout, actions, config, squash_actions=False, generator=generator)
     with torch.no_grad():  # the first policy is nearly the same everywhere; let it be one that has learned
         network.actor_head[-1].weight *= 100.0
     return network
@@ -154,10 +154,10 @@ def test_a_recurrent_policy_remembers_until_an_episode_begins():
 
 @pytest.mark.parametrize("share_layers", [False, True])
 def test_gains_are_those_of_two_perceptrons(share_layers):
-    body = Body(hidden_sizes=(8, 8), activation="tanh", share_layers=share_layers)
+    config = NetworkConfig(hidden_sizes=(8, 8), activation="tanh", share_layers=share_layers)
     generator = torch.Generator().manual_seed(0)
     network = GeneralActorCritic(
-        observation_layout(VECTOR), spaces.Discrete(3), body, squash_actions=False, generator=generator
+        observation_layout(VECTOR), spaces.Discrete(3), config, squash_actions=False, generator=generator
     )
     for tower in network.towers:
         first, second = tower.hidden[0].weight, tower.hidden[2].weight

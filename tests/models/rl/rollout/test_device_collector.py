@@ -88,11 +88,11 @@ def trainer(kind="one choice", config=CONFIG, device="cpu", **parameters):
 
 
 @pytest.mark.parametrize("kind", ACTION_SPACES)
-@pytest.mark.parametrize("body", [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}])
-def test_the_same_noise_gives_what_arrays_give(kind, body, monkeypatch):
-    if body.get("squash_actions") and kind != "numbers":
+@pytest.mark.parametrize("settings", [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}])
+def test_the_same_noise_gives_what_arrays_give(kind, settings, monkeypatch):
+    if settings.get("squash_actions") and kind != "numbers":
         pytest.skip("only numbers are squashed")
-    config = replace(CONFIG, **body)
+    config = replace(CONFIG, **settings)
     (envs, policy), (device_envs, device_policy) = parts(kind, config), parts(kind, config, "cpu")
     with torch.no_grad():  # likely to take other actions than the first
         for each in (policy, device_policy):
@@ -152,12 +152,12 @@ def asked(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("body", [{}, {"share_layers": True}, {"memory": "lstm"}])
-def test_nothing_is_asked_of_the_device_but_once_an_iteration(body, asked, monkeypatch):
+@pytest.mark.parametrize("settings", [{}, {"share_layers": True}, {"memory": "lstm"}])
+def test_nothing_is_asked_of_the_device_but_once_an_iteration(settings, asked, monkeypatch):
     monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)  # as on a GPU
     counts = []
     for n_steps, n_epochs in ((4, 1), (24, 3)):
-        trained = trainer(config=replace(CONFIG, n_steps=n_steps, n_epochs=n_epochs, **body))
+        trained = trainer(config=replace(CONFIG, n_steps=n_steps, n_epochs=n_epochs, **settings))
         trained.train_episode_vectorized()  # the gradient is compared with autograd's once a run
         step = trained._envs.step
         within = []
@@ -204,10 +204,10 @@ class Seen(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", ACTION_SPACES)
-@pytest.mark.parametrize("body", [{}, {"memory": "gru"}, {"normalize_values": True}])
-def test_no_tensor_is_float64(kind, body, monkeypatch):
+@pytest.mark.parametrize("settings", [{}, {"memory": "gru"}, {"normalize_values": True}])
+def test_no_tensor_is_float64(kind, settings, monkeypatch):
     monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)  # as on a GPU
-    trained = trainer(kind, replace(CONFIG, **body))
+    trained = trainer(kind, replace(CONFIG, **settings))
     collector, step, seen = trained._collector, trained._collector._step, Seen()
 
     def watched_step():
@@ -222,9 +222,9 @@ def test_no_tensor_is_float64(kind, body, monkeypatch):
 
 
 @pytest.mark.parametrize("n_steps", [29, 36])  # in the third rollout, and at its end
-@pytest.mark.parametrize(("kind", "body"), [("one choice", {}), ("numbers", {"memory": "gru"})])
-def test_resumed_equals_uninterrupted(tmp_path, n_steps, kind, body):
-    config = replace(CONFIG, **body)
+@pytest.mark.parametrize(("kind", "settings"), [("one choice", {}), ("numbers", {"memory": "gru"})])
+def test_resumed_equals_uninterrupted(tmp_path, n_steps, kind, settings):
+    config = replace(CONFIG, **settings)
     whole, stopped, resumed = (trainer(kind, config) for _ in range(3))
     whole.train()
     step, taken = stopped._envs.step, []
