@@ -16,7 +16,8 @@ from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
-from ml_pipeline.models.rl.algorithms.ppo_trainer import Every, IterationStatistics, PPOTrainer
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.policy import Policy, choose_device
@@ -149,7 +150,7 @@ class _Run:
         self._sinks.add(MonitorCsv(folder / "monitor.csv", resume_step=metrics.last_step if saved else None))
         self._progress = Progress(
             total_iterations=self._trainer.total_iterations,
-            total_steps=self._trainer.total_iterations * config.ppo.n_steps * config.run.n_envs,
+            total_steps=self._trainer.total_timesteps,
             n_envs=config.run.n_envs,
             first_step=self._trainer.global_step,
         )
@@ -191,14 +192,14 @@ class _Run:
         self._trainer.request_stop()
         self._progress.say("Stopping after this step, then saving; once more to stop without saving.")
 
-    def _after_iteration(self, trainer: PPOTrainer, statistics: IterationStatistics) -> None:
+    def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> None:
         for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():
             self._progress.say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
         for hook in (self._target, self._plateau):
             if hook is not None:
                 hook(trainer, statistics)
 
-    def _evaluate(self, trainer: PPOTrainer) -> dict[str, float]:
+    def _evaluate(self, trainer: Trainer) -> dict[str, float]:
         """Score the policy; a score that no earlier one reached goes into best.pt."""
         score = self._task.score(trainer.policy.act)
         self._progress.say(f"Evaluation after episode {trainer.iteration}: {score:,.4g}")
@@ -207,10 +208,10 @@ class _Run:
             self._save(trainer, BEST_CHECKPOINT)
         return {"eval/score": score}
 
-    def _save_latest(self, trainer: PPOTrainer) -> None:
+    def _save_latest(self, trainer: Trainer) -> None:
         self._save(trainer, LATEST_CHECKPOINT)
 
-    def _save(self, trainer: PPOTrainer, name: str) -> None:
+    def _save(self, trainer: Trainer, name: str) -> None:
         state = {
             "trainer": trainer.state_dict(),
             "config": flatten(self._config),

@@ -71,7 +71,7 @@ GAE = (
     ),
     Mutation(
         "environments that reset in the next step are accepted",
-        f"{RL}/algorithms/ppo_trainer.py",
+        f"{RL}/algorithms/vector_envs.py",
         'envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP',
         "False",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::test_environments_that_reset_in_another_way_are_refused",

@@ -69,7 +69,7 @@ RESUMING = (
         f"{RL}/algorithms/early_stopping.py",
         'self._best, self._since = state["best"], state["since"]',
         "pass",
-        f"{RL_TESTS}/algorithms/test_ten_lines.py::"
+        f"{RL_TESTS}/algorithms/test_early_stopping.py::"
         "test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does",
     ),
     Mutation(
@@ -98,6 +98,14 @@ RESUMING = (
     ),
     Mutation(
         "a schedule begins anew after a resumption",
+        f"{RL}/rollout/collector.py",
+        'self.global_step = state["global_step"]',
+        "pass",
+        f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+    ),
+    Mutation(
+        "iterations are counted anew after a resumption",
         f"{RL}/algorithms/ppo_trainer.py",
         'self.iteration = state["iteration"]',
         "pass",
@@ -107,9 +115,9 @@ RESUMING = (
     Mutation(
         "steps that do not divide are left out",
         f"{RL}/algorithms/ppo_trainer.py",
-        "-(-total_timesteps // (self._envs.num_envs * config.n_steps))",
-        "total_timesteps // (self._envs.num_envs * config.n_steps)",
-        f"{RL_TESTS}/algorithms/test_ten_lines.py::test_one_call_is_the_trainer_put_together_by_hand",
+        "return -(-(self._requested_timesteps - self._collector.rollout_start_step) // self._rollout_size)",
+        "return (self._requested_timesteps - self._collector.rollout_start_step) // self._rollout_size",
+        f"{RL_TESTS}/algorithms/test_training_length.py::test_steps_are_rounded_up_to_whole_rollouts",
         "P15b",
     ),
 )

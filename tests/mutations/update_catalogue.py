@@ -85,8 +85,8 @@ STEPS = (
     Mutation(
         "schedules decay before the first update",
         f"{RL}/algorithms/ppo_trainer.py",
-        "progress=self.iteration / self.total_iterations",
-        "progress=(self.iteration + 1) / self.total_iterations",
+        "progress=start_step / self.total_timesteps",
+        "progress=self.global_step / self.total_timesteps",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::test_the_first_update_runs_before_the_first_decay",
         "P6b",
     ),

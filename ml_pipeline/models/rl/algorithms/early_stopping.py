@@ -1,9 +1,9 @@
-"""Hooks that end a training early: at a target, or where it no longer gets better."""
+"""Hooks that end a training early: at a target return, or when the return no longer rises."""
 
 import math
 from typing import Any
 
-from ml_pipeline.models.rl.algorithms.ppo_trainer import IterationStatistics, PPOTrainer
+from ml_pipeline.models.rl.algorithms.trainer import Statistics, Trainer
 
 
 class StopAtReturn:
@@ -12,7 +12,7 @@ class StopAtReturn:
     def __init__(self, target: float) -> None:
         self._target = target
 
-    def __call__(self, trainer: PPOTrainer, statistics: IterationStatistics) -> None:
+    def __call__(self, trainer: Trainer, statistics: Statistics) -> None:
         if statistics.mean_return_100 >= self._target:
             trainer.request_stop()
 
@@ -20,8 +20,8 @@ class StopAtReturn:
 class StopOnPlateau:
     """Stops once the mean return of the last 100 training episodes has not risen for `patience` iterations.
 
-    A rise is one by more than `min_rise` over the best so far. To stop a resumed run where the uninterrupted one would
-    have been, save `state_dict` along with the trainer's.
+    A rise exceeds the best so far by more than `min_rise`. Save `state_dict` with the trainer's: a resumed run then
+    stops in the same iteration as an uninterrupted one.
     """
 
     def __init__(self, patience: int, *, min_rise: float = 0.0) -> None:
@@ -30,10 +30,10 @@ class StopOnPlateau:
         self._best = -math.inf
         self._since = 0
 
-    def __call__(self, trainer: PPOTrainer, statistics: IterationStatistics) -> None:
+    def __call__(self, trainer: Trainer, statistics: Statistics) -> None:
         if statistics.mean_return_100 > self._best + self._min_rise:
             self._best, self._since = statistics.mean_return_100, 0
-        elif not math.isnan(statistics.mean_return_100):  # before the first episode has ended nothing is known
+        elif not math.isnan(statistics.mean_return_100):  # which it is before the first episode has ended
             self._since += 1
         if self._since >= self._patience:
             trainer.request_stop()

@@ -1,25 +1,26 @@
-"""PPO: collect a rollout, estimate advantages, update the policy, report; again. T steps, N environments.
+"""PPO: collect a rollout, estimate advantages, update the policy, report; repeat.
 
-Learning rate and clip range are those of the configuration in the first update; a linear schedule decays before the
-second.
+Schedules follow the share of `total_timesteps` that was taken before the rollout: the first update has the learning
+rate and clip range of the configuration, and a linear schedule decays before the second.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
+from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
+from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.policies.policy import Policy, choose_device
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector
@@ -32,28 +33,12 @@ from ml_pipeline.models.rl.update.threads import learning_threads
 from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.runtime.seeding import random_generator
 
-Result = TypeVar("Result")
-
-
-class Every(NamedTuple, Generic[Result]):
-    """Something that `train` does after every `interval` iterations, and after the last."""
-
-    interval: int
-    action: Callable[["PPOTrainer"], Result]
-
-    def due(self, trainer: "PPOTrainer") -> bool:
-        return trainer.iteration % self.interval == 0 or trainer.finished
-
-
-Hook = Callable[["PPOTrainer", IterationStatistics], Mapping[str, float] | None]
-"""Called after each iteration; what it returns are metrics of the user's own."""
-
 
 class PPOTrainer:
-    """Trains a policy by PPO (Schulman et al. 2017, arXiv:1707.06347).
+    """Trains a policy by PPO (Schulman et al. 2017, arXiv:1707.06347); it is a `Trainer`.
 
-    All that is random is drawn from generators derived from `seed`: on one machine the result depends on the seed and
-    the configuration alone.
+    All randomness comes from `seed`: on one machine, the same seed and configuration give the same weights, bit for
+    bit, whatever the number of workers and wherever training was interrupted.
 
     >>> import gymnasium
     >>> from ml_pipeline.models.rl.algorithms.evaluation import evaluate
@@ -74,15 +59,20 @@ class PPOTrainer:
         seed: int = 0,
         sink: MetricsSink | None = None,
     ) -> None:
-        """envs: functions that make an environment each, which are run side by side, as many at once as pays, and
-        closed by `close`; or environments that reset in the step that ends an episode, or a single one, left open.
-        Some have a `device`, where they take and give tensors: all else then takes place there too.
-        config: every hyperparameter; None is the defaults. total_timesteps: over all environments, rounded up to whole
-        iterations: where `train` ends, and the length that schedules are stretched to. policy: what to train; None is
-        a new one as the configuration says, on `device`, or else where the environments are, or on the CPU.
-        sink: where metrics go.
+        """Set up training; nothing is stepped yet.
 
-        Raises UserError where settings, spaces, device and environments do not fit together.
+        envs: functions that make one environment each; the trainer steps them side by side, with as many workers as
+        pay, and closes them in `close`. Or a vector environment with autoreset_mode SAME_STEP, or a single
+        environment; these stay open. If a vector environment has a `device`, it takes and gives tensors there, and the
+        policy acts and learns there too.
+        config: every hyperparameter; None means the defaults.
+        total_timesteps: transitions to train for, over all environments, rounded up to whole rollouts. `train` ends
+        there, and schedules end there.
+        policy: the policy to train; None makes a new one from the configuration.
+        device: where the new policy lives; None is the device of the environments, or the CPU.
+        sink: receives the metrics of every iteration.
+
+        Raises UserError if settings, spaces, device and environments do not fit together.
         """
         if total_timesteps < 1:
             raise UserError(f"total_timesteps must be at least 1, but got {total_timesteps}.")
@@ -92,11 +82,11 @@ class PPOTrainer:
         self.iteration = 0
         self._sink = sink
         self._stop_requested = False
-        self._envs: Any = _vectorized(envs)
+        self._envs: Any = vectorized(envs)
         self._closes_envs = isinstance(envs, Sequence)
+        self._requested_timesteps = total_timesteps
         try:
             config.check_batch(self._envs.num_envs)
-            self.total_iterations = -(-total_timesteps // (self._envs.num_envs * config.n_steps))
             self.policy = policy or self._new_policy(device, seed)
             self._collector, self._update = self._parts(seed)
         except BaseException:
@@ -110,22 +100,36 @@ class PPOTrainer:
         self.close()
 
     def close(self) -> None:
-        """Close the environments, if they were made here; the policy goes on acting. May be called twice."""
+        """Close the environments that the trainer made; its policy can still act. May be called twice."""
         if self._closes_envs:
             self._envs.close()
 
     @property
-    def finished(self) -> bool:
-        """Whether all iterations are done."""
-        return self.iteration >= self.total_iterations
-
-    @property
     def global_step(self) -> int:
-        """Transitions taken in all environments together."""
+        """Transitions so far, over all environments."""
         return self._collector.global_step
 
+    @property
+    def total_timesteps(self) -> int:
+        """The `global_step` at which training is finished: that asked for, rounded up to whole rollouts."""
+        start = self._collector.rollout_start_step
+        return start + self._rollouts_left() * self._rollout_size
+
+    @property
+    def total_iterations(self) -> int:
+        """The `iteration` at which training is finished, with as many environments as now; for display."""
+        return self.iteration + self._rollouts_left()
+
+    @property
+    def finished(self) -> bool:
+        """Whether `total_timesteps` are done."""
+        return self.global_step >= self.total_timesteps
+
     def train_episode(self) -> IterationStatistics:
-        """One rollout of n_steps in the only environment, then one update."""
+        """One rollout of n_steps in a single environment, then one update.
+
+        Raises UserError if there are several environments.
+        """
         if self._envs.num_envs != 1:
             raise UserError(
                 f"train_episode() is for one environment, but there are {self._envs.num_envs}; "
@@ -134,7 +138,7 @@ class PPOTrainer:
         return self.train_episode_vectorized()
 
     def train_episode_vectorized(self) -> IterationStatistics:
-        """One rollout of n_steps in each environment, then one update of n_epochs passes over it."""
+        """One rollout of n_steps in each environment, then one update of n_epochs over it."""
         statistics = self._iterate(should_stop=lambda: False)
         assert statistics is not None
         self._report(statistics, {})
@@ -147,14 +151,15 @@ class PPOTrainer:
         save: Every[None] | None = None,
         after_iteration: Hook | None = None,
     ) -> Policy:
-        """Train until all iterations are done or `request_stop` is called; return the policy, ready to act.
+        """Train until `total_timesteps` or until `request_stop` is called; return the policy, ready to act.
 
-        What `evaluate` and `after_iteration` return is written with the metrics of the iteration, and how long
-        `evaluate` took as "time/evaluating_s"; `save` comes after they are written. Any of the three may call
-        `request_stop`.
-        A stop takes effect before the environments' next step. `state_dict` then holds the part of the rollout that is
-        there, and a trainer that loads it goes on in mid-rollout, as does this one in another call. Ctrl-C is such a
-        stop too, after which KeyboardInterrupt is raised.
+        after_iteration: called after each update. evaluate: called every so often; its duration is written as
+        "time/evaluating_s". What these two return is written to the sink with the metrics of the iteration. save:
+        called after they are written. Any of the three may call `request_stop`.
+
+        A stop takes effect before the next step of the environments. Call `train` again to continue, or save
+        `state_dict` and load it into another trainer: it continues in the middle of the rollout. Ctrl-C stops in the
+        same way, and `train` then raises KeyboardInterrupt.
         """
         try:
             with interrupted_between_steps(self.request_stop):
@@ -172,13 +177,13 @@ class PPOTrainer:
         return self.policy
 
     def request_stop(self) -> None:
-        """Let `train` return before the next step; may be called from a signal handler."""
+        """Let `train` return before the next step; may be called from another thread or a signal handler."""
         self._stop_requested = True
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs to go on, readable with torch's `weights_only`.
+        """All that is needed to resume, readable with torch's `weights_only`.
 
-        "environments" is None where they cannot be pickled, and "environments_missing" then says why.
+        "environments" is None if they cannot be pickled; "environments_missing" then says why.
         """
         environments, missing = None, ""
         try:
@@ -195,9 +200,10 @@ class PPOTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken: bit for bit where it holds the environments, else with new episodes.
+        """Continue where `state` was taken: bit for bit if it holds the environments, else with new episodes.
 
-        Raises UserError, and changes nothing, where the policy or what a rollout consists of differs.
+        A state of a finished run, loaded into a trainer with more `total_timesteps`, continues to the new end.
+        Raises UserError, and changes nothing, if the policy, the number of environments or n_steps differ.
         """
         environments = state["environments"]
         self._collector.check_state_dict(state["collector"])
@@ -214,7 +220,7 @@ class PPOTrainer:
         return Policy(*spaces, self.config, seed=seed, device=where)
 
     def _parts(self, seed: int) -> tuple[Collector, PPOUpdate]:
-        """What collects and what learns, each with a generator of its own."""
+        """The collector and the update, each with its own random generator."""
         envs, policy, config = self._envs, self.policy, self.config
         if getattr(envs, "device", None) is None:
             collector: Collector = RolloutCollector(envs, policy, config, seed=seed)
@@ -222,7 +228,17 @@ class PPOTrainer:
         collector = DeviceCollector(envs, policy, config, seed=seed)
         return collector, PPOUpdate(policy, config, device_generator(seed, "minibatches", policy.device))
 
+    @property
+    def _rollout_size(self) -> int:
+        """Transitions in one rollout."""
+        return self._envs.num_envs * self.config.n_steps
+
+    def _rollouts_left(self) -> int:
+        """Rollouts until the end, with the one under way; negative if training went on past the end."""
+        return -(-(self._requested_timesteps - self._collector.rollout_start_step) // self._rollout_size)
+
     def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
+        start_step = self._collector.rollout_start_step
         started, stepped_s, waited_s = time.perf_counter(), self._collector.stepping_s, self._waited_s()
         last_good = {"policy": self.policy.state_dict(), "update": self._update.state_dict()}
         try:
@@ -230,7 +246,7 @@ class PPOTrainer:
                 return None
             collected = time.perf_counter()
             stepped_s, waited_s = self._collector.stepping_s - stepped_s, self._waited_s() - waited_s
-            estimates, update = self._learn()
+            estimates, update = self._learn(progress=start_step / self.total_timesteps)
         except TrainingFailed as error:
             self.policy.load_state_dict(last_good["policy"])
             self._update.load_state_dict(last_good["update"])
@@ -259,7 +275,7 @@ class PPOTrainer:
         )
 
     def _timed(self, evaluate: Every[Mapping[str, float]]) -> dict[str, float]:
-        """What an evaluation says, and how long it took."""
+        """The metrics of an evaluation, and its duration."""
         began = time.perf_counter()
         metrics = evaluate.action(self)
         return {**metrics, "time/evaluating_s": time.perf_counter() - began}
@@ -267,7 +283,7 @@ class PPOTrainer:
     def _waited_s(self) -> float:
         return getattr(self._envs, "waited_s", 0.0)
 
-    def _learn(self) -> tuple[Estimates, UpdateStatistics]:
+    def _learn(self, *, progress: float) -> tuple[Estimates, UpdateStatistics]:
         config = self.config
         n_weights = sum(parameter.numel() for parameter in self.policy.network.parameters())
         with learning_threads(n_weights, config.minibatch_size):
@@ -276,30 +292,12 @@ class PPOTrainer:
             batch = estimates.batch
             if self.policy.value_normalizer is not None:
                 batch = with_normalized_values(batch, self.policy)
-            return estimates, self._update(batch, progress=self.iteration / self.total_iterations)
+            return estimates, self._update(batch, progress=progress)
 
     def _report(self, statistics: IterationStatistics, further: Mapping[str, float]) -> None:
         episodes = self._collector.episodes.take_finished()
         if self._sink is not None:
             self._sink.write({**statistics.metrics(), **further}, episodes)
-
-
-def _vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> VectorEnv:
-    if isinstance(envs, Sequence) and not isinstance(envs, str):
-        return ParallelEnv(envs, copy=False)  # what is kept of an observation is copied
-    if isinstance(envs, gymnasium.Env):
-        return SerialEnv([lambda: envs])
-    if not isinstance(envs, VectorEnv):
-        raise UserError(
-            'PPOTrainer needs functions that make an environment each, such as [lambda: gymnasium.make("CartPole-v1")] '
-            f"* 8, or environments, but got {envs!r}."
-        )
-    if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-        raise UserError(
-            "PPOTrainer needs environments that reset in the step that ends an episode, but these have "
-            f"{envs.metadata.get('autoreset_mode')}; make them with autoreset_mode=AutoresetMode.SAME_STEP."
-        )
-    return envs
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -54,6 +54,11 @@ class Collector(ABC):
             self._step()
         return True
 
+    @property
+    def rollout_start_step(self) -> int:
+        """`global_step` at the start of the rollout under way; between two rollouts, of the next one."""
+        return self.global_step - (0 if self.buffer.full else self.buffer.position * self._envs.num_envs)
+
     @abstractmethod
     def estimates(self) -> Estimates:
         """What an update learns from, of a full buffer. Raises TrainingFailed where something in it is not finite."""

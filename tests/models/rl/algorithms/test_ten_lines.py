@@ -12,7 +12,6 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 from ml_pipeline.models.rl.policies.policy import Policy
@@ -112,77 +111,20 @@ def test_cells_of_a_notebook():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("steps", "iterations"), [(1, 1), (16, 1), (17, 2), (48, 3)])
-def test_steps_are_rounded_up_to_whole_iterations(steps, iterations):
-    assert PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=steps).total_iterations == iterations
-
-
-def iterations(hook):
-    sink = Recorder()
-    PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=16 * 10, sink=sink).train(after_iteration=hook)
-    return sink.metrics
-
-
 def test_metrics_of_the_users_own_are_written_with_all_others():
-    metrics = iterations(lambda trainer, statistics: {"own/double": 2.0 * statistics.iteration})
-    assert [m["own/double"] for m in metrics] == [2.0 * k for k in range(1, 11)]
-    assert "train/value_loss" in metrics[0]
-
-
-def test_training_ends_at_a_target():
-    assert len(iterations(StopAtReturn(2.0))) == 1
-    assert len(iterations(StopAtReturn(2.1))) == 10
-
-
-def test_training_ends_where_it_no_longer_gets_better():
-    assert len(iterations(StopOnPlateau(patience=3))) == 4  # the first is a rise from nothing
-
-
-def test_a_rise_begins_the_patience_anew():
-    class Statistics:
-        def __init__(self, mean_return_100):
-            self.mean_return_100 = mean_return_100
-
-    class Trainer:
-        stopped = False
-
-        def request_stop(self):
-            self.stopped = True
-
-    hook, trainer, log = StopOnPlateau(patience=2, min_rise=0.5), Trainer(), []
-    for value in (float("nan"), 1.0, 1.4, 1.6, 1.7, 1.8):
-        hook(trainer, Statistics(value))
-        log.append(trainer.stopped)
-    assert log == [False, False, False, False, False, True]
-
-
-def test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does():
-    def run(n_before):
-        """A run that stops on a plateau, saved and resumed after so many iterations: how many it has in the end."""
-        trainer, hook = plateau_trainer(), StopOnPlateau(patience=4)
-        for _ in range(n_before):
-            hook(trainer, trainer.train_episode_vectorized())
-        state, count = trainer.state_dict(), hook.state_dict()
-        trainer, hook = plateau_trainer(), StopOnPlateau(patience=4)
-        trainer.load_state_dict(state)
-        hook.load_state_dict(count)
-        trainer.train(after_iteration=hook)
-        assert not trainer.finished
-        return trainer.iteration
-
-    assert [run(n) for n in range(4)] == [5] * 4
-
-
-def plateau_trainer():
-    return PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=20 * 16)
+    sink = Recorder()
+    trainer = PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=16 * 10, sink=sink)
+    trainer.train(after_iteration=lambda trainer, statistics: {"own/double": 2.0 * statistics.iteration})
+    assert [m["own/double"] for m in sink.metrics] == [2.0 * k for k in range(1, 11)]
+    assert "train/value_loss" in sink.metrics[0]
 
 
 @pytest.mark.parametrize(
     ("envs", "settings", "message"),
     [
         ([Constant], {"total_timesteps": 0}, "total_timesteps must be at least 1, but got 0"),
-        ("CartPole-v1", {}, "needs functions that make an environment each, such as .* but got 'CartPole-v1'"),
-        (Constant, {}, "needs functions that make an environment each, such as .* but got <class"),
+        ("CartPole-v1", {}, "needs functions that make one environment each, such as .* but got 'CartPole-v1'"),
+        (Constant, {}, "needs functions that make one environment each, such as .* but got <class"),
         *(
             ([Constant] * 2, {"device": device}, f"The device {device} is not there; this machine has cpu")
             for device in ("gpu", "cuda:99", "cuda:one", "cpu:1")

@@ -217,7 +217,7 @@ def test_no_tensor_is_float64(kind, settings, monkeypatch):
     monkeypatch.setattr(collector, "_step", watched_step)
     collector.collect(should_stop=lambda: False)  # what comes before and after the steps is the host's, in float64
     with seen:
-        trained._learn()
+        trained._learn(progress=0.0)
     assert seen.dtypes == {torch.float32, torch.int64, torch.bool}
 
 

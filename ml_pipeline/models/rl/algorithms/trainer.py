@@ -1,0 +1,109 @@
+"""What a run needs of a trainer, whatever algorithm it is, and what a trainer does between its iterations."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+Result = TypeVar("Result")
+
+
+class TrainedPolicy(Protocol):
+    """What a trainer trains."""
+
+    @property
+    def act(self) -> Callable[[Any], Any]:
+        """The action for one observation; its `begin_episode`, where it has one, is called before each episode."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that acting needs, for a checkpoint."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved policy."""
+
+
+class Statistics(Protocol):
+    """What a trainer reports of one iteration."""
+
+    @property
+    def iteration(self) -> int:
+        """From 1."""
+
+    @property
+    def global_step(self) -> int:
+        """Transitions so far, over all environments."""
+
+    @property
+    def mean_return_100(self) -> float:
+        """Mean return of the last 100 training episodes; NaN before the first has ended."""
+
+    def metrics(self) -> dict[str, float]:
+        """All figures, under the names that a metrics file uses."""
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Trains a policy iteration by iteration, can be stopped, saved and resumed.
+
+    `PPOTrainer` is one. Hooks, early stopping and runs use what stands here and nothing else of a trainer.
+    """
+
+    @property
+    def policy(self) -> TrainedPolicy:
+        """What is trained; it can act at any time."""
+
+    @property
+    def iteration(self) -> int:
+        """Iterations that are done."""
+
+    @property
+    def global_step(self) -> int:
+        """Transitions so far, over all environments."""
+
+    @property
+    def total_timesteps(self) -> int:
+        """The `global_step` at which training is finished."""
+
+    @property
+    def total_iterations(self) -> int:
+        """The `iteration` at which training is finished, as far as is known by now; for display."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether `total_timesteps` are done."""
+
+    def train(
+        self,
+        *,
+        evaluate: "Every[Mapping[str, float]] | None" = None,
+        save: "Every[None] | None" = None,
+        after_iteration: "Hook | None" = None,
+    ) -> TrainedPolicy:
+        """Train until `finished` or `request_stop`.
+
+        After each iteration come `after_iteration`, then `evaluate`, then the report to the sink, then `save`.
+        """
+
+    def request_stop(self) -> None:
+        """Let `train` return soon; may be called from a hook, another thread or a signal handler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to resume, readable with torch's `weights_only`."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+
+    def close(self) -> None:
+        """Release what the trainer made; may be called twice."""
+
+
+class Every(NamedTuple, Generic[Result]):
+    """Something that `train` does after every `interval` iterations, and after the last."""
+
+    interval: int
+    action: Callable[[Trainer], Result]
+
+    def due(self, trainer: Trainer) -> bool:
+        return trainer.iteration % self.interval == 0 or trainer.finished
+
+
+Hook = Callable[[Trainer, Statistics], Mapping[str, float] | None]
+"""Called after each iteration; what it returns is written with the metrics of the iteration."""

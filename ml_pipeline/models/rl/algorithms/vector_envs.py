@@ -1,0 +1,32 @@
+"""The vector environment that a trainer steps, made of what its user hands over."""
+
+from collections.abc import Sequence
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+
+
+def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> VectorEnv:
+    """`ParallelEnv` over functions, `SerialEnv` over a single environment; a vector environment is returned as it is.
+
+    Raises UserError for anything else, and for another autoreset mode than SAME_STEP.
+    """
+    if isinstance(envs, Sequence) and not isinstance(envs, str):
+        return ParallelEnv(envs, copy=False)  # the collector copies what it stores
+    if isinstance(envs, gymnasium.Env):
+        return SerialEnv([lambda: envs])
+    if not isinstance(envs, VectorEnv):
+        raise UserError(
+            'PPOTrainer needs functions that make one environment each, such as [lambda: gymnasium.make("CartPole-v1")]'
+            f" * 8, or environments, but got {envs!r}."
+        )
+    if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+        raise UserError(
+            "PPOTrainer needs environments with autoreset_mode=AutoresetMode.SAME_STEP, but these have "
+            f"{envs.metadata.get('autoreset_mode')}; make them with SAME_STEP."
+        )
+    return envs
