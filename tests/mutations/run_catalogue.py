@@ -21,7 +21,7 @@ SAVING = (
     Mutation(
         "the optimizer's state is not saved",
         f"{RL}/update/ppo_update.py",
-        'self._optimizer.load_state_dict(state["optimizer"])',
+        'self._steps.optimizer.load_state_dict(state["optimizer"])',
         "pass",
         f"{RL_TESTS}/update/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
     ),
@@ -53,7 +53,7 @@ RESUMING = (
     Mutation(
         "the order of minibatches begins anew after a resumption",
         f"{RL}/update/ppo_update.py",
-        'restore(self._generator, state["generator"])',
+        'restore(self._steps.generator, state["generator"])',
         "pass",
         f"{RL_TESTS}/update/test_ppo_update.py::test_a_restored_update_goes_on_with_the_same_bits",
     ),

@@ -76,7 +76,7 @@ LOSS = (
 STEPS = (
     Mutation(
         "Adam's own epsilon",
-        f"{RL}/update/ppo_update.py",
+        f"{RL}/update/step_choice.py",
         "_ADAM_EPSILON = 1e-5",
         "_ADAM_EPSILON = 1e-8",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::test_weights_after_an_update_are_theirs",
@@ -152,11 +152,11 @@ STEPS = (
         "            if limited and history and approx_kl(rows.log_ratios) > settings.kl_limit:\n"
         "                break\n            norm = torch.linalg.vector_norm(gradient)\n"
         "            gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))\n"
-        "            self._optimizer.step(settings.learning_rate)\n"
+        "            self.optimizer.step(settings.learning_rate)\n"
         "            history.append(rows)\n            norms.append(norm)\n",
         "            norm = torch.linalg.vector_norm(gradient)\n"
         "            gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))\n"
-        "            self._optimizer.step(settings.learning_rate)\n"
+        "            self.optimizer.step(settings.learning_rate)\n"
         "            history.append(rows)\n            norms.append(norm)\n"
         "            if limited and approx_kl(rows.log_ratios) > settings.kl_limit:\n"
         "                break\n",
@@ -169,6 +169,13 @@ STEPS = (
         ".clamp_(max=1.0)",
         ".clamp_(min=1.0, max=1.0)",
         f"{RL_TESTS}/update/test_ppo_update.py::test_gradients_are_clipped_to_their_norm[torch]",
+    ),
+    Mutation(
+        "steps that differ from autograd's are gone on with",
+        f"{RL}/update/checked_steps.py",
+        "distance <= _AGREEMENT * norm",
+        "True or distance <= _AGREEMENT * norm",
+        f"{RL_TESTS}/update/test_checked_steps.py::test_steps_that_differ_are_reported_once_and_replaced_by_autograd",
     ),
     Mutation(
         "nobody checks that the first ratio is 1",

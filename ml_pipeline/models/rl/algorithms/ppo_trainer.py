@@ -28,7 +28,9 @@ from ml_pipeline.models.rl.rollout.device_seeding import device_generator
 from ml_pipeline.models.rl.rollout.estimates import Estimates, with_normalized_values
 from ml_pipeline.models.rl.rollout.finite_checks import check_policy
 from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.update.minibatches import Generator
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
+from ml_pipeline.models.rl.update.step_choice import fastest_steps
 from ml_pipeline.models.rl.update.threads import learning_threads
 from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.runtime.seeding import random_generator
@@ -224,9 +226,11 @@ class PPOTrainer:
         envs, policy, config = self._envs, self.policy, self.config
         if getattr(envs, "device", None) is None:
             collector: Collector = RolloutCollector(envs, policy, config, seed=seed)
-            return collector, PPOUpdate(policy, config, random_generator(seed, "minibatches"))
-        collector = DeviceCollector(envs, policy, config, seed=seed)
-        return collector, PPOUpdate(policy, config, device_generator(seed, "minibatches", policy.device))
+            generator: Generator = random_generator(seed, "minibatches")
+        else:
+            collector = DeviceCollector(envs, policy, config, seed=seed)
+            generator = device_generator(seed, "minibatches", policy.device)
+        return collector, PPOUpdate(policy, config, fastest_steps(policy, config, generator))
 
     @property
     def _rollout_size(self) -> int:

@@ -53,9 +53,9 @@ class CompiledSteps:
         self._kernel = kernel
         self._arguments = arguments
         self._layout = layout.layout_of(network)
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._config = config
-        self._generator = generator
+        self.generator = generator
         size = config.minibatch_size
         self._n_chunks = min(max(2, size // 256), 8)
         if n_threads is None:
@@ -66,8 +66,8 @@ class CompiledSteps:
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
         config, n_samples = self._config, len(batch.observations)
-        orders = torch.stack(draw_orders(n_samples, config.n_epochs, self._generator)).numpy()
-        vectors = [self._optimizer.parameters, self._optimizer.mean, self._optimizer.square]
+        orders = torch.stack(draw_orders(n_samples, config.n_epochs, self.generator)).numpy()
+        vectors = [self.optimizer.parameters, self.optimizer.mean, self.optimizer.square]
         learner = self._learner(*vectors)
         results, n_done = self._run(
             learner,
@@ -78,7 +78,7 @@ class CompiledSteps:
         )
         for vector, padded in zip(vectors, (learner.networks.parameters, learner.means, learner.squares), strict=True):
             vector.detach().numpy()[:] = padded[self._layout.places]
-        self._optimizer.n_steps += n_done
+        self.optimizer.n_steps += n_done
         whole, more = divmod(n_done, -(-n_samples // config.minibatch_size))
         n_stepped = whole * n_samples + more * config.minibatch_size
         rows = torch.from_numpy(results.rows).transpose(0, 1).flatten(1)[:, :n_stepped]
@@ -88,7 +88,7 @@ class CompiledSteps:
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
         """A step of length 0 on a copy, unclipped, by this thread alone."""
         size = len(minibatch.observations)
-        parameters = self._optimizer.parameters
+        parameters = self.optimizer.parameters
         learner = self._learner(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
         settings = self._settings(weights, 0.0, math.inf, size)
         settings = settings._replace(normalizes=False, max_grad_norm=math.inf)
@@ -137,7 +137,7 @@ class CompiledSteps:
         return self._arguments.Settings(
             minibatch_size=size,
             normalizes=normalizes_minibatches(self._config),
-            n_steps_before=self._optimizer.n_steps,
+            n_steps_before=self.optimizer.n_steps,
             learning_rate=float(learning_rate),
             clip_range=float(weights.clip_range),
             clip_range_vf=math.inf if bound is None else float(bound),
@@ -145,7 +145,7 @@ class CompiledSteps:
             vf_coef=float(weights.vf_coef),
             max_grad_norm=float(self._config.max_grad_norm),
             kl_limit=float(kl_limit),
-            epsilon=self._optimizer.epsilon,
+            epsilon=self.optimizer.epsilon,
         )
 
 

@@ -1,6 +1,5 @@
 """The minibatches of an update, each a clipped gradient and a step of Adam: in torch, for any network.
 
-What else can take these steps must agree with autograd: `agrees_with_autograd` compares them on the user's own network.
 B samples, P parameters.
 """
 
@@ -12,18 +11,15 @@ import torch
 from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.update.flat_adam import FlatAdam
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, Minibatch, MinibatchGradients
+from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch, MinibatchGradients
 from ml_pipeline.models.rl.update.minibatches import Generator, epochs_of_samples, epochs_of_sequences
 from ml_pipeline.models.rl.update.ppo_loss import LossRows, LossWeights, approx_kl, normalize_advantages
 
-_AGREEMENT = 1e-3
-_NEGLIGIBLE = 1e-6
-
 
 class StepSettings(NamedTuple):
-    """As they stand in this update; steps end before one whose approximate KL is above `kl_limit`, maybe infinite."""
+    """What holds for one update. kl_limit: steps end before the one whose approximate KL is above it; infinity never
+    ends them."""
 
     weights: LossWeights
     learning_rate: float
@@ -31,8 +27,8 @@ class StepSettings(NamedTuple):
 
 
 class StepsTaken(NamedTuple):
-    """first: of the first minibatch, before any step. rows: of all samples stepped on. norms: float (n_minibatches,),
-    of the gradients before they were clipped.
+    """first: the loss of the first minibatch, before any step. rows: the loss of all samples in all steps. norms: float
+    (n_minibatches,), of the gradients before clipping.
     """
 
     first: LossRows
@@ -41,12 +37,22 @@ class StepsTaken(NamedTuple):
 
 
 class GradientSteps(Protocol):
-    """Takes the steps of a whole update."""
+    """Takes the steps of a whole update; `fastest_steps` chooses which."""
 
-    kind: str
-    """"torch" or "compiled"; of the same kind, results are the same to the last digit."""
+    @property
+    def kind(self) -> str:
+        """ "torch" or "compiled"; steps of the same kind give the same bits."""
 
-    def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken: ...
+    @property
+    def optimizer(self) -> FlatAdam:
+        """It holds the weights that the steps move."""
+
+    @property
+    def generator(self) -> Generator:
+        """The order of the minibatches comes from it."""
+
+    def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
+        """Move the weights by n_epochs passes over the batch."""
 
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
         """The gradient by all parameters, float (P,), without a step. Advantages are taken as they are."""
@@ -60,13 +66,13 @@ class TorchSteps:
     def __init__(
         self, gradients: MinibatchGradients, optimizer: FlatAdam, config: PPOConfig, generator: Generator
     ) -> None:
+        self.optimizer = optimizer
+        self.generator = generator
         self._gradients = gradients
-        self._optimizer = optimizer
         self._config = config
-        self._generator = generator
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
-        gradient, limited = self._optimizer.gradient, math.isfinite(settings.kl_limit)
+        gradient, limited = self.optimizer.gradient, math.isfinite(settings.kl_limit)
         history: list[LossRows] = []
         norms: list[Tensor] = []
         for minibatch in self._minibatches(batch):
@@ -75,19 +81,19 @@ class TorchSteps:
                 break
             norm = torch.linalg.vector_norm(gradient)
             gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-            self._optimizer.step(settings.learning_rate)
+            self.optimizer.step(settings.learning_rate)
             history.append(rows)
             norms.append(norm)
         return StepsTaken(history[0], LossRows(*map(torch.cat, zip(*history, strict=True))), torch.stack(norms))
 
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
         self._gradients(minibatch, weights)
-        return self._optimizer.gradient.clone()
+        return self.optimizer.gradient.clone()
 
     def _minibatches(self, batch: Minibatch) -> Iterator[Minibatch]:
         config = self._config
         epochs = epochs_of_samples if batch.sequences is None else epochs_of_sequences
-        for minibatch in epochs(batch, n_epochs=config.n_epochs, size=config.minibatch_size, generator=self._generator):
+        for minibatch in epochs(batch, n_epochs=config.n_epochs, size=config.minibatch_size, generator=self.generator):
             yield with_normalized_advantages(minibatch) if normalizes_minibatches(config) else minibatch
 
 
@@ -99,17 +105,3 @@ def normalizes_minibatches(config: PPOConfig) -> bool:
 def with_normalized_advantages(batch: Minibatch) -> Minibatch:
     advantages = normalize_advantages(batch.inputs.advantages)
     return batch._replace(inputs=batch.inputs._replace(advantages=advantages))
-
-
-def agrees_with_autograd(
-    steps: GradientSteps, network: ActorCritic, optimizer: FlatAdam, minibatch: Minibatch, weights: LossWeights
-) -> bool:
-    """Whether the gradient for a minibatch is autograd's, to more than rounding.
-
-    True as well where autograd's is not finite: that is the update's to report.
-    """
-    found = steps.gradient(minibatch, weights)
-    AutogradGradients(network)(minibatch, weights)
-    expected = optimizer.gradient
-    distance, norm = (found - expected).norm().item(), expected.norm().item()
-    return not math.isfinite(norm) or distance <= _AGREEMENT * norm + _NEGLIGIBLE

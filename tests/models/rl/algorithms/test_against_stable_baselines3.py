@@ -25,12 +25,13 @@ from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.estimates import estimate
 from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
-from ml_pipeline.models.rl.update import ppo_update
+from ml_pipeline.models.rl.update import step_choice
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.update.flat_adam import FlatAdam
 from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
 from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, loss_terms, normalize_advantages
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate
+from ml_pipeline.models.rl.update.step_choice import fastest_steps
 
 sb3 = pytest.importorskip("stable_baselines3", reason="pip install -e '.[sb3]'")
 from stable_baselines3.common.logger import Logger  # noqa: E402
@@ -315,8 +316,8 @@ def both_updated(p, monkeypatch, *, progress, steps):
     monkeypatch.setattr(np.random, "permutation", their_order)
     p.theirs.train()
     if steps == "torch":
-        monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
-    update = PPOUpdate(p.policy, p.config, np.random.default_rng(7))
+        monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+    update = PPOUpdate(p.policy, p.config, fastest_steps(p.policy, p.config, np.random.default_rng(7)))
     assert update.state_dict()["steps"] == steps
     statistics = update(estimates_of(p).batch, progress=progress)
     after = flat_weights(p.theirs.policy)

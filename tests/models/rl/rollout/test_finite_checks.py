@@ -84,7 +84,7 @@ def test_an_update_that_blows_up_is_named_and_undone():
     config = dataclasses.replace(CONFIG, learning_rate=1e30, max_grad_norm=1e30, n_epochs=4)
     trainer = trainer_for(lambda: Breaking(after=99), lambda: Breaking(after=99), config=config)
     before = trainer.policy.state_dict()["network"]
-    with pytest.raises(TrainingFailed, match=r"no longer finite: .*; go on with a smaller --learning-rate"):
+    with pytest.raises(TrainingFailed, match=r"No longer finite .*; continue with a smaller --learning-rate"):
         trainer.train_episode_vectorized()
     after = trainer.policy.state_dict()["network"]
     assert all(torch.equal(before[name], after[name]) for name in before)

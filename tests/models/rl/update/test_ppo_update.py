@@ -10,10 +10,11 @@ from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.update import ppo_update
+from ml_pipeline.models.rl.update import step_choice
 from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, normalize_advantages, ppo_loss
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed
+from ml_pipeline.models.rl.update.step_choice import fastest_steps
 
 pytestmark = pytest.mark.usefixtures("kind")
 N_SAMPLES = 40
@@ -24,7 +25,7 @@ CONFIG = PPOConfig(minibatch_size=16, n_epochs=2, ent_coef=0.01, learning_rate=1
 def kind(request, monkeypatch):
     """Both ways to take the steps."""
     if request.param == "torch":
-        monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
+        monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
     return request.param
 
 
@@ -47,6 +48,10 @@ def rollout_of(policy, seed=0):
     return Minibatch(observations, actions, LossInputs(log_probs, advantages, values + noise, values))
 
 
+def update_for(policy, config=CONFIG, *, seed=0):
+    return PPOUpdate(policy, config, fastest_steps(policy, config, np.random.default_rng(seed)))
+
+
 def weights_of(policy):
     return torch.cat([parameter.detach().flatten() for parameter in policy.network.parameters()])
 
@@ -55,7 +60,7 @@ def weights_of(policy):
 def test_equals_a_plain_loop_of_autograd_and_adam(action_space, kind):
     policy, plain = make_policy(action_space), make_policy(action_space)
     batch = rollout_of(policy)
-    update = PPOUpdate(policy, CONFIG, np.random.default_rng(7))
+    update = update_for(policy, seed=7)
     statistics = update(batch, progress=0.0)
     assert update.state_dict()["steps"] == kind
 
@@ -92,7 +97,7 @@ def test_a_policy_that_contradicts_its_rollout_is_told():
     batch = rollout_of(policy)
     batch = batch._replace(inputs=batch.inputs._replace(old_log_probs=batch.inputs.old_log_probs - 0.1))
     with pytest.raises(TrainingFailed, match="must agree with itself"):
-        PPOUpdate(policy, CONFIG, np.random.default_rng(0))(batch, progress=0.0)
+        update_for(policy)(batch, progress=0.0)
 
 
 @pytest.mark.parametrize("field", ["advantages", "returns", "old_log_probs"])
@@ -102,15 +107,15 @@ def test_not_a_number_is_told(field):
     broken = getattr(batch.inputs, field).clone()
     broken[5] = float("nan")
     batch = batch._replace(inputs=batch.inputs._replace(**{field: broken}))
-    with pytest.raises(TrainingFailed, match="no longer finite"):
-        PPOUpdate(policy, CONFIG, np.random.default_rng(0))(batch, progress=0.0)
+    with pytest.raises(TrainingFailed, match="No longer finite"):
+        update_for(policy)(batch, progress=0.0)
 
 
 def test_target_kl_stops_before_the_step_that_would_go_further():
     policy = make_policy(spaces.Discrete(2))
     batch = rollout_of(policy)
     config = dataclasses.replace(CONFIG, target_kl=1e-6, learning_rate=0.1)
-    statistics = PPOUpdate(policy, config, np.random.default_rng(0))(batch, progress=0.0)
+    statistics = update_for(policy, config)(batch, progress=0.0)
     assert statistics.n_minibatches == 1  # the first has a KL of 0; after its step the second is too far
 
 
@@ -119,7 +124,7 @@ def test_gradients_are_clipped_to_their_norm():
     policy = make_policy(spaces.Discrete(2))
     before = weights_of(policy)
     config = dataclasses.replace(CONFIG, max_grad_norm=1e-9, n_epochs=1, minibatch_size=N_SAMPLES)
-    PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=0.0)
+    update_for(policy, config)(rollout_of(policy), progress=0.0)
     assert (weights_of(policy) - before).abs().max() < 1e-2 * 1e-3
 
 
@@ -127,17 +132,17 @@ def test_the_schedule_reaches_the_optimizer_and_the_clip_range():
     policy = make_policy(spaces.Discrete(2))
     config = dataclasses.replace(CONFIG, learning_rate_schedule="linear", clip_range_schedule="linear")
     before = weights_of(policy)
-    statistics = PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=1.0)
+    statistics = update_for(policy, config)(rollout_of(policy), progress=1.0)
     assert (statistics.learning_rate, statistics.clip_range) == (0.0, 0.0)
     assert torch.equal(weights_of(policy), before)
 
 
 def test_a_restored_update_goes_on_with_the_same_bits():
     policy = make_policy(spaces.Discrete(2))
-    update = PPOUpdate(policy, CONFIG, np.random.default_rng(0))
+    update = update_for(policy)
     update(rollout_of(policy), progress=0.0)
     other_policy = make_policy(spaces.Discrete(2))
-    other = PPOUpdate(other_policy, CONFIG, np.random.default_rng(1))
+    other = update_for(other_policy, seed=1)
     other_policy.load_state_dict(policy.state_dict())
     other.load_state_dict(update.state_dict())
     batch = rollout_of(policy, seed=1)
@@ -149,10 +154,10 @@ def test_a_restored_update_goes_on_with_the_same_bits():
 def test_an_adaptive_learning_rate_follows_the_kl_and_is_saved():
     policy = make_policy(spaces.Discrete(2))
     config = dataclasses.replace(CONFIG, learning_rate_schedule="adaptive", target_kl=100.0)
-    update = PPOUpdate(policy, config, np.random.default_rng(0))
+    update = update_for(policy, config)
     rates = [update(rollout_of(policy, seed), progress=0.9).learning_rate for seed in range(2)]
     assert rates == pytest.approx([1e-2, 1.5e-2])  # far below the target
-    other = PPOUpdate(policy, config, np.random.default_rng(0))
+    other = update_for(policy, config)
     other.load_state_dict(update.state_dict())
     assert other(rollout_of(policy), progress=0.9).learning_rate == pytest.approx(2.25e-2)
 
@@ -161,7 +166,7 @@ def test_the_entropys_weight_follows_its_schedule():
     policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
     for policy, settings in zip(policies, [{"ent_coef_schedule": "linear"}, {"ent_coef": 0.0}], strict=True):
         config = dataclasses.replace(CONFIG, **settings)
-        PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=1.0)
+        update_for(policy, config)(rollout_of(policy), progress=1.0)
     assert torch.equal(*map(weights_of, policies))
 
 
@@ -178,11 +183,11 @@ def test_a_quarter_into_training_schedules_are_where_their_formulas_say(setting,
         dataclasses.replace(CONFIG, **{setting: start * BY_HAND[schedule]}),
     )
     for policy, config in zip(policies, (scheduled, by_hand), strict=True):
-        PPOUpdate(policy, config, np.random.default_rng(0))(rollout_of(policy), progress=0.25)
+        update_for(policy, config)(rollout_of(policy), progress=0.25)
     torch.testing.assert_close(*map(weights_of, policies), rtol=0, atol=1e-6)
     if schedule != "constant":  # and that value shows
         other = make_policy(spaces.Discrete(2))
-        PPOUpdate(other, scheduled, np.random.default_rng(0))(rollout_of(other), progress=0.0)
+        update_for(other, scheduled)(rollout_of(other), progress=0.0)
         assert (weights_of(other) - weights_of(policies[1])).abs().max() > 1e-4
 
 
@@ -190,39 +195,16 @@ def test_advantages_may_be_normalized_over_the_whole_batch():
     policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
     batch = rollout_of(policies[0])
     over_batch = dataclasses.replace(CONFIG, normalize_advantages_over="batch")
-    PPOUpdate(policies[0], over_batch, np.random.default_rng(0))(batch, progress=0.0)
+    update_for(policies[0], over_batch)(batch, progress=0.0)
     by_hand = batch._replace(inputs=batch.inputs._replace(advantages=normalize_advantages(batch.inputs.advantages)))
     as_they_are = dataclasses.replace(CONFIG, normalize_advantages=False)
-    PPOUpdate(policies[1], as_they_are, np.random.default_rng(0))(by_hand, progress=0.0)
+    update_for(policies[1], as_they_are)(by_hand, progress=0.0)
     assert torch.equal(*map(weights_of, policies))
 
 
-def test_steps_that_differ_from_autograd_are_told_and_replaced(kind):
-    policy, expected = make_policy(spaces.Discrete(2)), make_policy(spaces.Discrete(2))
-    update, good = (PPOUpdate(each, CONFIG, np.random.default_rng(0)) for each in (policy, expected))
-    if kind == "compiled":  # as if the network had rectifiers
-        update._steps._layout = update._steps._layout._replace(is_tanh=False)
-    else:
-        update._steps._gradients._networks._is_tanh = False
-    with pytest.warns(UserWarning, match=f"The {kind} gradient of this network differs from autograd's"):
-        update(rollout_of(policy), progress=0.0)
-    good(rollout_of(expected), progress=0.0)
-    assert update.state_dict()["steps"] == "torch"
-    torch.testing.assert_close(weights_of(policy), weights_of(expected), rtol=1e-4, atol=1e-6)
-    update(rollout_of(policy), progress=0.0)  # and is not told again
-
-
-def test_the_comparison_with_autograd_leaves_everything_as_it_was(monkeypatch):
-    policy, unchecked = make_policy(spaces.Discrete(2)), make_policy(spaces.Discrete(2))
-    PPOUpdate(policy, CONFIG, np.random.default_rng(0))(rollout_of(policy), progress=0.0)
-    monkeypatch.setattr(ppo_update, "agrees_with_autograd", lambda *_: True)
-    PPOUpdate(unchecked, CONFIG, np.random.default_rng(0))(rollout_of(unchecked), progress=0.0)
-    assert torch.equal(weights_of(policy), weights_of(unchecked))
-
-
 def test_going_on_by_other_steps_is_told(kind):
-    state = PPOUpdate(make_policy(spaces.Discrete(2)), CONFIG, np.random.default_rng(0)).state_dict()
-    update = PPOUpdate(make_policy(spaces.Discrete(2)), CONFIG, np.random.default_rng(0))
+    state = update_for(make_policy(spaces.Discrete(2))).state_dict()
+    update = update_for(make_policy(spaces.Discrete(2)))
     update.load_state_dict(state)
-    with pytest.warns(UserWarning, match=f"written by other steps and goes on with {kind} ones"):
+    with pytest.warns(UserWarning, match=f"written by other steps and continues with {kind} ones"):
         update.load_state_dict({**state, "steps": "other"})
