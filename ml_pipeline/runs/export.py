@@ -156,9 +156,10 @@ def _random_observations(policy: Policy) -> list[Any]:
     found: list[Any] = []
     while len(found) < N_RANDOM:
         observation = space.sample()
-        if policy.layout.mask is not None:
+        mask = policy.observations.layout.mask
+        if mask is not None:
             try:
-                check_masks(policy.encode_one(observation)[:, policy.layout.mask], policy.action_space)
+                check_masks(policy.observations.encode_one(observation)[:, mask], policy.action_space)
             except UserError:
                 continue
         found.append(observation)
@@ -188,7 +189,7 @@ def _prove(run: Run, portable: PortablePolicy, policy: Policy, episode: Sequence
         empty: Any = create_empty_array(policy.observation_space, 1)
         batch = concatenate(policy.observation_space, [observation], empty)
         *outputs, state = run([*_parts(batch), state]) if portable.state_size else [*run(_parts(batch)), state]
-        parameters = policy.parameters(policy.normalize(policy.encode(batch)), memory)
+        parameters = policy.parameters(policy.observations.normalize(policy.observations.encode(batch)), memory)
         likeliest = policy.fit_actions(policy.distribution.mode(outputs[n_actions]))
         for ours, theirs in zip([*_parts(likeliest), parameters], outputs, strict=True):
             if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not _near(ours, theirs):

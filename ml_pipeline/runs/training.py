@@ -20,7 +20,8 @@ from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.policies.policy import Policy, choose_device
+from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.console import banner
 from ml_pipeline.monitoring.metrics_file import MetricsFile

@@ -120,38 +120,37 @@ NORMALIZATION = (
         f"{RL}/algorithms/ppo_trainer.py",
         "estimates = self._collector.estimates()\n",
         "estimates = self._collector.estimates()\n"
-        "            self.policy.normalizer.update(estimates.batch.observations.numpy())\n",
+        "            self.policy.observations.normalizer.update(estimates.batch.observations.numpy())\n",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::test_normalization_is_frozen_during_an_update",
         "P5a",
     ),
     Mutation(
         "evaluation learns",
-        f"{RL}/policies/policy.py",
+        f"{RL}/preprocessing/observations.py",
         "return self.encode(observation)",
-        "self.normalizer and self.normalizer.update(np.ones((1, self.observation_size)))\n"
-        "        return self.encode(observation)",
+        "self.normalizer and self.normalizer.update(np.ones((1, self.size)))\n        return self.encode(observation)",
         f"{RL_TESTS}/policies/test_policy.py::test_acting_changes_nothing_in_the_policy",
         "P5b",
     ),
     Mutation(
         "final observations are not normalized",
         f"{RL}/rollout/host_collector.py",
-        'policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]',
-        'policy.encode_one(infos["final_obs"][i])[0]',
+        'policy.observations.process_one(infos["final_obs"][i])[0]',
+        'policy.observations.encode_one(infos["final_obs"][i])[0]',
         f"{RL_TESTS}/rollout/test_host_collector.py::test_final_observations_are_normalized_as_all_others",
         "P5d",
     ),
     Mutation(
         "final observations are learnt from",
         f"{RL}/rollout/host_collector.py",
-        'policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]',
-        'self._learn_and_normalize(policy.encode_one(infos["final_obs"][i]))[0]',
+        'policy.observations.process_one(infos["final_obs"][i])[0]',
+        'self._learn_and_normalize(policy.observations.encode_one(infos["final_obs"][i]))[0]',
         f"{RL_TESTS}/rollout/test_host_collector.py::test_final_observations_are_normalized_as_all_others",
         "P5d",
     ),
     Mutation(
         "values change with their units",
-        f"{RL}/policies/policy.py",
+        f"{RL}/policies/value_units.py",
         "output.weight.mul_(scale)",
         "pass",
         f"{RL_TESTS}/rollout/test_estimates.py::"
@@ -160,7 +159,7 @@ NORMALIZATION = (
     Mutation(
         "advantages from normalized values",
         f"{RL}/rollout/estimates.py",
-        "_in_units_of_rewards(values, policy).view(",
+        "policy.values.to_rewards(values).view(",
         "values.view(",
         f"{RL_TESTS}/rollout/test_estimates.py::"
         "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",
@@ -168,7 +167,7 @@ NORMALIZATION = (
     Mutation(
         "final values are left normalized",
         f"{RL}/rollout/estimates.py",
-        "return _in_units_of_rewards(_values_of(policy.network, observations, remembered), policy)",
+        "return policy.values.to_rewards(_values_of(policy.network, observations, remembered))",
         "return _values_of(policy.network, observations, remembered)",
         f"{RL_TESTS}/rollout/test_estimates.py::"
         "test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_their_units[False]",

@@ -6,7 +6,7 @@ SAVING = (
     Mutation(
         "normalization is not saved with the policy",
         f"{RL}/policies/policy.py",
-        'self.normalizer.load_state_dict(state["normalizer"])',
+        'self.observations.normalizer.load_state_dict(state["normalizer"])',
         "pass",
         f"{RL_TESTS}/policies/test_policy.py::test_a_saved_policy_acts_the_same",
         "P5c",
@@ -14,7 +14,7 @@ SAVING = (
     Mutation(
         "the units of values are not saved with the policy",
         f"{RL}/policies/policy.py",
-        'self.value_normalizer.load_state_dict(state["value_normalizer"])',
+        'self.values.load_state_dict(state["value_normalizer"])',
         "pass",
         f"{RL_TESTS}/policies/test_policy.py::test_a_saved_policy_keeps_the_units_of_its_values",
     ),

@@ -82,8 +82,9 @@ def learned(kind):
     env = Random(observation_space, action_space)
     policy = Policy(observation_space, action_space, PPOConfig(hidden_sizes=(8,), **settings), seed=1)
     env.reset(seed=3)
-    if policy.normalizer is not None:
-        policy.normalizer.update(np.concatenate([3 * policy.encode_one(env._observe()) + 1 for _ in range(20)]))
+    if policy.observations.normalizer is not None:
+        encoded = [policy.observations.encode_one(env._observe()) for _ in range(20)]
+        policy.observations.normalizer.update(3 * np.concatenate(encoded) + 1)
     with torch.no_grad():
         for parameter in policy.network.parameters():
             parameter.mul_(3.0)

@@ -21,7 +21,8 @@ from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
 from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
-from ml_pipeline.models.rl.policies.policy import Policy, choose_device
+from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector
 from ml_pipeline.models.rl.rollout.device_seeding import device_generator
@@ -293,9 +294,7 @@ class PPOTrainer:
         with learning_threads(n_weights, config.minibatch_size):
             estimates = self._collector.estimates()
             check_policy(estimates.batch.inputs, self._envs.num_envs)
-            batch = estimates.batch
-            if self.policy.value_normalizer is not None:
-                batch = with_normalized_values(batch, self.policy)
+            batch = with_normalized_values(estimates.batch, self.policy)
             return estimates, self._update(batch, progress=progress)
 
     def _report(self, statistics: IterationStatistics, further: Mapping[str, float]) -> None:

@@ -5,42 +5,22 @@ B samples, D observation size, P parameters of the distribution; T steps, M sequ
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.distribution_choice import distribution_for
 from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES, ImageEncoder
-from ml_pipeline.models.rl.networks.memory import Memory, MemoryKind, Sequences
-from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, Activation, build_mlp
+from ml_pipeline.models.rl.networks.memory import Memory, Sequences
+from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, build_mlp
+from ml_pipeline.models.rl.networks.network_config import NetworkConfig
 from ml_pipeline.models.rl.preprocessing.observation_layout import ObservationLayout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 
 _FORBIDDEN = -1e8
 """The logit of a forbidden choice: its probability is 0, and so is its part of the entropy."""
-
-
-class NetworkConfig(NamedTuple):
-    """The kind and size of a network."""
-
-    hidden_sizes: Sequence[int]
-    activation: Activation
-    share_layers: bool = False
-    memory: MemoryKind | None = None
-    memory_size: int = 64
-    bfloat16: bool = False
-
-    @classmethod
-    def of_config(cls, config: PPOConfig) -> Self:
-        """The network that the hyperparameters ask for."""
-        memory = None if config.memory == "none" else config.memory
-        return cls(
-            config.hidden_sizes, config.activation, config.share_layers, memory, config.memory_size, config.bfloat16
-        )
 
 
 class GeneralActorCritic(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 
 _DTYPES = {
@@ -76,7 +77,7 @@ class PortablePolicy(nn.Module):
         self._encoders = [_Encoder(port.space) for port in self.observations]
         self._heads = [_Head(port.space, policy.squashes_actions) for port in self.actions]
         self._of_heads = nn.ModuleList(self._heads)
-        self._normalizer = None if policy.normalizer is None else _Normalizer(policy)
+        self._normalizer = _Normalizer(policy.observations) if policy.observations.normalizer else None
 
     @property
     def input_names(self) -> list[str]:
@@ -139,10 +140,10 @@ class _Normalizer(nn.Module):
     scale: Tensor
     bound: Tensor
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, observations: ObservationPreprocessor) -> None:
         super().__init__()
-        assert policy.normalizer is not None
-        shift, scale, bound = policy.normalizer.of_columns(policy.observation_size)
+        assert observations.normalizer is not None
+        shift, scale, bound = observations.normalizer.of_columns(observations.size)
         for name, values in {"shift": shift, "scale": scale, "bound": bound}.items():
             self.register_buffer(name, torch.from_numpy(values))
 

@@ -41,8 +41,9 @@ class DeviceCollector(Collector):
         self._data = f"tensors on {device.type}"
         self._actions = device_actions(policy)
         stored = self._actions.empty(config.n_steps, envs.num_envs)
-        self.buffer = DeviceBuffer(config.n_steps, envs.num_envs, policy.observation_size, actions=stored)
-        self._normalizer = None if policy.normalizer is None else DeviceNormalizer(policy.normalizer, device)
+        self.buffer = DeviceBuffer(config.n_steps, envs.num_envs, policy.observations.size, actions=stored)
+        normalizer = policy.observations.normalizer
+        self._normalizer = None if normalizer is None else DeviceNormalizer(normalizer, device)
         self._reward_scaler = (
             DeviceRewardScaler(envs.num_envs, gamma=config.gamma, device=device) if config.normalize_rewards else None
         )
@@ -143,5 +144,5 @@ def _check_fitting(envs: Any, policy: Policy) -> None:
             "device."
         )
     space = policy.observation_space
-    if not policy.layout.is_plain or space.shape is None or len(space.shape) != 1:
+    if not policy.observations.layout.is_plain or space.shape is None or len(space.shape) != 1:
         raise UserError(f"Environments of tensors give rows of numbers, but these observations are {space}.")

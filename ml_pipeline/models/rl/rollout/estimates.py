@@ -110,29 +110,25 @@ def evaluate_rollout(
         parameters, values, states = network.over_sequences(rows, Sequences(starts, memory))
         sequences = Sequences(starts[:n_steps], memory)
     log_probs, _ = network.distribution.log_probs_and_entropies(parameters[:n_samples], actions.flatten(0, 1))
-    values = _in_units_of_rewards(values, policy).view(n_steps + 1, num_envs)
+    values = policy.values.to_rewards(values).view(n_steps + 1, num_envs)
     return RolloutEvaluation(log_probs, values, sequences, states)
 
 
 def values_of(policy: Policy, observations: Tensor, remembered: Tensor | None) -> Tensor:
     """Values, (K,), of K observations; remembered: float32 (K, S), what their episodes had left in memory."""
-    return _in_units_of_rewards(_values_of(policy.network, observations, remembered), policy)
+    return policy.values.to_rewards(_values_of(policy.network, observations, remembered))
 
 
 def with_normalized_values(batch: Minibatch, policy: Policy) -> Minibatch:
-    """Let the policy's value normalizer learn the returns; they and the old values then come in its new units."""
-    normalizer = policy.value_normalizer
-    assert normalizer is not None
-    policy.learn_value_units(batch.inputs.returns.cpu().numpy())
-    returns, old_values = (
-        (row - normalizer.mean) / normalizer.deviation for row in (batch.inputs.returns, batch.inputs.old_values)
-    )
+    """Let the policy learn new units of values from the returns; returns and old values are then in these units.
+
+    Nothing changes for a policy whose values are in the units of rewards.
+    """
+    if policy.values.normalizer is None:
+        return batch
+    policy.values.learn(batch.inputs.returns.cpu().numpy())
+    returns, old_values = map(policy.values.from_rewards, (batch.inputs.returns, batch.inputs.old_values))
     return batch._replace(inputs=batch.inputs._replace(returns=returns, old_values=old_values))
-
-
-def _in_units_of_rewards(predictions: Tensor, policy: Policy) -> Tensor:
-    normalizer = policy.value_normalizer
-    return predictions if normalizer is None else predictions * normalizer.deviation + normalizer.mean
 
 
 def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, remembered: Tensor | None) -> Tensor:

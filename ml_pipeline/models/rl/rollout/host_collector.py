@@ -25,7 +25,7 @@ class RolloutCollector(Collector):
     def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
         super().__init__(envs, policy, config, seed=seed)
         self._data = "arrays"
-        self.buffer = RolloutBuffer(config.n_steps, envs.num_envs, policy.observation_size)
+        self.buffer = RolloutBuffer(config.n_steps, envs.num_envs, policy.observations.size)
         policy.compile()
         self._reward_scaler = RewardScaler(envs.num_envs, gamma=config.gamma) if config.normalize_rewards else None
         self._memory = policy.new_memory(envs.num_envs)
@@ -65,14 +65,16 @@ class RolloutCollector(Collector):
         scaled = rewards if self._reward_scaler is None else self._reward_scaler(rewards, done)
         next_obs = self._learn_and_normalize(observations)
         for i in (truncated & ~terminated).nonzero()[0].tolist():
-            buffer.final_observations.append((t, i, policy.normalize(policy.encode_one(infos["final_obs"][i]))[0]))
+            final_observation = policy.observations.process_one(infos["final_obs"][i])[0]
+            buffer.final_observations.append((t, i, final_observation))
         buffer.store(actions, scaled, terminated, truncated, next_obs)
 
     def _learn_and_normalize(self, observations: Any) -> Array:
-        encoded = self._policy.encode(observations)
-        if self._policy.normalizer is not None:
-            self._policy.normalizer.update(encoded)
-            if not math.isfinite(self._policy.normalizer.moments.mean.sum()):
-                # From now on all environments' numbers would be NaN: here it is still known whose it was.
+        preprocessor = self._policy.observations
+        encoded = preprocessor.encode(observations)
+        if preprocessor.normalizer is not None:
+            preprocessor.normalizer.update(encoded)
+            if not math.isfinite(preprocessor.normalizer.moments.mean.sum()):
+                # A NaN in the statistics makes every environment's numbers NaN; only now is the first one known.
                 check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1)
-        return self._policy.normalize(encoded)
+        return preprocessor.normalize(encoded)

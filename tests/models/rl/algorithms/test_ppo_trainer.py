@@ -343,4 +343,4 @@ def test_normalization_is_frozen_during_an_update():
     for iteration in (1, 2):
         trainer.train_episode_vectorized()
         # Each observation once: those of the resets at first, then one of every step.
-        assert trainer.policy.normalizer.moments.count == NUM_ENVS * (1 + iteration * CONFIG.n_steps)
+        assert trainer.policy.observations.normalizer.moments.count == NUM_ENVS * (1 + iteration * CONFIG.n_steps)

@@ -7,8 +7,9 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic, NetworkConfig
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
 from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.networks.network_config import NetworkConfig
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
@@ -98,9 +99,9 @@ def test_a_mask_is_no_feature_and_is_not_normalized():
     space = spaces.Dict(action_mask=spaces.MultiBinary(3), x=VECTOR)
     policy = Policy(space, spaces.Discrete(3), PPOConfig(hidden_sizes=(8,)))
     rows = np.array([[1, 0, 1, 0.5, -1.0], [1, 1, 0, -0.5, 1.0]], np.float32)
-    policy.normalizer.update(rows)
-    np.testing.assert_array_equal(policy.normalize(rows)[:, :3], rows[:, :3])
-    np.testing.assert_allclose(policy.normalize(rows)[:, 3:], [[1, -1], [-1, 1]], atol=1e-5)
+    policy.observations.normalizer.update(rows)
+    np.testing.assert_array_equal(policy.observations.normalize(rows)[:, :3], rows[:, :3])
+    np.testing.assert_allclose(policy.observations.normalize(rows)[:, 3:], [[1, -1], [-1, 1]], atol=1e-5)
     _, values = policy.network(torch.tensor([[1.0, 0, 1, 0.5, -1], [0, 1, 0, 0.5, -1]]))
     assert values[0] == values[1]
 

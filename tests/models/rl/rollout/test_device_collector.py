@@ -124,7 +124,7 @@ def test_the_same_noise_gives_what_arrays_give(kind, settings, monkeypatch):
         for ours, theirs in zip(on_device.episodes.finished, on_host.episodes.finished, strict=True):
             assert ours._replace(time_s=0, episode_return=0) == theirs._replace(time_s=0, episode_return=0)
             assert ours.episode_return == pytest.approx(theirs.episode_return, rel=1e-5)
-    ours, theirs = device_policy.normalizer.moments, policy.normalizer.moments
+    ours, theirs = device_policy.observations.normalizer.moments, policy.observations.normalizer.moments
     np.testing.assert_allclose(ours.mean, theirs.mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours.variance, theirs.variance, rtol=1e-5)
     assert ours.count == theirs.count
@@ -245,14 +245,14 @@ def test_resumed_equals_uninterrupted(tmp_path, n_steps, kind, settings):
     assert resumed.global_step == whole.global_step
     for ours, theirs in zip(resumed.policy.network.parameters(), whole.policy.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert resumed.policy.normalizer.state_dict() == whole.policy.normalizer.state_dict()
+    assert resumed.policy.observations.normalizer.state_dict() == whole.policy.observations.normalizer.state_dict()
     assert resumed._collector.episodes.state_dict()["recent"] == whole._collector.episodes.state_dict()["recent"]
 
 
 def test_a_number_that_is_not_finite_is_named():
     trained = trainer()
     trained.train_episode_vectorized()
-    before = trained.policy.normalizer.state_dict()
+    before = trained.policy.observations.normalizer.state_dict()
     step, taken = trained._envs.step, []
 
     def broken(actions):
@@ -266,7 +266,7 @@ def test_a_number_that_is_not_finite_is_named():
     trained._envs.step = broken
     with pytest.raises(TrainingFailed, match="environment 4 after step 7 of the rollout is not finite"):
         trained.train_episode_vectorized()
-    assert trained.policy.normalizer.state_dict() == before
+    assert trained.policy.observations.normalizer.state_dict() == before
 
 
 def test_what_does_not_fit_together():

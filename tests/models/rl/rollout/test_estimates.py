@@ -70,9 +70,7 @@ def test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_the
         )
         for normalize_values in (False, True)
     )
-    normalized.learn_value_units(
-        np.array([20.0, 60.0], np.float32)
-    )  # its weights are now those of units of 20 around 40
+    normalized.values.learn(np.array([20.0, 60.0], np.float32))  # its weights are now those of units of 20 around 40
     (buffer, _), rates = filled_buffer(), {"gamma": 0.9, "gae_lambda": 0.8}
     expected = estimate(buffer, plain, **rates)
     found = estimate(buffer, normalized, **rates)
@@ -80,7 +78,7 @@ def test_normalized_values_mean_what_plain_ones_do_before_and_after_learning_the
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
     learnt = with_normalized_values(found.batch, normalized).inputs
     assert torch.equal(learnt.advantages, found.batch.inputs.advantages)
-    mean, deviation = normalized.value_normalizer.mean, normalized.value_normalizer.deviation
+    mean, deviation = normalized.values.normalizer.mean, normalized.values.normalizer.deviation
     np.testing.assert_allclose(learnt.returns * deviation + mean, expected.batch.inputs.returns, atol=1e-5)
     with torch.no_grad():  # the old values are what the network predicts in its new units
         _, values = normalized.network(found.batch.observations)

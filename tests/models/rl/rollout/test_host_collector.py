@@ -71,4 +71,4 @@ def test_final_observations_are_normalized_as_all_others():
     # By the statistics of that moment: twice 11 observations, of which 0, 1, 2, 3, 4 twice each and the first again.
     seen = np.array([0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0])
     assert final[0] == pytest.approx((5.0 - seen.mean()) / seen.std(), rel=1e-5)
-    assert policy.normalizer.moments.count == 2 * (N_STEPS + 1)
+    assert policy.observations.normalizer.moments.count == 2 * (N_STEPS + 1)

@@ -1,0 +1,39 @@
+"""From the observations of an environment to what a network reads. N environments, D observation size."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ml_pipeline.models.rl.preprocessing.normalization import ObservationNormalizer
+from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+from ml_pipeline.models.rl.preprocessing.spaces import observation_encoder
+
+Array = np.ndarray
+
+
+class ObservationPreprocessor:
+    """Encodes the observations of one space as float32 (N, D), then normalizes them by running statistics.
+
+    `encode` does the first, of a batch as a vector environment gives it; it may return a view of what it was given.
+    `size` is D, `layout` says what the columns are, and `normalizer` is None if nothing is normalized.
+    """
+
+    def __init__(self, space: spaces.Space, *, normalize: bool) -> None:
+        """space: of a single environment. Raises UnsupportedSpace if its observations are not of fixed size."""
+        self.encode, self.size = observation_encoder(space)
+        self.layout = observation_layout(space)
+        columns = None if self.layout.is_plain else self.layout.numbers
+        self.normalizer = ObservationNormalizer(self.size, columns=columns) if normalize else None
+
+    def encode_one(self, observation: Any) -> Array:
+        """A single observation as float32 (1, D), never a view of it."""
+        return self.encode(observation).reshape(1, self.size).copy()
+
+    def process_one(self, observation: Any) -> Array:
+        """A single observation, encoded and normalized, float32 (1, D)."""
+        return self.normalize(self.encode_one(observation))
+
+    def normalize(self, encoded: Array) -> Array:
+        """Encoded observations, float32 (N, D), as the network reads them; the statistics do not change."""
+        return encoded if self.normalizer is None else self.normalizer(encoded)

@@ -1,0 +1,41 @@
+"""Two perceptrons wherever they suffice, and what no network is for."""
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.network_choice import network_for
+from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
+
+VECTOR, CHOICES = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+MASKED = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
+
+
+def chosen(observation_space=VECTOR, action_space=CHOICES, **settings):
+    config = PPOConfig(hidden_sizes=(8,), **settings)
+    return network_for(observation_layout(observation_space), action_space, config, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("action_space", [CHOICES, VECTOR, spaces.MultiDiscrete([2, 3])])
+def test_plain_numbers_are_for_two_perceptrons(action_space):
+    network = chosen(action_space=action_space)
+    assert isinstance(network, ActorCritic)
+    assert network.actor[0].in_features == 3
+
+
+@pytest.mark.parametrize(
+    ("space", "settings"), [(MASKED, {}), (VECTOR, {"share_layers": True}), (VECTOR, {"memory": "gru"})]
+)
+def test_all_else_is_for_the_general_one(space, settings):
+    assert isinstance(chosen(space, **settings), GeneralActorCritic)
+
+
+def test_settings_that_are_about_nothing_are_refused():
+    with pytest.raises(UnsupportedSpace, match=r"squash_actions is about numbers, but the action space Discrete\(2\)"):
+        chosen(squash_actions=True)
+    with pytest.raises(UnsupportedSpace, match="bfloat16 is about images, but the observations have none"):
+        chosen(bfloat16=True)

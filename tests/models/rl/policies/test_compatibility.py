@@ -1,0 +1,44 @@
+"""The traits of a policy stand in checkpoints: their names and words are a format, and stay."""
+
+import pytest
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.policies.compatibility import check_space, check_traits, traits_of
+
+
+def test_the_format_of_traits():
+    traits = traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig())
+    assert traits == {
+        "observation space": "Box(3,)",
+        "action space": "Discrete(2)",
+        "hidden sizes": "[64, 64]",
+        "activation": "tanh",
+        "observation normalization": "on",
+        "value normalization": "off",
+        "squashing of actions": "off",
+        "sharing of layers": "off",
+        "memory": "none",
+    }
+    other = PPOConfig(
+        hidden_sizes=(8,), activation="relu", normalize_obs=False, normalize_values=True, squash_actions=True,
+        share_layers=True, memory="lstm", memory_size=5,
+    )  # fmt: skip
+    assert list(traits_of(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (1,)), other).values()) == [
+        "Box(3,)", "Box(1,)", "[8]", "relu", "off", "on", "on", "on", "lstm of 5"
+    ]  # fmt: skip
+
+
+def test_every_trait_is_compared():
+    here = traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig())
+    check_traits(here, here)
+    for trait in here:
+        with pytest.raises(UserError, match=f"The saved policy has {trait} other, but here it is"):
+            check_traits({**here, trait: "other"}, here)
+
+
+def test_a_box_whose_bounds_moved_still_fits():
+    check_space("observations", of_policy=spaces.Box(-1, 1, (3,)), of_envs=spaces.Box(-9, 9, (3,)))
+    with pytest.raises(UserError, match=r"The policy was made for actions Discrete\(2\), but those of"):
+        check_space("actions", of_policy=spaces.Discrete(2), of_envs=spaces.Discrete(3))
