@@ -9,12 +9,12 @@ ENVIRONMENTS = (
     Mutation(
         "the final observation is kept after the reset",
         f"{RL}/core/stepping/env_block.py",
-        """                            self._keep_final(answer, index, observation, info)
+        """                            self._keep_final(reply, index, observation, info)
                             observation, info = self._reset_after_episode(slot)
 """,
         """                            final = observation
                             observation, info = self._reset_after_episode(slot)
-                            self._keep_final(answer, index, final, info)
+                            self._keep_final(reply, index, final, info)
 """,
         f"{CONTRACT}::test_final_observation_is_copied_before_the_reset",
         "V1",
@@ -63,11 +63,11 @@ ENVIRONMENTS = (
 
 WORKERS = (
     Mutation(
-        "a late answer is taken for the next",
+        "a late reply is taken for the next",
         f"{RL}/core/workers/pool.py",
-        "        if self._is_settled:\n            return\n",
+        "        if self._is_drained:\n            return\n",
         "        if True:\n            return\n",
-        f"{RL_TESTS}/core/test_vec_env.py::test_a_late_answer_is_not_taken_for_the_next",
+        f"{RL_TESTS}/core/test_vec_env.py::test_a_late_reply_is_not_taken_for_the_next",
         "V4",
     ),
     Mutation(
@@ -114,8 +114,8 @@ WORKERS = (
     Mutation(
         "environments in workers are never closed",
         f"{RL}/core/workers/worker.py",
-        "        _send(link, number, answer, block)\n    block.close()\n",
-        "        _send(link, number, answer, block)\n",
+        "        _send(link, number, reply, block)\n    block.close()\n",
+        "        _send(link, number, reply, block)\n",
         f"{RL_TESTS}/core/workers/test_worker.py::test_closing_closes_the_environments_of_workers",
         "V6b",
     ),

@@ -110,17 +110,17 @@ def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Generator[str, None, tupl
 
 def _unfit_observation(envs: SerialEnv, seen: _Seen) -> str | None:
     for where, (observation, *_) in seen:
-        problem = _misfit(envs.observation_space, observation, "")
+        problem = _space_mismatch(envs.observation_space, observation, "")
         if problem:
             return f"The observation of {where}{problem}; clip it, or declare the space that it is from."
     return None
 
 
-def _misfit(space: gymnasium.Space, value: Any, name: str) -> str | None:
+def _space_mismatch(space: gymnasium.Space, value: Any, name: str) -> str | None:
     """What does not belong to the space, named by its keys; None where all does."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        problems = (_misfit(part, value[key], f"{name}[{key!r}]") for key, part in named)
+        problems = (_space_mismatch(part, value[key], f"{name}[{key!r}]") for key, part in named)
         return next((problem for problem in problems if problem), None)
     if isinstance(space, spaces.Box):
         outside = ~((value >= space.low) & (value <= space.high))  # so that NaN is outside

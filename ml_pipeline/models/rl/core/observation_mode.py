@@ -8,7 +8,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.errors import SpacesDifferError
-from ml_pipeline.models.rl.core.stepping.protocol import Misfit
+from ml_pipeline.models.rl.core.stepping.protocol import SpaceMismatch
 from ml_pipeline.models.rl.core.stepping.rows import have_equal_rows
 
 # "same": they are equal. "different": they may differ in what is not shape and dtype, as in their bounds. A tuple: so
@@ -29,20 +29,20 @@ def check_observation_mode(mode: Any) -> None:
         )
 
 
-def check_misfits(misfits: Sequence[Misfit], mode: ObservationMode) -> None:
+def check_space_mismatches(space_mismatches: Sequence[SpaceMismatch], mode: ObservationMode) -> None:
     """Raises SpacesDifferError where environments cannot be stepped as one batch."""
-    for misfit in misfits:
-        if misfit.has_equal_rows and mode != "same":
+    for mismatch in space_mismatches:
+        if mismatch.has_equal_rows and mode != "same":
             continue
         remedy = ""
-        if misfit.has_equal_rows:
+        if mismatch.has_equal_rows:
             remedy = (
                 " Thus the sub-environments observation spaces are not equivalent. If this is intentional, use "
                 "`observation_mode='different'` instead."
             )
         raise SpacesDifferError(
-            f"All environments of a batch must have the same spaces, but {misfit.name} of environment {misfit.index} "
-            f"is {misfit.received}, and of environment 0 {misfit.expected}.{remedy}"
+            f"All environments of a batch must have the same spaces, but {mismatch.name} of environment "
+            f"{mismatch.index} is {mismatch.received}, and of environment 0 {mismatch.expected}.{remedy}"
         )
 
 

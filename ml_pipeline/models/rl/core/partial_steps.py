@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.models.rl.core.stepping.batch import BatchLayout, put_rows, rows_at, store
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Reply
 from ml_pipeline.models.rl.core.stepping.rows import rows_of
 from ml_pipeline.models.rl.core.workers.joined_crew import JoinedCrew
 
@@ -63,7 +63,7 @@ class PartialSteps:
             )
         per_env: list[Any] | None = None
         for number in numbers:
-            self._crew.crews[number].settle()  # a step that was given up may still read its actions
+            self._crew.crews[number].drain_replies()  # a step that was given up may still read its actions
         if self._actions is None:
             per_env = [None] * self._layout.num_envs
             for index, action in zip(
@@ -107,31 +107,31 @@ class PartialSteps:
 
     def collect(self, numbers: Sequence[int]) -> PartialStep:
         """Ends the steps of these groups."""
-        answers: list[tuple[int, Answer]] = []
+        replies: list[tuple[int, Reply]] = []
         for number in numbers:
             self._sent.remove(number)  # also where this fails
-            answers.append((number, self._crew.collect_from(number)))
+            replies.append((number, self._crew.collect_from(number)))
         ids = np.array([index for number in numbers for index in self._groups[number]])
         batch = self._crew.batch
         observations = (
-            self._joined([value for _, answer in answers for value in answer.values])
+            self._joined([value for _, reply in replies for value in reply.values])
             if batch.observations is None
             else rows_at(batch.observations, ids)
         )
         infos: dict[int, dict[str, Any]] = {int(index): {} for index in ids}
-        for _, answer in answers:
-            self._fill(infos, answer)
+        for _, reply in replies:
+            self._fill(infos, reply)
         return PartialStep(
             ids, observations, batch.rewards[ids], batch.terminated[ids], batch.truncated[ids], list(infos.values())
         )
 
-    def _fill(self, infos: dict[int, dict[str, Any]], answer: Answer) -> None:
-        for index, info in answer.infos:
+    def _fill(self, infos: dict[int, dict[str, Any]], reply: Reply) -> None:
+        for index, info in reply.infos:
             infos[index].update(info)
-        if not answer.finished or self._layout.autoreset_mode != AutoresetMode.SAME_STEP:
+        if not reply.finished or self._layout.autoreset_mode != AutoresetMode.SAME_STEP:
             return
         batch = self._crew.batch
-        for index, observation, info in answer.finals:
+        for index, observation, info in reply.finals:
             infos[index] |= {"final_obs": observation, "final_info": info}
         if self._final_rows is not None:
             for index, info in infos.items():

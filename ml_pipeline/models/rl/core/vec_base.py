@@ -15,11 +15,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from ml_pipeline.models.rl.core.infos import join_infos
-from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_misfits, observation_spaces
+from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_space_mismatches, observation_spaces
 from ml_pipeline.models.rl.core.reset_arguments import seeds_of, split_mask
 from ml_pipeline.models.rl.core.stepping.batch import BatchLayout, copy_of, store
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer, Command, Crew, ResetOrder
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Crew, Reply, ResetOrder
 from ml_pipeline.models.rl.core.stepping.rows import rows_of
 
 _NOT_BY_CALL = ("reset", "step", "close")
@@ -60,7 +60,7 @@ class BlockVectorEnv(VectorEnv):
         self._pending: Command | str | None = None
         self._reset_first = ""  # why step() has to wait for a reset()
         try:
-            check_misfits(crew.misfits, observation_mode)
+            check_space_mismatches(crew.space_mismatches, observation_mode)
             of_each = self.get_attr("observation_space") if observation_mode == "different" else ()
             self.observation_space, self.single_observation_space = observation_spaces(
                 observation_mode, layout.observation_space, self.num_envs, of_each
@@ -175,8 +175,8 @@ class BlockVectorEnv(VectorEnv):
         self._finished[mask] = False
 
     def _reset_wait(self, timeout_s: float | None) -> tuple[Any, dict[str, Any]]:
-        answer = self._collect(Command.RESET, "reset", timeout_s)
-        return self._observations(answer), join_infos({}, answer.infos, self.num_envs, self._add_info)
+        reply = self._collect(Command.RESET, "reset", timeout_s)
+        return self._observations(reply), join_infos({}, reply.infos, self.num_envs, self._add_info)
 
     def _step_async(self, actions: Any) -> None:
         if self.closed or self._pending is not None:
@@ -191,18 +191,18 @@ class BlockVectorEnv(VectorEnv):
                 raise ValueError(f"step() needs one action an environment, {self.num_envs}, but got {len(per_env)}.")
             self._post(STEP, None, per_env)
         else:
-            self._crew.settle()
+            self._crew.drain_replies()
             store(self._actions, actions, "actions")
             self._post(STEP)
 
     def _step_wait(self, timeout_s: float | None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        answer = self._collect(STEP, "step", timeout_s)
+        reply = self._collect(STEP, "step", timeout_s)
         batch = self._batch
         terminated, truncated = batch.terminated.copy(), batch.truncated.copy()
         if self._keeps_finished:
             self._finished = terminated | truncated
-        infos = {} if answer.is_plain() and not answer.finished else self._step_infos(answer, terminated | truncated)
-        return self._observations(answer), batch.rewards.copy(), terminated, truncated, infos
+        infos = {} if reply.is_plain() and not reply.finished else self._step_infos(reply, terminated | truncated)
+        return self._observations(reply), batch.rewards.copy(), terminated, truncated, infos
 
     def _call_async(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
         self._check_idle("call_async")
@@ -213,7 +213,7 @@ class BlockVectorEnv(VectorEnv):
     def _call_wait(self, timeout_s: float | None) -> tuple[Any, ...]:
         return tuple(self._collect(Command.CALL, "call", timeout_s).values)
 
-    def _do(self, command: Command, common: Any = None, per_env: list[Any] | None = None) -> Answer:
+    def _do(self, command: Command, common: Any = None, per_env: list[Any] | None = None) -> Reply:
         name = command.name.lower()
         self._check_idle(name)
         self._post(command, common, per_env)
@@ -235,12 +235,12 @@ class BlockVectorEnv(VectorEnv):
                 "first: reset(options={'reset_mask': mask})."
             )
 
-    def _collect(self, command: Command, name: str, timeout_s: float | None) -> Answer:
+    def _collect(self, command: Command, name: str, timeout_s: float | None) -> Reply:
         if self.closed:
             self._check_idle(f"{name}_wait")
         if self._pending != command:
             raise NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
-        self._pending = None  # also where the wait fails: the crew then drops the late answer
+        self._pending = None  # also where the wait fails: the crew then drops the late reply
         try:
             return self._crew.collect(timeout_s)
         except BaseException as error:
@@ -261,27 +261,27 @@ class BlockVectorEnv(VectorEnv):
 
     # Shapes
 
-    def _observations(self, answer: Answer) -> Any:
+    def _observations(self, reply: Reply) -> Any:
         arrays = self._batch.observations
         if arrays is None:
             empty: Any = create_empty_array(self.single_observation_space, self.num_envs)
-            return concatenate(self.single_observation_space, answer.values, empty)
+            return concatenate(self.single_observation_space, reply.values, empty)
         return copy_of(arrays) if self.copy else arrays
 
-    def _step_infos(self, answer: Answer, done: np.ndarray) -> dict[str, Any]:
+    def _step_infos(self, reply: Reply, done: np.ndarray) -> dict[str, Any]:
         infos: dict[str, Any] = {}
-        if answer.finished and self.autoreset_mode == AutoresetMode.SAME_STEP:
-            infos = self._final_infos(answer, done)
-        return join_infos(infos, answer.infos, self.num_envs, self._add_info)
+        if reply.finished and self.autoreset_mode == AutoresetMode.SAME_STEP:
+            infos = self._final_infos(reply, done)
+        return join_infos(infos, reply.infos, self.num_envs, self._add_info)
 
-    def _final_infos(self, answer: Answer, done: np.ndarray) -> dict[str, Any]:
+    def _final_infos(self, reply: Reply, done: np.ndarray) -> dict[str, Any]:
         """What `_add_info` would make of every final_obs and final_info, in 3 µs instead of 7."""
         final_obs = np.empty(self.num_envs, dtype=object)  # of None
         final_info: dict[str, Any] = {}
         if self._final_rows is not None:
             for index in done.nonzero()[0].tolist():
                 final_obs[index] = self._final_rows.read(index)
-        for index, observation, info in answer.finals:
+        for index, observation, info in reply.finals:
             if self._final_rows is None:
                 final_obs[index] = observation
             final_info = self._add_info(final_info, info, index)

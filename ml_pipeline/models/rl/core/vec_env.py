@@ -31,7 +31,7 @@ __all__ = ["ParallelEnv", "SerialEnv"]
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
-_SOME, _LOOK_AGAIN_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
+_BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
 _SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
 
 
@@ -284,9 +284,9 @@ def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
     watch = IdleWatch()
     cost = measure_step(example)
     free_cores = watch.free_cores()
-    if free_cores < usable_cores() - _SOME:  # only who is at work for longer counts
+    if free_cores < usable_cores() - _BUSY_CORES:  # only who is at work for longer counts
         watch = IdleWatch()
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_RECHECK_DELAY_S)
         free_cores = max(free_cores, watch.free_cores())
     return choose_division(cost, num_envs, free_cores, wake_s=measure_wake())
 

@@ -5,13 +5,17 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.observation_mode import check_misfits, check_observation_mode, observation_spaces
+from ml_pipeline.models.rl.core.observation_mode import (
+    check_observation_mode,
+    check_space_mismatches,
+    observation_spaces,
+)
 from ml_pipeline.models.rl.core.stepping.errors import SpacesDifferError
-from ml_pipeline.models.rl.core.stepping.protocol import Misfit
+from ml_pipeline.models.rl.core.stepping.protocol import SpaceMismatch
 
 LOW, HIGH = spaces.Box(0, 1, (2,)), spaces.Box(0, 9, (2,))
-WIDER = Misfit(2, "observation_space", "Box(1)", "Box(9)", has_equal_rows=True)
-LONGER = Misfit(1, "observation_space", "Box((2,))", "Box((3,))", has_equal_rows=False)
+WIDER = SpaceMismatch(2, "observation_space", "Box(1)", "Box(9)", has_equal_rows=True)
+LONGER = SpaceMismatch(1, "observation_space", "Box((2,))", "Box((3,))", has_equal_rows=False)
 
 
 def test_equal_spaces_are_batched():
@@ -35,14 +39,14 @@ def test_wider_bounds_are_refused_with_the_remedy_and_taken_with_it():
     with pytest.raises(
         SpacesDifferError, match=r"environment 2 is Box\(9\).* If this is intentional, use `observation_"
     ):
-        check_misfits([WIDER], "same")
-    check_misfits([WIDER], "different")
+        check_space_mismatches([WIDER], "same")
+    check_space_mismatches([WIDER], "different")
 
 
 @pytest.mark.parametrize("mode", ["same", "different", (LOW, LOW)])
 def test_other_shapes_are_refused_and_nothing_is_promised(mode):
     with pytest.raises(SpacesDifferError, match=r"environment 1 is Box\(\(3,\)\), and of environment 0") as refused:
-        check_misfits([LONGER], mode)
+        check_space_mismatches([LONGER], mode)
     assert "intentional" not in str(refused.value)
 
 

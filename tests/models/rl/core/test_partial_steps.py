@@ -178,7 +178,7 @@ def test_groups_that_cannot_be_are_refused(num_groups: int, num_workers: Any, me
 
 
 class TextEnv(CountingEnv):
-    """Observations and actions that have no rows."""
+    """Observations and actions that are not of fixed size."""
 
     def __init__(self) -> None:
         super().__init__(length=3)
@@ -192,7 +192,7 @@ class TextEnv(CountingEnv):
         return f"{self.episode} {self._t}"
 
 
-def test_spaces_without_rows() -> None:
+def test_spaces_not_of_fixed_size() -> None:
     with ParallelEnv([TextEnv] * 4, num_groups=2) as envs:
         envs.reset(seed=0)
         for _ in range(3):

@@ -140,7 +140,7 @@ def test_close_warns_of_a_pending_call() -> None:
         envs.close()
 
 
-def test_a_late_answer_is_not_taken_for_the_next(tmp_path: Path) -> None:
+def test_a_late_reply_is_not_taken_for_the_next(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
 
     class SlowTwice(CountingEnv):

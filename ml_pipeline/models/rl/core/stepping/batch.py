@@ -1,8 +1,8 @@
 """The arrays through which a batch of environments is stepped, in plain or in shared memory.
 
 N environments. observations, final_obs, actions: arrays (N, ...) in the structure of the space, None where the space
-has no rows. rewards: float64 (N,). terminated, truncated: bool (N,). doing: int64 (K,), the index of the environment
-that is stepped in each of K blocks, -1 between commands.
+is not of fixed size. rewards: float64 (N,). terminated, truncated: bool (N,). current_env: int64 (K,), the index of the
+environment that each of K blocks is stepping, -1 between commands.
 """
 
 import math
@@ -15,7 +15,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import create_empty_array
 
-from ml_pipeline.models.rl.core.stepping.rows import has_rows
+from ml_pipeline.models.rl.core.stepping.rows import is_fixed_size
 
 _ALIGNMENT = 64  # a cache line, so that two arrays never share one
 
@@ -30,7 +30,7 @@ class Batch:
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    doing: np.ndarray
+    current_env: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,18 @@ class BatchLayout:
     def place(self, allocate: Callable[..., np.ndarray] = np.zeros) -> Batch:
         """The batch, its arrays made by `allocate(shape, dtype=...)`, always in the same order."""
         n = self.num_envs
-        has_observations = has_rows(self.observation_space)
+        has_observations = is_fixed_size(self.observation_space)
         observations = create_empty_array(self.observation_space, n, allocate) if has_observations else None
         keeps_final = has_observations and self.autoreset_mode == AutoresetMode.SAME_STEP
         return Batch(
             observations=observations,
             final_obs=create_empty_array(self.observation_space, n, allocate) if keeps_final else None,
-            actions=create_empty_array(self.action_space, n, allocate) if has_rows(self.action_space) else None,
+            actions=create_empty_array(self.action_space, n, allocate) if is_fixed_size(self.action_space) else None,
             rewards=allocate((n,), dtype=np.float64),
             terminated=allocate((n,), dtype=np.bool_),
             truncated=allocate((n,), dtype=np.bool_),
             # Written at every step by every block: in one cache line, each write would wait for the other processes'.
-            doing=allocate((self.n_blocks, _ALIGNMENT // 8), dtype=np.int64)[:, 0],
+            current_env=allocate((self.n_blocks, _ALIGNMENT // 8), dtype=np.int64)[:, 0],
         )
 
     def place_in(self, memory: Any) -> Batch:

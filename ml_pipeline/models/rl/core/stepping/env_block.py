@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from ml_pipeline.models.rl.core.stepping import state as env_state
 from ml_pipeline.models.rl.core.stepping.batch import Batch, rows_between
 from ml_pipeline.models.rl.core.stepping.errors import FailureReport, InvalidResultError
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, ResetOrder, SpaceMismatch
 from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step
 from ml_pipeline.models.rl.core.stepping.rows import have_equal_rows, rows_of
 
@@ -35,13 +35,13 @@ class _Slot:
     seed: int | None = None
     steps_before: int = 0  # the block's count of steps when it was last reset explicitly
     needs_reset: bool = False  # its episode is over: NEXT_STEP resets it in the next step, DISABLED waits for reset()
-    observation: Any = None  # the last one, only where the space has no rows
+    observation: Any = None  # the last one, only where the space is not of fixed size
 
 
 class EnvBlock:
     """Environments first, first + 1, ... of `num_envs`, made by their factories.
 
-    Raises EnvFailedError where a factory raises; `execute()` never raises, what fails is in its answer.
+    Raises EnvFailedError where a factory raises; `execute()` never raises, what fails is in its reply.
     """
 
     def __init__(self, env_fns: Sequence[EnvFactory], first: int, num_envs: int, autoreset_mode: AutoresetMode) -> None:
@@ -62,10 +62,10 @@ class EnvBlock:
                 raise self._report(error).error() from error
 
     def attach(self, batch: Batch, observation_space: Space, action_space: Space, worker: int = 0) -> None:
-        """Says where results go. `doing[worker]` will show which environment is at work."""
+        """Says where results go. `current_env[worker]` will show which environment is at work."""
         self._batch = batch
-        self._doing = memoryview(batch.doing[worker : worker + 1].data)
-        self._doing[0] = -1
+        self._current_env = memoryview(batch.current_env[worker : worker + 1].data)
+        self._current_env[0] = -1
         self._rows = None if batch.observations is None else rows_of(observation_space, batch.observations)
         self._final_rows = None if batch.final_obs is None else rows_of(observation_space, batch.final_obs)
         first = self._slots[0].index
@@ -73,7 +73,7 @@ class EnvBlock:
         self._actions_space = batch_space(action_space, len(self._slots))
         self._action_rows = batch.actions[self.span] if isinstance(batch.actions, np.ndarray) else None
         # Blocks share cache lines here, and a process that writes one waits for the others: written once a step at
-        # most. With `doing` in a line of its own, 8 CartPoles in two processes took 70 µs instead of 86.
+        # most. With `current_env` in a line of its own, 8 CartPoles in two processes took 70 µs instead of 86.
         self._rewards: Any = memoryview(batch.rewards[self.span].data)
         self._has_flags = True
 
@@ -82,7 +82,7 @@ class EnvBlock:
         """The environments themselves."""
         return [slot.env for slot in self._slots]
 
-    def misfits(self, observation_space: Space, action_space: Space) -> list[Misfit]:
+    def space_mismatches(self, observation_space: Space, action_space: Space) -> list[SpaceMismatch]:
         """Every space that differs from those of the batch."""
         found = []
         for slot in self._slots:
@@ -90,13 +90,13 @@ class EnvBlock:
                 received = getattr(slot.env, name)
                 if received != expected:
                     has_equal_rows = name == "observation_space" and have_equal_rows(received, expected)
-                    found.append(Misfit(slot.index, name, repr(expected), repr(received), has_equal_rows))
+                    found.append(SpaceMismatch(slot.index, name, repr(expected), repr(received), has_equal_rows))
         return found
 
-    def unsendable(self, answer: Answer, error: Exception, is_sendable: Callable[[Any], bool]) -> FailureReport:
-        """The report on an answer that cannot be pickled, naming the environment whose part it is."""
+    def unsendable(self, reply: Reply, error: Exception, is_sendable: Callable[[Any], bool]) -> FailureReport:
+        """The report on a reply that cannot be pickled, naming the environment whose part it is."""
         first = self._slots[0].index
-        parts: list[tuple[Any, ...]] = [*answer.infos, *answer.finals, *enumerate(answer.values, start=first)]
+        parts: list[tuple[Any, ...]] = [*reply.infos, *reply.finals, *enumerate(reply.values, start=first)]
         self._at = next((part[0] for part in parts if not is_sendable(part)), first)
         remedy = "return only what can be pickled, or choose num_workers=0"
         received = f"something that cannot ({type(error).__name__}: {error})"
@@ -105,23 +105,23 @@ class EnvBlock:
         )
         return self._report(invalid, step=self._doing_now == "step")
 
-    def execute(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> Answer:
+    def execute(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> Reply:
         """Carries out one command on every environment of the block, or up to the first that fails."""
-        answer = Answer()
+        reply = Reply()
         self._given = None
         try:
             if command is STEP:
-                self._step(answer, per_env)
+                self._step(reply, per_env)
             elif command == Command.RESET:
                 assert per_env is not None
-                self._reset(answer, common, per_env)
+                self._reset(reply, common, per_env)
             else:
-                self._other(answer, command, common, per_env)
+                self._other(reply, command, common, per_env)
         except Exception as error:
-            self._at = self._doing[0]
-            answer.failure = self._report(error, step=command is STEP)
-        self._doing[0] = -1
-        return answer
+            self._at = self._current_env[0]
+            reply.failure = self._report(error, step=command is STEP)
+        self._current_env[0] = -1
+        return reply
 
     def close(self) -> None:
         """Closes every environment, also where one of them raises; the first error is raised at the end."""
@@ -145,15 +145,15 @@ class EnvBlock:
             raise InvalidResultError("what the factory returns", "an environment of its own", received, remedy)
         return env
 
-    def _step(self, answer: Answer, actions: Sequence[Any] | None) -> None:
+    def _step(self, reply: Reply, actions: Sequence[Any] | None) -> None:
         """The hot path. With all around it 1.5 µs an environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
-        batch, doing, observations, rewards = self._batch, self._doing, self._rows, array("d")
+        batch, current_env, observations, rewards = self._batch, self._current_env, self._rows, array("d")
         self._n_steps += 1
         self._given = actions = self._split_actions() if actions is None else actions
         self._clear_flags()
         self._doing_now = "step"
         for slot, action in zip(self._slots, actions, strict=True):
-            doing[0] = index = slot.index
+            current_env[0] = index = slot.index
             if slot.needs_reset:
                 reward: Any = 0.0
                 observation, info = self._reset_after_episode(slot)
@@ -169,11 +169,11 @@ class EnvBlock:
                 if not plain or reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
                     observation, reward, terminated, truncated, info = checked_step(result)
                     if terminated or truncated:
-                        answer.finished = self._has_flags = True
+                        reply.finished = self._has_flags = True
                         batch.terminated[index] = terminated
                         batch.truncated[index] = truncated
                         if self._same_step:
-                            self._keep_final(answer, index, observation, info)
+                            self._keep_final(reply, index, observation, info)
                             observation, info = self._reset_after_episode(slot)
                         else:
                             slot.needs_reset = True
@@ -183,10 +183,10 @@ class EnvBlock:
             else:
                 slot.observation = observation
             if info:
-                answer.infos.append((index, info))
+                reply.infos.append((index, info))
         self._rewards[:] = rewards
         if observations is None:
-            answer.values = [slot.observation for slot in self._slots]
+            reply.values = [slot.observation for slot in self._slots]
 
     def _clear_flags(self) -> None:
         if self._has_flags:
@@ -205,22 +205,22 @@ class EnvBlock:
         self._doing_now = "step"
         return result
 
-    def _keep_final(self, answer: Answer, index: int, observation: Any, info: dict[str, Any]) -> None:
+    def _keep_final(self, reply: Reply, index: int, observation: Any, info: dict[str, Any]) -> None:
         """Copies what the episode ended with, before the reset: the environment may reuse its arrays."""
         if self._final_rows is not None:
             self._final_rows.write(index, observation)
             if info:
-                answer.finals.append((index, None, copy.deepcopy(info)))
+                reply.finals.append((index, None, copy.deepcopy(info)))
         else:
-            answer.finals.append((index, copy.deepcopy(observation), copy.deepcopy(info)))
+            reply.finals.append((index, copy.deepcopy(observation), copy.deepcopy(info)))
 
-    def _reset(self, answer: Answer, options: dict[str, Any] | None, orders: Sequence[ResetOrder]) -> None:
+    def _reset(self, reply: Reply, options: dict[str, Any] | None, orders: Sequence[ResetOrder]) -> None:
         batch = self._batch
         self._doing_now = "reset()"
         for slot, (seed, wanted, expired) in zip(self._slots, orders, strict=True):
             if not wanted:
                 continue
-            index = self._doing[0] = slot.index
+            index = self._current_env[0] = slot.index
             slot.seed = slot.seed if seed is None else seed
             slot.steps_before = self._n_steps
             slot.needs_reset = expired
@@ -231,33 +231,33 @@ class EnvBlock:
             else:
                 slot.observation = observation
             if info:
-                answer.infos.append((index, info))
+                reply.infos.append((index, info))
         if self._rows is None:
-            answer.values = [slot.observation for slot in self._slots]
+            reply.values = [slot.observation for slot in self._slots]
 
-    def _other(self, answer: Answer, command: Command, common: Any, per_env: Sequence[Any] | None) -> None:
+    def _other(self, reply: Reply, command: Command, common: Any, per_env: Sequence[Any] | None) -> None:
         items = per_env if per_env is not None else [None] * len(self._slots)
         for slot, item in zip(self._slots, items, strict=True):
-            self._doing[0] = slot.index
+            self._current_env[0] = slot.index
             if command == Command.CALL:
                 name, args, kwargs = common
                 self._doing_now = f"{name!r}"
                 attribute = slot.env.get_wrapper_attr(name)
-                answer.values.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
+                reply.values.append(attribute(*args, **kwargs) if callable(attribute) else attribute)
             elif command == Command.SET_ATTR:
                 self._doing_now = f"setting {common!r}"
                 slot.env.set_wrapper_attr(common, item)
             elif command == Command.APPLY:
                 function, args = common
                 self._doing_now = f"{getattr(function, '__name__', function)!r}"
-                answer.values.append(function(slot.env, *args) if item else None)
+                reply.values.append(function(slot.env, *args) if item else None)
             elif command == Command.GET_STATES:
                 self._doing_now = "get_states()"
-                answer.values.append(self._get_state(slot))
+                reply.values.append(self._get_state(slot))
             elif command == Command.SET_STATES:
                 self._doing_now = "set_states()"
                 self._set_state(slot, item)
-                answer.values.append(slot.needs_reset)
+                reply.values.append(slot.needs_reset)
 
     def _get_state(self, slot: _Slot) -> bytes:
         observation = slot.observation if self._rows is None else self._rows.read(slot.index)

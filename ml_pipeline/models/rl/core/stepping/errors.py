@@ -6,7 +6,7 @@
     │   └── EnvResultError       it returned something unusable: field, expected, received
     ├── WorkerFailedError        a worker process failed; carries worker and its environments
     │   ├── WorkerDiedError      killed or crashed; carries exit code and signal
-    │   └── StepTimeoutError     no answer within step_timeout_s; also a multiprocessing.TimeoutError
+    │   └── StepTimeoutError     no reply within step_timeout_s; also a multiprocessing.TimeoutError
     ├── SpacesDifferError        the environments do not share their spaces; also a RuntimeError
     ├── ResetRequiredError       stepped where only reset() makes sense; also Gymnasium's ResetNeeded
     ├── FactoryNotPicklableError a factory cannot travel to a worker

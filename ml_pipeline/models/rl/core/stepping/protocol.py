@@ -1,4 +1,4 @@
-"""A crew is whoever steps environments for the trainer: what it is asked, what it answers, and how it is talked to."""
+"""A crew is whoever steps environments for the trainer: what it is asked, what it replies, and how it is talked to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from ml_pipeline.models.rl.core.stepping.errors import FailureReport
 class Command(IntEnum):
     """What a block can be asked for. Per environment: what travels with it, one item an environment."""
 
-    STEP = 1  # per environment: actions, only where the action space has no rows
+    STEP = 1  # per environment: actions, only where the action space is not of fixed size
     RESET = 2  # common: options; per environment: ResetOrder
     CALL = 3  # common: (name, args, kwargs)
     SET_ATTR = 4  # common: name; per environment: values
     GET_STATES = 5
-    SET_STATES = 6  # per environment: bytes; answers which environments wait for a reset
-    APPLY = 7  # common: (function, args); per environment: whether it takes part, the others answering None
+    SET_STATES = 6  # per environment: bytes; replies which environments wait for a reset
+    APPLY = 7  # common: (function, args); per environment: whether it takes part, the others replying None
     CLOSE = 8
 
 
@@ -26,7 +26,7 @@ STEP = Command.STEP  # looking a member up in its class takes 0.2 µs, which a s
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class SpaceMismatch:
     """A space that differs from the batch's. has_equal_rows: its observations fit the batch's arrays all the same."""
 
     index: int
@@ -45,12 +45,12 @@ class ResetOrder(NamedTuple):
 
 
 @dataclass(slots=True)
-class Answer:
+class Reply:
     """What a block has to say besides the arrays.
 
     finished: whether an episode ended. infos: (index, info) where there is something to say. finals: (index, final
-    observation, final info) of what SAME_STEP reset; the observation only where the space has no rows. values: one an
-    environment: observations without rows, results of calls, states. failure: what stopped the command.
+    observation, final info) of what SAME_STEP reset; the observation only where the space is not of fixed size. values:
+    one per environment: observations not of fixed size, results of calls, states. failure: what stopped the command.
     """
 
     finished: bool = False
@@ -63,9 +63,9 @@ class Answer:
         """Whether `finished` says it all."""
         return not (self.infos or self.finals or self.values or self.failure)
 
-    def followed_by(self, other: "Answer") -> "Answer":
-        """The answer of two blocks, `other` having the higher indices."""
-        return Answer(
+    def followed_by(self, other: "Reply") -> "Reply":
+        """The reply of two blocks, `other` having the higher indices."""
+        return Reply(
             self.finished or other.finished,
             self.infos + other.infos,
             self.finals + other.finals,
@@ -78,20 +78,20 @@ class Crew(Protocol):
     """Who steps the environments: this process, or workers."""
 
     batch: Batch
-    misfits: list[Misfit]
+    space_mismatches: list[SpaceMismatch]
 
     @property
     def closed(self) -> bool:
         """Also after a failure that leaves nothing to go on with."""
 
-    def settle(self) -> None:
-        """Waits for answers that nobody waited for, and drops them; then the batch may be written."""
+    def drain_replies(self) -> None:
+        """Waits for replies that nobody waited for, and drops them; then the batch may be written."""
 
     def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
         """Begins a command; `per_env` has one item an environment."""
 
-    def collect(self, timeout_s: float | None = None) -> Answer:
-        """Waits for the last command's answer, `values` and infos in the order of the environments."""
+    def collect(self, timeout_s: float | None = None) -> Reply:
+        """Waits for the last command's reply, `values` and infos in the order of the environments."""
 
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Ends all; may be called twice."""

@@ -1,7 +1,7 @@
 """One environment's observation as a row of a batch: written after a check, read back as a copy.
 
 Spaces whose values have one shape (Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them) become NumPy
-arrays with one row an environment. All others (Text, Graph, Sequence, OneOf, a user's own) have no rows.
+arrays with one row an environment. All others (Text, Graph, Sequence, OneOf, a user's own) are not of fixed size.
 """
 
 from typing import Any, Protocol
@@ -24,16 +24,16 @@ class Rows(Protocol):
         """A copy of row `index`, in the form in which a single environment returns it."""
 
 
-def has_rows(space: Space) -> bool:
+def is_fixed_size(space: Space) -> bool:
     """Whether every value of the space has one known shape and a dtype of plain memory.
 
-    >>> has_rows(spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 1, (2,)))), has_rows(spaces.Text(5))
+    >>> is_fixed_size(spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 1, (2,)))), is_fixed_size(spaces.Text(5))
     (True, False)
     """
     if type(space) is spaces.Dict:
-        return all(has_rows(part) for part in space.spaces.values())
+        return all(is_fixed_size(part) for part in space.spaces.values())
     if type(space) is spaces.Tuple:
-        return all(has_rows(part) for part in space.spaces)
+        return all(is_fixed_size(part) for part in space.spaces)
     return isinstance(space, _LEAVES) and space.dtype is not None and not space.dtype.hasobject
 
 

@@ -62,19 +62,19 @@ def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | Non
 
 
 def measure_wake() -> float:
-    """The time from waking a sleeper to its answer, in s: two wake-ups, the fixed cost of a vector step with workers.
+    """The time from waking a sleeper to its reply, in s: two wake-ups, the fixed cost of a vector step with workers.
 
     It depends on the machine more than on anything: 3 µs from a core to itself, 60 to 80 µs between the two cores of
     the virtual machine this was written on, where a core that sleeps is handed back. Takes some milliseconds.
     """
     there, back = os.pipe(), os.pipe()
 
-    def answer() -> None:
+    def reply() -> None:
         _stay_on_core(-1)  # the scheduler would have it answer on the core that asks
         while os.read(there[0], 1):
             os.write(back[1], b"x")
 
-    sleeper = threading.Thread(target=answer, daemon=True)
+    sleeper = threading.Thread(target=reply, daemon=True)
     sleeper.start()
     before = _stay_on_core(0)
     try:

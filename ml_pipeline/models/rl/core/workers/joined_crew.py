@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from ml_pipeline.models.rl.core.stepping.protocol import Answer, Command
+from ml_pipeline.models.rl.core.stepping.protocol import Command, Reply
 from ml_pipeline.models.rl.core.workers.local_crew import LocalCrew
 from ml_pipeline.models.rl.core.workers.pool import NOTHING, WorkerPool, wait_for_any
 
@@ -14,40 +14,40 @@ class JoinedCrew:
 
     def __init__(self, crews: Sequence[LocalCrew | WorkerPool]) -> None:
         self.crews = crews
-        self._by_haste = crews[::-1]  # this process's share is first, and begins when the workers are at theirs
+        self._remote_first = crews[::-1]  # this process's share is first, and begins when the workers are at theirs
         self.batch = crews[0].batch
-        self.misfits = [misfit for crew in crews for misfit in crew.misfits]
+        self.space_mismatches = [mismatch for crew in crews for mismatch in crew.space_mismatches]
 
     @property
     def closed(self) -> bool:
         """Also after a worker failed."""
         return any(crew.closed for crew in self.crews)
 
-    def settle(self) -> None:
-        """Waits for answers of workers that were given up, and drops them."""
+    def drain_replies(self) -> None:
+        """Waits for replies of workers that were given up, and drops them."""
         for crew in self.crews:
-            crew.settle()
+            crew.drain_replies()
 
     def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
         """Sends workers off; what this process does itself, it does in `collect`."""
         try:
-            for crew in self._by_haste:
+            for crew in self._remote_first:
                 crew.post(command, common, per_env)
         except BaseException:
             self._close_together()
             raise
 
-    def collect(self, timeout_s: float | None = None) -> Answer:
+    def collect(self, timeout_s: float | None = None) -> Reply:
         """Collects from each, waiting for workers at most `timeout_s` each.
 
-        What fails leaves others' answers owed; the next command waits for them and drops them.
+        What fails leaves others' replies owed; the next command waits for them and drops them.
         """
         joined = NOTHING
         try:
             for crew in self.crews:
-                answer = crew.collect(timeout_s)
-                if answer is not NOTHING and (answer.finished or not answer.is_plain()):
-                    joined = answer if joined is NOTHING else joined.followed_by(answer)
+                reply = crew.collect(timeout_s)
+                if reply is not NOTHING and (reply.finished or not reply.is_plain()):
+                    joined = reply if joined is NOTHING else joined.followed_by(reply)
         except BaseException:
             self._close_together()
             raise
@@ -61,7 +61,7 @@ class JoinedCrew:
             self._close_together()
             raise
 
-    def collect_from(self, number: int) -> Answer:
+    def collect_from(self, number: int) -> Reply:
         """Waits for one crew."""
         try:
             return self.crews[number].collect()
@@ -79,7 +79,7 @@ class JoinedCrew:
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Ends workers, and closes the environments of this process. May be called twice."""
         errors: list[Exception] = []
-        for crew in self._by_haste:
+        for crew in self._remote_first:
             try:
                 crew.close(timeout_s=timeout_s, terminate=terminate)
             except Exception as error:

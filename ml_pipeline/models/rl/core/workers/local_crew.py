@@ -9,20 +9,20 @@ from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer, Command
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply
 
 _NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
 
 
 class LocalCrew:
-    """One block of environments of a batch. A command is carried out when its answer is collected."""
+    """One block of environments of a batch. A command is carried out when its reply is collected."""
 
     def __init__(self, block: EnvBlock, layout: BatchLayout, batch: Batch, number: int = 0) -> None:
         """block: the environments, number `number` of the blocks that `layout` and `batch` have places for."""
         self._block = block
         self.layout, self.batch = layout, batch
         block.attach(batch, layout.observation_space, layout.action_space, number)
-        self.misfits = block.misfits(layout.observation_space, layout.action_space)
+        self.space_mismatches = block.space_mismatches(layout.observation_space, layout.action_space)
         self.closed = False
 
     @classmethod
@@ -39,7 +39,7 @@ class LocalCrew:
         """The environments themselves."""
         return self._block.envs
 
-    def settle(self) -> None:
+    def drain_replies(self) -> None:
         """Nothing is ever under way."""
 
     def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
@@ -50,20 +50,20 @@ class LocalCrew:
         """Whether `collect` would not have to wait for others: always."""
         return True
 
-    def collect(self, timeout_s: float | None = None) -> Answer:
+    def collect(self, timeout_s: float | None = None) -> Reply:
         """Carries the command out; nothing could interrupt it after `timeout_s`, which is ignored.
 
         What it returns is the caller's to keep, as if it had crossed a pipe: environments may go on changing theirs.
         """
         command = self._posted[0]
-        answer = self._block.execute(*self._posted)
-        if answer.failure is not None:
-            raise answer.failure.error()
-        if answer.infos:
-            answer.infos = [(index, _own(info)) for index, info in answer.infos]
-        if answer.values and command in (STEP, Command.RESET):
-            answer.values = copy.deepcopy(answer.values)
-        return answer
+        reply = self._block.execute(*self._posted)
+        if reply.failure is not None:
+            raise reply.failure.error()
+        if reply.infos:
+            reply.infos = [(index, _own(info)) for index, info in reply.infos]
+        if reply.values and command in (STEP, Command.RESET):
+            reply.values = copy.deepcopy(reply.values)
+        return reply
 
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Closes the environments, in either manner."""

@@ -1,4 +1,4 @@
-"""A group of worker processes: sends commands, waits for answers, notices who is gone, and goes on if told to."""
+"""A group of worker processes: sends commands, waits for replies, notices who is gone, and goes on if told to."""
 
 import contextlib
 import multiprocessing
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import cloudpickle
 
 from ml_pipeline.models.rl.core.stepping.errors import StepTimeoutError, WorkerFailedError
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Answer, Command, Misfit, ResetOrder
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, ResetOrder, SpaceMismatch
 from ml_pipeline.models.rl.core.workers import worker as vec_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink, wait_for_links
 from ml_pipeline.models.rl.core.workers.process import NOTHING, WorkerProcess, end_all
@@ -29,11 +29,11 @@ _FAILURES_IN_A_ROW = 3  # of one worker, without a step between them, until a re
 class WorkerPool:
     """Worker processes that own blocks of environments.
 
-    At most one command is under way a worker. A command whose wait was given up (a timeout, Ctrl-C) stays owed: the
-    next one first waits for that answer, which carries the old number, and drops it.
+    At most one command is under way a worker. A command whose wait was given up (a timeout, Ctrl-C) stays pending: the
+    next one first waits for that reply, which carries the old number, and drops it.
 
     blocks: the consecutive environments of each worker, by its number. The workers are under way to a start, and what
-    was noticed there is in `misfits`, once `finish_start()` has returned.
+    was noticed there is in `space_mismatches`, once `finish_start()` has returned.
     on_failure: where a worker fails, "raise" closes the pool and raises WorkerFailedError. "restart" starts another in
     its place, whose environments begin new episodes; the next step reports the old ones as truncated.
     """
@@ -51,7 +51,7 @@ class WorkerPool:
         self.closed = False
         self.num_restarts = 0
         self.failures: deque[str] = deque(maxlen=_KEPT_FAILURES)  # what restarts made good, until somebody takes them
-        self.waited_s = 0.0  # for answers, all in all
+        self.waited_s = 0.0  # for replies, all in all
         indices = [index for block in blocks.values() for index in block]
         self.environments = range(indices[0], indices[-1] + 1)
         lost_episodes = LostEpisodes(self.batch, starter.layout, self.environments)
@@ -66,15 +66,15 @@ class WorkerPool:
         self._messages: dict[int, bytes] | None = None
         self._limit = self._limit_of(None)  # when the command under way is declared stuck
         for number in blocks:
-            self.batch.doing[number] = -1
-        self._is_settled = False  # nobody owes an answer
-        self.misfits: list[Misfit] = []
+            self.batch.current_env[number] = -1
+        self._is_drained = False  # no reply is pending
+        self.space_mismatches: list[SpaceMismatch] = []
         self._workers: list[WorkerProcess] = starter.start(blocks)
 
     def finish_start(self) -> None:
         """Waits until every worker has made its environments; to be called once, before all else."""
         try:
-            self.misfits = self.collect().values
+            self.space_mismatches = self.collect().values
             for worker in self._workers:
                 worker.is_starting = False
         except BaseException:
@@ -88,8 +88,8 @@ class WorkerPool:
 
     def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
         """Sends a command to every worker, each with its own part of `per_env`, and returns at once."""
-        self.settle()
-        self._is_settled = False
+        self.drain_replies()
+        self._is_drained = False
         self._number += 1
         self._command, self._per_env = command, per_env
         self._code, self._messages = int(command), None
@@ -108,16 +108,16 @@ class WorkerPool:
             self.close(terminate=True)
             raise
 
-    def settle(self) -> None:
-        """Waits for answers that were given up, and drops them; then the batch may be written."""
-        if self._is_settled:
+    def drain_replies(self) -> None:
+        """Waits for replies that were given up, and drops them; then the batch may be written."""
+        if self._is_drained:
             return
         for position in range(len(self._workers)):
             self._finish(position, None, wanted=False)
-        self._is_settled = True
+        self._is_drained = True
 
-    def collect(self, timeout_s: float | None = None) -> Answer:
-        """Waits for the answers to the last command and joins them in the order of the environments.
+    def collect(self, timeout_s: float | None = None) -> Reply:
+        """Waits for the replies to the last command and joins them in the order of the environments.
 
         Raises multiprocessing.TimeoutError where `timeout_s` passes first, EnvFailedError where an environment failed.
         """
@@ -125,28 +125,30 @@ class WorkerPool:
         deadline = None if timeout_s is None else began + timeout_s
         for position, worker in enumerate(self._workers):
             if not self._finish(position, deadline):
-                _raise_failures([worker for worker in self._workers if worker.owes is None])
+                _raise_failures([worker for worker in self._workers if worker.pending_command is None])
                 raise multiprocessing.TimeoutError(
-                    f"No answer within {timeout_s:g} second(s); worker {worker.number} is still busy."
+                    f"No reply within {timeout_s:g} second(s); worker {worker.number} is still busy."
                 )
         self.waited_s += time.monotonic() - began
-        self._is_settled = True
+        self._is_drained = True
         if self._lost_episodes is not None:
             self._account_for_lost(self._lost_episodes)
-        answer = _join(self._workers)
+        reply = _join(self._workers)
         if self._lost_episodes is not None and self._command in (STEP, Command.RESET):
-            self._lost_episodes.remember(answer)
-        return answer
+            self._lost_episodes.remember(reply)
+        return reply
 
     def is_ready(self) -> bool:
-        """Whether all that is owed can be read, or is overdue: `collect` would return or raise at once."""
+        """Whether every pending reply can be read, or is overdue: `collect` would return or raise at once."""
         if self._limit is not None and time.monotonic() >= self._limit:
             return True
-        return all(worker.owes is None or worker.link.wait(0.0) for worker in self._workers)
+        return all(worker.pending_command is None or worker.link.wait(0.0) for worker in self._workers)
 
     def late_links(self) -> list[WorkerLink]:
-        """Those of workers that owe an answer which is not there yet."""
-        return [worker.link for worker in self._workers if worker.owes is not None and not worker.link.wait(0.0)]
+        """Those of workers whose reply is pending and not there yet."""
+        return [
+            worker.link for worker in self._workers if worker.pending_command is not None and not worker.link.wait(0.0)
+        ]
 
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Ends every worker: asked, after `timeout_s` (default 5) by SIGTERM, then by SIGKILL. May be called twice."""
@@ -168,7 +170,7 @@ class WorkerPool:
         try:  # noqa: SIM105 - contextlib.suppress takes 0.4 µs
             worker.send(self._number, self._code, message)
         except BrokenPipeError:
-            pass  # whoever waits for its answer reads that it died
+            pass  # whoever waits for its reply reads that it died
 
     def _limit_of(self, command: Command | None) -> float | None:
         """When a command that begins now, None being the start, is declared stuck."""
@@ -177,11 +179,11 @@ class WorkerPool:
         return time.monotonic() + self._step_timeout_s + (_START_S if command is None else 0.0)
 
     def _finish(self, position: int, deadline: float | None, *, wanted: bool = True) -> bool:
-        """Waits for what a worker owes, or what its successor owes where it fails. False at the deadline.
+        """Waits for a worker's pending reply, or for its successor's where it fails. False at the deadline.
 
         wanted: False also once an environment of another worker has failed.
         """
-        while (worker := self._workers[position]).owes is not None:
+        while (worker := self._workers[position]).pending_command is not None:
             try:
                 if not self._await(worker, deadline, self._limit, wanted=wanted):
                     return False
@@ -190,7 +192,7 @@ class WorkerPool:
                 self._replace(worker, error)
             except EOFError:
                 self._replace(worker, self._death_of(worker))
-            except BaseException:  # Ctrl-C; with half an answer read, the rest of it would be taken for the next
+            except BaseException:  # Ctrl-C; with half a reply read, the rest of it would be taken for the next
                 if worker.is_reading:
                     self.close(terminate=True)
                 raise
@@ -199,7 +201,7 @@ class WorkerPool:
     def _await(
         self, worker: WorkerProcess, deadline: float | None, limit: float | None, *, wanted: bool = False
     ) -> bool:
-        """Waits until the worker answered or died; False at the deadline. Raises StepTimeoutError at the limit.
+        """Waits until the worker replied or died; False at the deadline. Raises StepTimeoutError at the limit.
 
         Where a failure ends it all, it also looks after those who are waited for later.
         """
@@ -213,7 +215,7 @@ class WorkerPool:
             if worker.link.wait(interval):
                 return True
             for other in self._workers if self._lost_episodes is None else ():
-                if other.owes is not None and not other.process.is_alive():
+                if other.pending_command is not None and not other.process.is_alive():
                     raise self._death_of(other)
             if wanted and self._has_failure_beside(worker):
                 return False
@@ -224,36 +226,36 @@ class WorkerPool:
                 return False
 
     def _has_failure_beside(self, worker: WorkerProcess) -> bool:
-        """Reads what others answer meanwhile; whether an environment of theirs has failed."""
+        """Reads what others reply meanwhile; whether an environment of theirs has failed."""
         for other in self._workers:
-            if other is not worker and other.owes is not None and other.link.wait(0.0):
+            if other is not worker and other.pending_command is not None and other.link.wait(0.0):
                 try:
                     other.read()
                 except EOFError:  # it died, which whoever waits for it will read again
                     continue
-                if other.answer.failure is not None:
+                if other.reply.failure is not None:
                     return True
         return False
 
     def _death_of(self, worker: WorkerProcess) -> WorkerFailedError:
         command = None if self._command is None else self._command.name.lower()
-        return worker.died(command, int(self.batch.doing[worker.number]))
+        return worker.died(command, int(self.batch.current_env[worker.number]))
 
     def _stuckness_of(self, worker: WorkerProcess) -> WorkerFailedError:
         assert self._step_timeout_s is not None
         overdue = f"start within {_START_S + self._step_timeout_s:g} s"
         if self._command is not None and not worker.is_starting:
             overdue = f"{self._command.name.lower()} within step_timeout_s={self._step_timeout_s:g}"
-        return worker.stuck(overdue, int(self.batch.doing[worker.number]))
+        return worker.stuck(overdue, int(self.batch.current_env[worker.number]))
 
     def _replace(self, worker: WorkerProcess, error: WorkerFailedError) -> None:
-        """Starts a successor, which begins new episodes and then owes what the worker owed. Raises where it may not."""
+        """Starts a successor, whose environments begin anew, and then the pending command. Raises where it may not."""
         worker.failures_in_a_row += 1
         if self._lost_episodes is None or self._command is None or worker.failures_in_a_row > _FAILURES_IN_A_ROW:
             self.close(terminate=True)
             raise error
         end_all([worker])
-        self.batch.doing[worker.number] = -1
+        self.batch.current_env[worker.number] = -1
         (successor,) = self._starter.start({worker.number: worker.environments})
         self._workers[self._workers.index(worker)] = successor
         successor.failures_in_a_row = worker.failures_in_a_row
@@ -280,13 +282,13 @@ class WorkerPool:
         limit = self._limit_of(None)
         self._await(worker, None, limit)
         worker.read()
-        if worker.answer.failure is None:
+        if worker.reply.failure is None:
             worker.send(self._number, Command.RESET | vec_worker.WITH_MESSAGE, cloudpickle.dumps((None, orders)))
             self._await(worker, None, limit)
             worker.read()
-        if worker.answer.failure is not None:
-            raise worker.answer.failure.error(worker.number)
-        worker.first_answer = worker.answer
+        if worker.reply.failure is not None:
+            raise worker.reply.failure.error(worker.number)
+        worker.first_reply = worker.reply
         worker.is_starting = False
 
     def _account_for_lost(self, lost_episodes: LostEpisodes) -> None:
@@ -294,7 +296,7 @@ class WorkerPool:
         for worker in self._workers:
             if self._command is STEP:
                 if worker.is_lost:
-                    worker.answer = lost_episodes.truncate(worker.environments, worker.first_answer)
+                    worker.reply = lost_episodes.truncate(worker.environments, worker.first_reply)
                 else:
                     worker.failures_in_a_row = 0
             if self._command in (STEP, Command.SET_STATES) or self._resets_all(worker):
@@ -311,19 +313,19 @@ def wait_for_any(pools: Sequence[WorkerPool]) -> None:
     wait_for_links([link for pool in pools for link in pool.late_links()], _WATCH_INTERVAL_S)
 
 
-def _join(workers: Sequence[WorkerProcess]) -> Answer:
-    """One answer of all, in the order of the environments. Raises where an environment failed."""
+def _join(workers: Sequence[WorkerProcess]) -> Reply:
+    """One reply of all, in the order of the environments. Raises where an environment failed."""
     joined = NOTHING
     for worker in workers:
-        if worker.answer is not NOTHING:
-            joined = worker.answer if joined is NOTHING else joined.followed_by(worker.answer)
+        if worker.reply is not NOTHING:
+            joined = worker.reply if joined is NOTHING else joined.followed_by(worker.reply)
     _raise_failures(workers)
     return joined
 
 
 def _raise_failures(workers: Sequence[WorkerProcess]) -> None:
-    """Raises the first failure that they answered, if any, the others being its notes."""
-    failures = [(worker.number, worker.answer.failure) for worker in workers if worker.answer.failure is not None]
+    """Raises the first failure that they replied, if any, the others being its notes."""
+    failures = [(worker.number, worker.reply.failure) for worker in workers if worker.reply.failure is not None]
     if failures:
         number, report = failures[0]
         error = report.error(number)

@@ -1,4 +1,4 @@
-"""One worker process as the trainer sees it: its link, what it owes, what it was doing, and its end."""
+"""One worker process as the trainer sees it: its link, the command that it has not replied to, and its end."""
 
 import itertools
 import os
@@ -14,18 +14,21 @@ import cloudpickle
 
 from ml_pipeline.models.rl.core.stepping import env_block
 from ml_pipeline.models.rl.core.stepping.errors import StepTimeoutError, WorkerDiedError
-from ml_pipeline.models.rl.core.stepping.protocol import Answer
+from ml_pipeline.models.rl.core.stepping.protocol import Reply
 from ml_pipeline.models.rl.core.workers import worker as vec_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 
-NOTHING = Answer()
-FINISHED = Answer(finished=True)
+NOTHING = Reply()
+FINISHED = Reply(finished=True)
 _STACK_WAIT_S, _STACK_PAUSE_S = 0.5, 0.05  # until a stack begins to arrive, and between its parts
 _STACK_BYTES = 1 << 16
 
 
 class WorkerProcess:
-    """A started worker. owes: the number of the command that it has not answered, or None. answer: the last one."""
+    """A started worker.
+
+    pending_command: the number of the command that it has not replied to, or None. reply: the last one.
+    """
 
     def __init__(
         self, number: int, environments: range, process: BaseProcess, link: WorkerLink, stacks: Connection
@@ -34,12 +37,12 @@ class WorkerProcess:
         self.environments = environments
         self.process = process
         self.link = link
-        self.owes: int | None = None
-        self.answer = NOTHING
-        self.is_reading = False  # an interruption now would leave half an answer in the pipe
+        self.pending_command: int | None = None
+        self.reply = NOTHING
+        self.is_reading = False  # an interruption now would leave half a reply in the pipe
         self.is_starting = True  # until its environments are made, and reset where it replaces a failed one
         self.is_lost = False  # it replaces a failed one, and the next step must say so
-        self.first_answer = NOTHING  # to the reset that its environments then began with
+        self.first_reply = NOTHING  # to the reset that its environments then began with
         self.failures_in_a_row = 0
         self._stacks = stacks
 
@@ -49,40 +52,42 @@ class WorkerProcess:
         return cloudpickle.dumps((common, None if per_env is None else per_env[block.start : block.stop]))
 
     def send(self, number: int, code: int, message: bytes | None) -> None:
-        """Sends a command, which it then owes. Raises BrokenPipeError where the worker is gone."""
-        self.owes = number
+        """Sends a command, whose reply is then pending. Raises BrokenPipeError where the worker is gone."""
+        self.pending_command = number
         self.link.note(number, code)
         if message is not None:
             self.link.send(message)
 
     def read(self) -> None:
-        """Takes the answer that is there. Raises EOFError where the worker is gone instead."""
+        """Takes the reply that is there. Raises EOFError where the worker is gone instead."""
         self.is_reading = True
         try:
             number, code = self.link.read_note()
             if code == vec_worker.DONE_WITH_MESSAGE:
-                self.answer = pickle.loads(self.link.receive())
+                self.reply = pickle.loads(self.link.receive())
             else:
-                self.answer = FINISHED if code == vec_worker.DONE_FINISHED else NOTHING
+                self.reply = FINISHED if code == vec_worker.DONE_FINISHED else NOTHING
         except ConnectionResetError:
             raise EOFError from None
-        assert number == self.owes, f"worker {self.number} answered {number}, but owes {self.owes}"
-        self.owes = None
+        assert number == self.pending_command, (
+            f"worker {self.number} replied {number}, but {self.pending_command} is pending"
+        )
+        self.pending_command = None
         self.is_reading = False
 
     def died(self, command: str | None, at: int) -> WorkerDiedError:
-        """The error that says how it ended. command: what it was asked, None while starting; at: its `doing`."""
+        """The error that says how it ended. command: what it was asked, None while starting; at: its `current_env`."""
         self.process.join(1.0)
         if command is None:
             activity = "while starting"
-        elif self.owes is None or at not in self.environments:
+        elif self.pending_command is None or at not in self.environments:
             activity = "while idle"
         else:
             activity = f"in {command} of environment {at}"
         return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity)
 
     def stuck(self, overdue: str, at: int) -> StepTimeoutError:
-        """The error that says where it hangs, with its Python stack where the system can tell. at: its `doing`."""
+        """The error that says where it hangs, with its Python stack if the system can tell. at: its `current_env`."""
         index = at if at in self.environments else None
         return StepTimeoutError(self.number, self.environments, index, overdue, self._stack())
 

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout, rows_between
-from ml_pipeline.models.rl.core.stepping.protocol import Answer, ResetOrder
+from ml_pipeline.models.rl.core.stepping.protocol import Reply, ResetOrder
 from ml_pipeline.models.rl.core.stepping.rows import Rows, rows_of
 
 
@@ -26,11 +26,11 @@ class LostEpisodes:
         self._last: Any = None
         self._seeds: list[int | None] = [None] * layout.num_envs
 
-    def remember(self, answer: Answer) -> None:
-        """To be called with the answer of every command that brought observations."""
+    def remember(self, reply: Reply) -> None:
+        """To be called with the reply of every command that brought observations."""
         observations = self._batch.observations
         mine = self._environments
-        self._last = answer.values if observations is None else rows_between(observations, mine.start, mine.stop)
+        self._last = reply.values if observations is None else rows_between(observations, mine.start, mine.stop)
 
     def remember_seeds(self, orders: Sequence[ResetOrder]) -> None:
         """To be called with the orders of every reset, one an environment of the batch."""
@@ -41,26 +41,26 @@ class LostEpisodes:
         seeds = [_successor_seed(self._seeds[index], n_restarts) for index in block]
         return [ResetOrder(seed, wanted=True, expired=not self._same_step) for seed in seeds]
 
-    def truncate(self, block: range, reset: Answer) -> Answer:
-        """The answer to a step in which `block` was lost. reset: of the environments that took its place."""
+    def truncate(self, block: range, reset: Reply) -> Reply:
+        """The reply to a step in which `block` was lost. reset: of the environments that took its place."""
         first = self._environments.start
-        batch, answer = self._batch, Answer(finished=True, values=reset.values)
+        batch, reply = self._batch, Reply(finished=True, values=reset.values)
         batch.rewards[block.start : block.stop] = 0.0
         batch.terminated[block.start : block.stop] = False
         batch.truncated[block.start : block.stop] = True
         reset_infos = dict(reset.infos) if self._same_step else {}
-        answer.infos = [(index, {**reset_infos.get(index, {}), "worker_restarted": True}) for index in block]
+        reply.infos = [(index, {**reset_infos.get(index, {}), "worker_restarted": True}) for index in block]
         if batch.observations is None:
             if self._same_step:
-                answer.finals = [(index, self._last[index - first], {}) for index in block]
+                reply.finals = [(index, self._last[index - first], {}) for index in block]
             else:
-                answer.values = self._last[block.start - first : block.stop - first]
+                reply.values = self._last[block.start - first : block.stop - first]
         else:
             target = self._rows(batch.final_obs if self._same_step else batch.observations)
             last = self._rows(self._last)
             for index in block:
                 target.write(index, last.read(index - first))
-        return answer
+        return reply
 
     def _rows(self, arrays: Any) -> Rows:
         return rows_of(self._layout.observation_space, arrays)

@@ -51,7 +51,7 @@ class WorkerStarter:
         self.batch: Batch = layout.place_in(self._memory)
 
     def start(self, blocks: Mapping[int, range]) -> list[WorkerProcess]:
-        """Workers with these numbers for these blocks, told to set up, which they owe as command 0."""
+        """Workers with these numbers for these blocks, told to set up, which is their command 0."""
         _make_room_for(len(blocks))
         setups = [self._setup(block) for block in blocks.values()]
         started: list[WorkerProcess] = []
@@ -59,8 +59,8 @@ class WorkerStarter:
             for number, block in blocks.items():
                 started.append(self._start(number, block))
         for worker, setup in zip(started, setups, strict=True):
-            worker.owes = 0
-            with contextlib.suppress(BrokenPipeError):  # whoever waits for its answer reads that it died
+            worker.pending_command = 0
+            with contextlib.suppress(BrokenPipeError):  # whoever waits for its reply reads that it died
                 worker.link.send(setup)
         return started
 

@@ -24,7 +24,7 @@ import gymnasium
 from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, FailureReport
-from ml_pipeline.models.rl.core.stepping.protocol import Answer, Command
+from ml_pipeline.models.rl.core.stepping.protocol import Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 
 # Codes of a worker's notes. The trainer's notes carry a Command, plus WITH_MESSAGE where one follows.
@@ -98,15 +98,15 @@ def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, firs
         env_fns: list[EnvFactory] = pickle.loads(setup.env_fns)
         block = EnvBlock(env_fns, first, layout.num_envs, layout.autoreset_mode)
     except EnvFailedError as error:
-        _send(link, 0, Answer(failure=error.report))
+        _send(link, 0, Reply(failure=error.report))
         return None
     except Exception as error:  # unpickling imports the user's modules
         where = {"index": first, "num_envs": layout.num_envs, "seed": None, "step": None, "action": None}
         report = FailureReport.of(error, __file__, doing="the unpickling of its factory", **where)
-        _send(link, 0, Answer(failure=report))
+        _send(link, 0, Reply(failure=report))
         return None
     block.attach(layout.place_in(memory), layout.observation_space, layout.action_space, worker)
-    _send(link, 0, Answer(values=block.misfits(layout.observation_space, layout.action_space)))
+    _send(link, 0, Reply(values=block.space_mismatches(layout.observation_space, layout.action_space)))
     return block
 
 
@@ -128,22 +128,22 @@ def _serve(link: WorkerLink, block: EnvBlock, spin_s: float) -> None:
             break
         if code & WITH_MESSAGE:
             common, per_env = pickle.loads(link.receive())
-            answer = block.execute(_COMMANDS[code ^ WITH_MESSAGE], common, per_env)
+            reply = block.execute(_COMMANDS[code ^ WITH_MESSAGE], common, per_env)
         else:
-            answer = block.execute(_COMMANDS[code])
-        _send(link, number, answer, block)
+            reply = block.execute(_COMMANDS[code])
+        _send(link, number, reply, block)
     block.close()
 
 
-def _send(link: WorkerLink, number: int, answer: Answer, block: EnvBlock | None = None) -> None:
-    if answer.is_plain():
-        link.note(number, DONE_FINISHED if answer.finished else DONE)
+def _send(link: WorkerLink, number: int, reply: Reply, block: EnvBlock | None = None) -> None:
+    if reply.is_plain():
+        link.note(number, DONE_FINISHED if reply.finished else DONE)
         return
     try:
-        message = dumps(answer)
+        message = dumps(reply)
     except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
         assert block is not None
-        message = dumps(Answer(failure=block.unsendable(answer, error, _is_sendable)))
+        message = dumps(Reply(failure=block.unsendable(reply, error, _is_sendable)))
     link.note(number, DONE_WITH_MESSAGE)
     link.send(message)
 

@@ -46,7 +46,7 @@ class FragileEnv(CountingEnv):
 
 
 class FragileWords(FragileEnv):
-    """The same with observations that have no rows."""
+    """The same with observations that are not of fixed size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def test_other_autoreset_modes_show_the_last_observation_first(mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
-def test_observations_without_rows_are_kept_too(mode: str) -> None:
+def test_observations_not_of_fixed_size_are_kept_too(mode: str) -> None:
     with restarting(env=FragileWords, autoreset_mode=mode) as envs:
         envs.reset(seed=0)
         envs.step([0] * 4)
