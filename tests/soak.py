@@ -130,14 +130,15 @@ def _crew() -> ParallelEnv:
 def _killing(envs: ParallelEnv, dice: random.Random, n_kills: int | None = None) -> Iterator[threading.Thread]:
     """A thread that ends workers at any moment, so often or until the block ends: idle, in mid-step, or starting."""
     stop = threading.Event()
-    (pool,) = envs._pools
+    pool = envs._pool
+    assert pool.restarts is not None
 
     def wait_until(condition: Callable[[], bool]) -> None:
         while not condition() and not stop.wait(1e-3):
             pass
 
     def all_have_stepped() -> bool:
-        return not any(worker.failures_in_a_row for worker in pool._workers)
+        return not any(pool.restarts.in_a_row.values())
 
     def kill_now_and_then() -> None:
         victim, n_killed = 0, 0
@@ -148,7 +149,7 @@ def _killing(envs: ParallelEnv, dice: random.Random, n_kills: int | None = None)
             assert pid is not None
             os.kill(pid, dice.choice(SIGNALS))
             n_killed += 1
-            wait_until(lambda expected=n_killed: pool.num_restarts == expected)
+            wait_until(lambda expected=n_killed: envs.num_restarts == expected)
             if n_killed % 2 or dice.random() > 2 * KILLED_STARTING:  # never twice: the pool gives up after three
                 wait_until(all_have_stepped)
                 stop.wait(dice.uniform(*PAUSE_S))

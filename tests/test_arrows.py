@@ -86,7 +86,7 @@ COMMANDS = (
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 )
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
-IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.worker", TRADING, "integrations.env_calls")
+IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.main", TRADING, "integrations.env_calls")
 
 
 class Import(NamedTuple):

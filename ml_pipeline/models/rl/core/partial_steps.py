@@ -11,10 +11,10 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from ml_pipeline.models.rl.core.stepping.batch import BatchLayout, put_rows, rows_at, store
+from ml_pipeline.models.rl.core.stepping.batch import put_rows, rows_at, store
 from ml_pipeline.models.rl.core.stepping.protocol import STEP, Reply
 from ml_pipeline.models.rl.core.stepping.rows import rows_of
-from ml_pipeline.models.rl.core.workers.joined_crew import JoinedCrew
+from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 
 
 class PartialStep(NamedTuple):
@@ -34,13 +34,15 @@ class PartialStep(NamedTuple):
 
 
 class PartialSteps:
-    """The groups of `crew`, each at rest or under way."""
+    """The groups of a pool, each at rest or under way."""
 
-    def __init__(self, crew: JoinedCrew, groups: Sequence[range], layout: BatchLayout, actions: Any) -> None:
-        """groups: the environments of each crew. actions: arrays of the batch, None where they travel one by one."""
-        self._crew, self._groups, self._layout, self._actions = crew, groups, layout, actions
+    def __init__(self, pool: WorkerPool, actions: Any) -> None:
+        """actions: arrays of the batch, None where they travel one by one."""
+        self._pool, self._actions = pool, actions
+        self._groups = groups = pool.group_environments()
+        self._layout = layout = pool.batch.layout
         self._group_of = {index: number for number, group in enumerate(groups) for index in group}
-        final_obs = crew.batch.final_obs
+        final_obs = pool.batch.final_obs
         self._final_rows = None if final_obs is None else rows_of(layout.observation_space, final_obs)
         self._sent: list[int] = []  # groups under way, the longest so first
 
@@ -63,7 +65,7 @@ class PartialSteps:
             )
         per_env: list[Any] | None = None
         for number in numbers:
-            self._crew.crews[number].drain_replies()  # a step that was given up may still read its actions
+            self._pool.drain_replies(number)  # a step that was given up may still read its actions
         if self._actions is None:
             per_env = [None] * self._layout.num_envs
             for index, action in zip(
@@ -75,7 +77,7 @@ class PartialSteps:
             store(rows, actions, "actions")
             put_rows(self._actions, np.array(ids), rows)
         for number in numbers:
-            self._crew.post_to(number, STEP, per_env)
+            self._pool.post(STEP, None, per_env, group=number)
             self._sent.append(number)
 
     def choose(self, min_ready: int, env_ids: Iterable[int] | None) -> list[int]:
@@ -89,7 +91,7 @@ class PartialSteps:
             return numbers
         ready: list[int] = []
         while len(ready) < len(self._sent) and sum(len(self._groups[number]) for number in ready) < max(1, min_ready):
-            ready += self._crew.wait_for_any([number for number in self._sent if number not in ready])
+            ready += self._pool.wait_for_any([number for number in self._sent if number not in ready])
         return [number for number in self._sent if number in ready]
 
     def _whole_groups(self, ids: Sequence[int]) -> list[int]:
@@ -110,9 +112,9 @@ class PartialSteps:
         replies: list[tuple[int, Reply]] = []
         for number in numbers:
             self._sent.remove(number)  # also where this fails
-            replies.append((number, self._crew.collect_from(number)))
+            replies.append((number, self._pool.collect(group=number)))
         ids = np.array([index for number in numbers for index in self._groups[number]])
-        batch = self._crew.batch
+        batch = self._pool.batch
         observations = (
             self._joined([value for _, reply in replies for value in reply.values])
             if batch.observations is None
@@ -130,7 +132,7 @@ class PartialSteps:
             infos[index].update(info)
         if not reply.finished or self._layout.autoreset_mode != AutoresetMode.SAME_STEP:
             return
-        batch = self._crew.batch
+        batch = self._pool.batch
         for index, observation, info in reply.finals:
             infos[index] |= {"final_obs": observation, "final_info": info}
         if self._final_rows is not None:

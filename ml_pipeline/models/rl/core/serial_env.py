@@ -9,7 +9,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
-from ml_pipeline.models.rl.core.workers.local_crew import LocalCrew
+from ml_pipeline.models.rl.core.workers.open import open_here
 
 
 class SerialEnv(BlockVectorEnv):
@@ -38,11 +38,11 @@ class SerialEnv(BlockVectorEnv):
         if not env_fns:
             raise UserError("env_fns must hold at least one factory, but is empty.")
         check_observation_mode(observation_mode)
-        self._local = LocalCrew.of_all(env_fns, AutoresetMode(autoreset_mode))
-        example, layout = self._local.envs[0], self._local.layout
-        self._begin(example, layout, self._local, copy=copy, observation_mode=observation_mode)
+        pool = open_here(env_fns, AutoresetMode(autoreset_mode))
+        (self._worker,) = pool.here
+        super().__init__(pool, self.envs[0], copy=copy, observation_mode=observation_mode)
 
     @property
     def envs(self) -> list[gymnasium.Env]:
         """The environments themselves."""
-        return self._local.envs
+        return self._worker.envs

@@ -17,10 +17,11 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from ml_pipeline.models.rl.core.infos import join_infos
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_space_mismatches, observation_spaces
 from ml_pipeline.models.rl.core.reset_arguments import seeds_of, split_mask
-from ml_pipeline.models.rl.core.stepping.batch import BatchLayout, copy_of, store
+from ml_pipeline.models.rl.core.stepping.batch import copy_of, store
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Crew, Reply, ResetOrder
+from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply, ResetOrder
 from ml_pipeline.models.rl.core.stepping.rows import rows_of
+from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 
 _NOT_BY_CALL = ("reset", "step", "close")
 CUT_SHORT = "A {} was cut short, and its environments have gone different ways."
@@ -30,18 +31,13 @@ _PENDING_NAMES: dict[Command | str, str] = {STEP: "step", Command.RESET: "reset"
 
 
 class BlockVectorEnv(VectorEnv):
-    """A Gymnasium vector environment over a crew. See `ParallelEnv` and `SerialEnv`, which choose the crew."""
+    """A Gymnasium vector environment over a pool of workers. `ParallelEnv` and `SerialEnv` choose the workers."""
 
-    def _begin(
-        self,
-        example: gymnasium.Env,
-        layout: BatchLayout,
-        crew: Crew,
-        *,
-        copy: bool,
-        observation_mode: ObservationMode = "same",
+    def __init__(
+        self, pool: WorkerPool, example: gymnasium.Env, *, copy: bool, observation_mode: ObservationMode = "same"
     ) -> None:
-        """Takes over a crew, and spaces and metadata from any environment of its kind."""
+        """Owns the pool, and closes it where this fails. example: any environment like those of the pool."""
+        layout = pool.batch.layout
         self.num_envs = layout.num_envs
         self.copy = copy
         self.autoreset_mode = layout.autoreset_mode
@@ -49,8 +45,8 @@ class BlockVectorEnv(VectorEnv):
         self.render_mode = example.render_mode
         self.single_action_space = layout.action_space
         self.action_space = batch_space(layout.action_space, self.num_envs)
-        self._crew = crew
-        self._batch = batch = crew.batch
+        self._pool = pool
+        self._batch = batch = pool.batch
         # A scalar Box's actions go on as they came, as they do in Gymnasium: an np.float64 is a float, float32 is none.
         is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
         self._actions = None if is_scalar else batch.actions
@@ -60,7 +56,7 @@ class BlockVectorEnv(VectorEnv):
         self._pending: Command | str | None = None
         self._reset_first = ""  # why step() has to wait for a reset()
         try:
-            check_space_mismatches(crew.space_mismatches, observation_mode)
+            check_space_mismatches(pool.space_mismatches, observation_mode)
             of_each = self.get_attr("observation_space") if observation_mode == "different" else ()
             self.observation_space, self.single_observation_space = observation_spaces(
                 observation_mode, layout.observation_space, self.num_envs, of_each
@@ -131,8 +127,8 @@ class BlockVectorEnv(VectorEnv):
             gymnasium.logger.warn(
                 f"Calling `close` while waiting for a pending call to `{_PENDING_NAMES[self._pending]}` to complete."
             )
-        if hasattr(self, "_crew"):
-            self._crew.close(timeout_s=timeout, terminate=terminate)
+        if hasattr(self, "_pool"):
+            self._pool.close(timeout_s=timeout, terminate=terminate)
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +187,8 @@ class BlockVectorEnv(VectorEnv):
                 raise ValueError(f"step() needs one action an environment, {self.num_envs}, but got {len(per_env)}.")
             self._post(STEP, None, per_env)
         else:
-            self._crew.drain_replies()
+            if not self._pool.is_drained:
+                self._pool.drain_replies()
             store(self._actions, actions, "actions")
             self._post(STEP)
 
@@ -201,7 +198,7 @@ class BlockVectorEnv(VectorEnv):
         terminated, truncated = batch.terminated.copy(), batch.truncated.copy()
         if self._keeps_finished:
             self._finished = terminated | truncated
-        infos = {} if reply.is_plain() and not reply.finished else self._step_infos(reply, terminated | truncated)
+        infos = {} if reply is NOTHING else self._step_infos(reply, terminated | truncated)
         return self._observations(reply), batch.rewards.copy(), terminated, truncated, infos
 
     def _call_async(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
@@ -238,22 +235,22 @@ class BlockVectorEnv(VectorEnv):
     def _collect(self, command: Command, name: str, timeout_s: float | None) -> Reply:
         if self.closed:
             self._check_idle(f"{name}_wait")
-        if self._pending != command:
+        if self._pending is not command:
             raise NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
-        self._pending = None  # also where the wait fails: the crew then drops the late reply
+        self._pending = None  # also where the wait fails: the pool then drops the late reply
         try:
-            return self._crew.collect(timeout_s)
+            return self._pool.collect(timeout_s)
         except BaseException as error:
-            self.closed = self._crew.closed
+            self.closed = self._pool.closed
             if command in _MOVES and not isinstance(error, multiprocessing.TimeoutError):
                 self._reset_first = CUT_SHORT.format(name)
             raise
 
     def _post(self, command: Command, common: Any = None, per_env: list[Any] | None = None) -> None:
         try:
-            self._crew.post(command, common, per_env)
+            self._pool.post(command, common, per_env)
         except BaseException as error:
-            self.closed = self._crew.closed
+            self.closed = self._pool.closed
             if command in _MOVES and not isinstance(error, Exception):  # Ctrl-C, when some may have been sent off
                 self._reset_first = CUT_SHORT.format(command.name.lower())
             raise

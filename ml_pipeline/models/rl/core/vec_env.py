@@ -4,6 +4,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from numbers import Integral
 from typing import Any, Literal
 
@@ -20,11 +21,8 @@ from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 from ml_pipeline.models.rl.core.vec_base import CUT_SHORT, SENT, BlockVectorEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, choose_division, measure_step, measure_wake
-from ml_pipeline.models.rl.core.workers.groups import CrewMaker, divide
-from ml_pipeline.models.rl.core.workers.joined_crew import JoinedCrew
-from ml_pipeline.models.rl.core.workers.local_crew import LocalCrew
-from ml_pipeline.models.rl.core.workers.pool import WorkerPool
-from ml_pipeline.models.rl.core.workers.start import WorkerStarter
+from ml_pipeline.models.rl.core.workers.groups import divide
+from ml_pipeline.models.rl.core.workers.open import ProcessOptions, open_here, open_pool
 from ml_pipeline.runtime.cores import IdleWatch, usable_cores
 
 __all__ = ["ParallelEnv", "SerialEnv"]
@@ -32,7 +30,6 @@ __all__ = ["ParallelEnv", "SerialEnv"]
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
 _BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
-_SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
 
 
 class ParallelEnv(BlockVectorEnv):
@@ -82,51 +79,34 @@ class ParallelEnv(BlockVectorEnv):
         observation_mode: ObservationMode = "same",
         num_groups: int = 1,
     ) -> None:
-        needs_workers = step_timeout_s is not None or on_worker_failure == "restart"
-        _check_failure_options(num_workers, step_timeout_s, on_worker_failure, needs_workers=needs_workers)
+        options = ProcessOptions(_start_method(start_method), step_timeout_s, on_worker_failure)
+        _check_options(options, num_workers)
         _check_factories(env_fns)
-        n = len(env_fns)
-        _check_sizes(n, num_workers, num_groups)
+        _check_sizes(len(env_fns), num_workers, num_groups)
         check_observation_mode(observation_mode)
-        method = _start_method(start_method)
         mode = AutoresetMode(autoreset_mode)
-        self._start_method: str | None = None
-        self._pools: list[WorkerPool] = []
+        self._options = options
         self._partial: PartialSteps | None = None
         if num_workers == 0 and num_groups == 1:
-            self._begin_here(env_fns, mode, copy=copy, observation_mode=observation_mode)
+            self._division = HERE
+            pool = open_here(env_fns, mode)
+            super().__init__(pool, pool.here[0].envs[0], copy=copy, observation_mode=observation_mode)
             return
-        example = EnvBlock(env_fns[:1], 0, n, mode).envs[0]
-        try:
-            if num_workers != "auto":
-                division = Division(min(num_workers, n), steps_here=num_workers == 0)
-            elif needs_workers or num_groups > 1:  # who expects steps that hang or kill does not want to see one here
-                division = Division(min(n, max(num_groups, int(usable_cores()))), steps_here=False)
+        with closing(EnvBlock(env_fns[:1], 0, len(env_fns), mode)) as block:
+            (example,) = block.envs
+            measured = None if options.expect_failures or num_groups > 1 else example
+            self._division = _division(num_workers, len(env_fns), num_groups, measured)
+            if self._division == HERE and num_groups == 1:
+                pool = open_here(env_fns, mode)
             else:
-                division = _fastest(example, n)
-            if division == HERE and num_groups == 1:
-                self._begin_here(env_fns, mode, copy=copy, observation_mode=observation_mode)
-                return
-            parts = divide(n, num_groups, division)
-            n_blocks = sum(part.n_blocks for part in parts)
-            layout = BatchLayout(n, example.observation_space, example.action_space, mode, n_blocks)
-            starter: WorkerStarter | None = None
-            if division.n_workers:
-                spin_s = _SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0
-                starter = WorkerStarter(env_fns, layout, method, spin_s)
-                self._start_method = method
-            crew, self._pools = CrewMaker(env_fns, layout, starter, step_timeout_s, on_worker_failure).make(parts)
-            self._division = division
-            self._begin(example, layout, crew, copy=copy, observation_mode=observation_mode)
-            if isinstance(crew, JoinedCrew) and num_groups > 1:
-                self._partial = PartialSteps(crew, [part.environments for part in parts], layout, self._actions)
-        finally:
-            example.close()
-
-    def _begin_here(self, env_fns: Sequence[EnvFactory], mode: AutoresetMode, **options: Any) -> None:
-        local = LocalCrew.of_all(env_fns, mode)
-        self._division = HERE
-        self._begin(local.envs[0], local.layout, local, **options)
+                partition = divide(len(env_fns), num_groups, self._division)
+                layout = BatchLayout(
+                    len(env_fns), example.observation_space, example.action_space, mode, len(partition.blocks)
+                )
+                pool = open_pool(env_fns, layout, partition, options)
+            super().__init__(pool, example, copy=copy, observation_mode=observation_mode)
+        if num_groups > 1:
+            self._partial = PartialSteps(pool, self._actions)
 
     @property
     def num_workers(self) -> int:
@@ -141,24 +121,25 @@ class ParallelEnv(BlockVectorEnv):
     @property
     def start_method(self) -> str | None:
         """How the workers were started; None where there are none."""
-        return self._start_method
+        return self._options.start_method if self.num_workers else None
 
     @property
     def num_restarts(self) -> int:
         """How many failed workers were replaced so far."""
-        return sum(pool.num_restarts for pool in self._pools)
+        return 0 if self._pool.restarts is None else self._pool.restarts.total
 
     def take_failures(self) -> list[str]:
         """How workers failed that were replaced since the last call, a sentence each; of very many the last."""
-        taken = [failure for pool in self._pools for failure in pool.failures]
-        for pool in self._pools:
-            pool.failures.clear()
+        if self._pool.restarts is None:
+            return []
+        taken = list(self._pool.restarts.failures)
+        self._pool.restarts.failures.clear()
         return taken
 
     @property
     def waited_s(self) -> float:
         """How long this process has waited for workers, all in all."""
-        return sum(pool.waited_s for pool in self._pools)
+        return self._pool.waited_s
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -193,7 +174,10 @@ class ParallelEnv(BlockVectorEnv):
         ids = list(env_ids)
         if self._keeps_finished:
             self._check_unfinished(np.array([index for index in ids if self._finished[index]], np.int64))
-        partial.send(actions, ids)
+        try:
+            partial.send(actions, ids)
+        finally:
+            self.closed = self._pool.closed
         self._pending = SENT
 
     def recv(self, min_ready: int = 1, *, env_ids: Iterable[int] | None = None) -> PartialStep:
@@ -206,11 +190,14 @@ class ParallelEnv(BlockVectorEnv):
         partial = self._grouped()
         if self.closed:
             self._check_idle("recv")
-        numbers = partial.choose(min_ready, env_ids)
+        try:
+            numbers = partial.choose(min_ready, env_ids)
+        finally:
+            self.closed = self._pool.closed
         try:
             step = partial.collect(numbers)
         except BaseException:
-            self.closed = self._crew.closed
+            self.closed = self._pool.closed
             self._reset_first = CUT_SHORT.format("step")
             self._pending = None
             partial.forget()
@@ -239,14 +226,12 @@ class ParallelEnv(BlockVectorEnv):
             self.close(terminate=True)
 
 
-def _check_failure_options(
-    num_workers: int | Literal["auto"], step_timeout_s: float | None, on_worker_failure: str, *, needs_workers: bool
-) -> None:
-    if on_worker_failure not in ("raise", "restart"):
-        raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
-    if step_timeout_s is not None and not step_timeout_s > 0:
-        raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
-    if num_workers == 0 and needs_workers:
+def _check_options(options: ProcessOptions, num_workers: int | Literal["auto"]) -> None:
+    if options.on_failure not in ("raise", "restart"):
+        raise UserError(f'on_worker_failure must be "raise" or "restart", but got {options.on_failure!r}.')
+    if options.step_timeout_s is not None and not options.step_timeout_s > 0:
+        raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {options.step_timeout_s}.")
+    if num_workers == 0 and options.expect_failures:
         raise UserError(
             "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
             "only processes can be stopped and started."
@@ -278,6 +263,17 @@ def _check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: 
             f"Each of num_groups={num_groups} groups needs a worker of its own, but num_workers is {num_workers}; pass "
             f'"auto", or {num_groups} or more.'
         )
+
+
+def _division(
+    num_workers: int | Literal["auto"], num_envs: int, num_groups: int, example: gymnasium.Env | None
+) -> Division:
+    """Who steps. example: to be measured where "auto" chooses; None: a worker per core is taken unmeasured."""
+    if num_workers != "auto":
+        return Division(min(num_workers, num_envs), steps_here=num_workers == 0)
+    if example is None:
+        return Division(min(num_envs, max(num_groups, int(usable_cores()))), steps_here=False)
+    return _fastest(example, num_envs)
 
 
 def _fastest(example: gymnasium.Env, num_envs: int) -> Division:

@@ -24,6 +24,7 @@ _ALIGNMENT = 64  # a cache line, so that two arrays never share one
 class Batch:
     """See the module. The arrays are written in place, by the trainer (actions) and by the workers (all others)."""
 
+    layout: "BatchLayout"
     observations: Any
     final_obs: Any
     actions: Any
@@ -50,6 +51,7 @@ class BatchLayout:
         observations = create_empty_array(self.observation_space, n, allocate) if has_observations else None
         keeps_final = has_observations and self.autoreset_mode == AutoresetMode.SAME_STEP
         return Batch(
+            layout=self,
             observations=observations,
             final_obs=create_empty_array(self.observation_space, n, allocate) if keeps_final else None,
             actions=create_empty_array(self.action_space, n, allocate) if is_fixed_size(self.action_space) else None,
@@ -103,6 +105,15 @@ def rows_between(arrays: Any, start: int, stop: int) -> Any:
     if isinstance(arrays, dict):
         return {key: rows_between(part, start, stop) for key, part in arrays.items()}
     return tuple(rows_between(part, start, stop) for part in arrays)
+
+
+def copy_rows(source: Any, target: Any, start: int, stop: int) -> None:
+    """Copies the rows start..stop of one structure into another of the same kind."""
+    if isinstance(source, np.ndarray):
+        target[start:stop] = source[start:stop]
+    else:
+        for key in source if isinstance(source, dict) else range(len(source)):
+            copy_rows(source[key], target[key], start, stop)
 
 
 def store(arrays: Any, values: Any, name: str) -> None:

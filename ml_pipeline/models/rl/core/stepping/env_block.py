@@ -12,14 +12,21 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 from ml_pipeline.models.rl.core.stepping import state as env_state
 from ml_pipeline.models.rl.core.stepping.batch import Batch, rows_between
 from ml_pipeline.models.rl.core.stepping.errors import FailureReport, InvalidResultError
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, ResetOrder, SpaceMismatch
+from ml_pipeline.models.rl.core.stepping.protocol import (
+    FINISHED,
+    NOTHING,
+    STEP,
+    Command,
+    Reply,
+    ResetOrder,
+    SpaceMismatch,
+)
 from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step
 from ml_pipeline.models.rl.core.stepping.rows import have_equal_rows, rows_of
 
@@ -53,6 +60,7 @@ class EnvBlock:
         self._at = first
         self._doing_now = "construction"
         self._given: Sequence[Any] | None = None  # the actions of the step under way
+        self._blank_reply = Reply()
         for index, env_fn in enumerate(env_fns, start=first):
             self._at = index
             try:
@@ -61,8 +69,9 @@ class EnvBlock:
                 self.close()
                 raise self._report(error).error() from error
 
-    def attach(self, batch: Batch, observation_space: Space, action_space: Space, worker: int = 0) -> None:
+    def attach(self, batch: Batch, worker: int) -> None:
         """Says where results go. `current_env[worker]` will show which environment is at work."""
+        observation_space, action_space = batch.layout.observation_space, batch.layout.action_space
         self._batch = batch
         self._current_env = memoryview(batch.current_env[worker : worker + 1].data)
         self._current_env[0] = -1
@@ -82,11 +91,15 @@ class EnvBlock:
         """The environments themselves."""
         return [slot.env for slot in self._slots]
 
-    def space_mismatches(self, observation_space: Space, action_space: Space) -> list[SpaceMismatch]:
+    def space_mismatches(self) -> list[SpaceMismatch]:
         """Every space that differs from those of the batch."""
+        layout = self._batch.layout
         found = []
         for slot in self._slots:
-            for name, expected in (("observation_space", observation_space), ("action_space", action_space)):
+            for name, expected in (
+                ("observation_space", layout.observation_space),
+                ("action_space", layout.action_space),
+            ):
                 received = getattr(slot.env, name)
                 if received != expected:
                     has_equal_rows = name == "observation_space" and have_equal_rows(received, expected)
@@ -106,8 +119,11 @@ class EnvBlock:
         return self._report(invalid, step=self._doing_now == "step")
 
     def execute(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> Reply:
-        """Carries out one command on every environment of the block, or up to the first that fails."""
-        reply = Reply()
+        """Carries out one command on every environment of the block, or up to the first that fails.
+
+        A reply with nothing to say is NOTHING or FINISHED itself.
+        """
+        reply = self._blank_reply
         self._given = None
         try:
             if command is STEP:
@@ -120,8 +136,17 @@ class EnvBlock:
         except Exception as error:
             self._at = self._current_env[0]
             reply.failure = self._report(error, step=command is STEP)
+        except BaseException:  # Ctrl-C
+            self._blank_reply = Reply()
+            raise
         self._current_env[0] = -1
-        return reply
+        if reply.infos or reply.values or reply.finals or reply.failure:
+            self._blank_reply = Reply()  # which takes 0.3 µs
+            return reply
+        if reply.finished:
+            reply.finished = False
+            return FINISHED
+        return NOTHING
 
     def close(self) -> None:
         """Closes every environment, also where one of them raises; the first error is raised at the end."""

@@ -1,16 +1,15 @@
-"""A crew is whoever steps environments for the trainer: what it is asked, what it replies, and how it is talked to."""
+"""What a worker is asked to do, and what it replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from ml_pipeline.models.rl.core.stepping.batch import Batch
 from ml_pipeline.models.rl.core.stepping.errors import FailureReport
 
 
 class Command(IntEnum):
-    """What a block can be asked for. Per environment: what travels with it, one item an environment."""
+    """What a worker can be asked for. Per environment: what travels with it, one item per environment."""
 
     STEP = 1  # per environment: actions, only where the action space is not of fixed size
     RESET = 2  # common: options; per environment: ResetOrder
@@ -23,6 +22,17 @@ class Command(IntEnum):
 
 
 STEP = Command.STEP  # looking a member up in its class takes 0.2 µs, which a step would pay several times
+
+
+class Request(NamedTuple):
+    """A command and its arguments. common: for every environment; per_env: one item per environment of the batch."""
+
+    command: Command
+    common: Any = None
+    per_env: Sequence[Any] | None = None
+
+
+PLAIN_STEP = Request(STEP)  # its actions are in the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,7 @@ class ResetOrder(NamedTuple):
 
 @dataclass(slots=True)
 class Reply:
-    """What a block has to say besides the arrays.
+    """What a worker has to say besides the arrays.
 
     finished: whether an episode ended. infos: (index, info) where there is something to say. finals: (index, final
     observation, final info) of what SAME_STEP reset; the observation only where the space is not of fixed size. values:
@@ -59,12 +69,8 @@ class Reply:
     values: list[Any] = field(default_factory=list)
     failure: FailureReport | None = None
 
-    def is_plain(self) -> bool:
-        """Whether `finished` says it all."""
-        return not (self.infos or self.finals or self.values or self.failure)
-
     def followed_by(self, other: "Reply") -> "Reply":
-        """The reply of two blocks, `other` having the higher indices."""
+        """The reply of two workers, `other` having the higher indices."""
         return Reply(
             self.finished or other.finished,
             self.infos + other.infos,
@@ -74,24 +80,4 @@ class Reply:
         )
 
 
-class Crew(Protocol):
-    """Who steps the environments: this process, or workers."""
-
-    batch: Batch
-    space_mismatches: list[SpaceMismatch]
-
-    @property
-    def closed(self) -> bool:
-        """Also after a failure that leaves nothing to go on with."""
-
-    def drain_replies(self) -> None:
-        """Waits for replies that nobody waited for, and drops them; then the batch may be written."""
-
-    def post(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> None:
-        """Begins a command; `per_env` has one item an environment."""
-
-    def collect(self, timeout_s: float | None = None) -> Reply:
-        """Waits for the last command's reply, `values` and infos in the order of the environments."""
-
-    def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
-        """Ends all; may be called twice."""
+NOTHING, FINISHED = Reply(), Reply(finished=True)  # the replies that say no more; nobody changes them

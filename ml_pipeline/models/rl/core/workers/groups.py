@@ -1,30 +1,22 @@
-"""Divides a batch among this process and workers, and makes the crew that steps it."""
+"""Divides a batch among workers, and the workers into groups."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
-from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.workers.choice import Division
-from ml_pipeline.models.rl.core.workers.joined_crew import JoinedCrew
-from ml_pipeline.models.rl.core.workers.local_crew import LocalCrew
-from ml_pipeline.models.rl.core.workers.pool import WorkerPool
-from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Consecutive environments, stepped by so many workers; by this process where there are none."""
+class Partition:
+    """The workers of a batch by index.
 
-    environments: range
-    n_workers: int
+    blocks: the consecutive environments of each. n_here: so many of them, the first ones, are in this process.
+    groups: the indices of the workers that step together.
+    """
 
-    @property
-    def n_blocks(self) -> int:
-        """How many blocks they form: one a process."""
-        return max(1, self.n_workers)
+    blocks: list[range]
+    n_here: int
+    groups: list[range]
 
 
 def split(whole: range, n_parts: int) -> list[range]:
@@ -38,66 +30,22 @@ def split(whole: range, n_parts: int) -> list[range]:
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
-def divide(num_envs: int, num_groups: int, division: Division) -> list[Part]:
-    """The parts of a batch: the groups, or this process's share and the workers' where there is one group.
+def divide(num_envs: int, num_groups: int, division: Division) -> Partition:
+    """A block per worker, and one for this process where it steps a share; without workers, one per group.
 
-    >>> [(part.environments, part.n_workers) for part in divide(5, 1, Division(n_workers=1, steps_here=True))]
-    [(range(0, 3), 0), (range(3, 5), 1)]
-    >>> [(part.environments, part.n_workers) for part in divide(4, 2, Division(n_workers=3, steps_here=False))]
-    [(range(0, 2), 2), (range(2, 4), 1)]
+    >>> divide(5, 1, Division(n_workers=1, steps_here=True))
+    Partition(blocks=[range(0, 3), range(3, 5)], n_here=1, groups=[range(0, 2)])
+    >>> divide(4, 2, Division(n_workers=3, steps_here=False))
+    Partition(blocks=[range(0, 1), range(1, 2), range(2, 4)], n_here=0, groups=[range(0, 2), range(2, 3)])
     """
-    everything = range(num_envs)
-    if division.n_workers and division.steps_here:
-        here = split(everything, division.n_workers + 1)[0]
-        return [Part(here, 0), Part(everything[len(here) :], division.n_workers)]
-    groups = split(everything, num_groups)
-    workers = split(range(division.n_workers), num_groups)
-    return [Part(group, min(len(group), len(share))) for group, share in zip(groups, workers, strict=True)]
-
-
-@dataclass(slots=True)
-class CrewMaker:
-    """Makes crews over one batch. See `ParallelEnv` for what the fields mean; the starter has none without workers."""
-
-    env_fns: Sequence[EnvFactory]
-    layout: BatchLayout
-    starter: WorkerStarter | None
-    step_timeout_s: float | None
-    on_failure: Literal["raise", "restart"]
-
-    def make(self, parts: Sequence[Part]) -> tuple[LocalCrew | WorkerPool | JoinedCrew, list[WorkerPool]]:
-        """The crew of all parts, and the pools in it. Workers start side by side, this process's environments last."""
-        batch = self.layout.place() if self.starter is None else self.starter.batch
-        crews: list[LocalCrew | WorkerPool | None] = [None] * len(parts)
-        pools: list[WorkerPool] = []
-        number = 0
-        try:
-            for position, part in enumerate(parts):
-                if part.n_workers:
-                    crews[position] = pool = self._pool(part, number)
-                    pools.append(pool)
-                    number += part.n_workers
-            for pool in pools:
-                pool.finish_start()
-            for position, part in enumerate(parts):
-                if not part.n_workers:
-                    crews[position] = self._here(part, number, batch)
-                    number += 1
-        except BaseException:
-            for crew in crews:
-                if crew is not None:
-                    crew.close(terminate=True)
-            raise
-        made = [crew for crew in crews if crew is not None]
-        return (made[0] if len(made) == 1 else JoinedCrew(made)), pools
-
-    def _pool(self, part: Part, first_number: int) -> WorkerPool:
-        assert self.starter is not None
-        blocks = dict(enumerate(split(part.environments, part.n_workers), start=first_number))
-        return WorkerPool(self.starter, blocks, step_timeout_s=self.step_timeout_s, on_failure=self.on_failure)
-
-    def _here(self, part: Part, number: int, batch: Batch) -> LocalCrew:
-        environments = part.environments
-        env_fns = self.env_fns[environments.start : environments.stop]
-        block = EnvBlock(env_fns, environments.start, self.layout.num_envs, self.layout.autoreset_mode)
-        return LocalCrew(block, self.layout, batch, number)
+    n_workers, everything = division.n_workers, range(num_envs)
+    if n_workers and division.steps_here:
+        blocks = split(everything, n_workers + 1)
+        return Partition(blocks, 1, [range(len(blocks))])
+    sizes = [len(share) for share in split(range(n_workers), num_groups)] if n_workers else [1] * num_groups
+    blocks, groups = [], []
+    for group, size in zip(split(everything, num_groups), sizes, strict=True):
+        n_blocks = min(len(group), size)  # no more workers than environments
+        groups.append(range(len(blocks), len(blocks) + n_blocks))
+        blocks += split(group, n_blocks)
+    return Partition(blocks, 0 if n_workers else len(blocks), groups)

@@ -17,6 +17,10 @@ import weakref
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+# Codes of a worker's notes. The trainer's notes carry a Command, plus WITH_MESSAGE where one follows.
+DONE, DONE_FINISHED, DONE_WITH_MESSAGE = 0, 1, 2
+WITH_MESSAGE = 128
+
 NOTE_BYTES = 8
 _CODE_BITS = 8
 _RAW = os.name == "posix"
@@ -92,9 +96,9 @@ class WorkerLink:
         self._outbox.close()
 
 
-def wait_for_links(links: Sequence[WorkerLink], timeout_s: float) -> None:
-    """Waits until something can be read from one of these, or its other end is gone, within the time."""
-    multiprocessing.connection.wait([link._inbox for link in links], timeout_s)
+def wait_for_links(links: Sequence[WorkerLink], timeout_s: float) -> bool:
+    """Whether something can be read from one of these, or its other end is gone, within the time."""
+    return bool(multiprocessing.connection.wait([link._inbox for link in links], timeout_s))
 
 
 def _drop_trainer_ends() -> None:

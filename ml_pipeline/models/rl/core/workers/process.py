@@ -1,95 +1,138 @@
-"""One worker process as the trainer sees it: its link, the command that it has not replied to, and its end."""
+"""A worker in a process of its own, as the pool sees it: its pipes, the pending command, and its end."""
 
+import contextlib
 import itertools
 import os
 import pickle
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from ml_pipeline.models.rl.core.stepping import env_block
-from ml_pipeline.models.rl.core.stepping.errors import StepTimeoutError, WorkerDiedError
-from ml_pipeline.models.rl.core.stepping.protocol import Reply
-from ml_pipeline.models.rl.core.workers import worker as vec_worker
-from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
+from ml_pipeline.models.rl.core.stepping.errors import FailureReport, StepTimeoutError, VectorEnvError, WorkerDiedError
+from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, PLAIN_STEP, Command, Reply, Request
+from ml_pipeline.models.rl.core.workers.pipes import DONE_FINISHED, DONE_WITH_MESSAGE, WITH_MESSAGE, WorkerLink
+from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, WorkerState
 
-NOTHING = Reply()
-FINISHED = Reply(finished=True)
 _STACK_WAIT_S, _STACK_PAUSE_S = 0.5, 0.05  # until a stack begins to arrive, and between its parts
 _STACK_BYTES = 1 << 16
 
 
-class WorkerProcess:
-    """A started worker.
+class ProcessWorker:
+    """A worker whose process was started. It is STARTING until the reply to its setup, command 0, was read.
 
-    pending_command: the number of the command that it has not replied to, or None. reply: the last one.
+    pending_command: the number of the last command, which its reply will carry. request: that command.
+    limit: when the pending command is overdue, by `time.monotonic`; None if never.
     """
 
     def __init__(
-        self, number: int, environments: range, process: BaseProcess, link: WorkerLink, stacks: Connection
+        self,
+        number: int,
+        environments: range,
+        *,
+        process: BaseProcess,
+        link: WorkerLink,
+        stacks: Connection,
+        current_env: np.ndarray,
     ) -> None:
+        """stacks: what it writes on SIGUSR1 arrives here. current_env: of the batch, with an entry per worker."""
         self.number = number
         self.environments = environments
         self.process = process
         self.link = link
-        self.pending_command: int | None = None
-        self.reply = NOTHING
-        self.is_reading = False  # an interruption now would leave half a reply in the pipe
-        self.is_starting = True  # until its environments are made, and reset where it replaces a failed one
-        self.is_lost = False  # it replaces a failed one, and the next step must say so
-        self.first_reply = NOTHING  # to the reset that its environments then began with
-        self.failures_in_a_row = 0
+        self.state: WorkerState = STARTING
+        self.pending_command = 0
+        self.request = PLAIN_STEP
+        self.limit: float | None = None
+        self.reply: Reply = NOTHING
         self._stacks = stacks
+        self._current_env = current_env
+        current_env[number] = -1
 
-    def pack(self, common: Any, per_env: Sequence[Any] | None) -> bytes:
-        """The message with this worker's part of a command."""
-        block = self.environments
-        return cloudpickle.dumps((common, None if per_env is None else per_env[block.start : block.stop]))
+    def prepare(self, request: Request) -> bytes:
+        """The message with this worker's part of the arguments."""
+        block, per_env = self.environments, request.per_env
+        return cloudpickle.dumps((request.common, None if per_env is None else per_env[block.start : block.stop]))
 
-    def send(self, number: int, code: int, message: bytes | None) -> None:
-        """Sends a command, whose reply is then pending. Raises BrokenPipeError where the worker is gone."""
-        self.pending_command = number
-        self.link.note(number, code)
-        if message is not None:
-            self.link.send(message)
+    def send(self, number: int, request: Request, arguments: bytes | None = None) -> None:
+        """Sends a command. Where the process is gone, `read` says so."""
+        self.pending_command, self.request = number, request
+        self.state = PENDING
+        try:
+            if arguments is None:
+                self.link.note(number, request.command)
+            else:
+                self.link.note(number, request.command | WITH_MESSAGE)
+                self.link.send(arguments)
+        except BrokenPipeError:
+            pass
+        except BaseException:  # Ctrl-C; half a command may be in the pipe
+            self.state = LOST
+            raise
 
     def read(self) -> None:
-        """Takes the reply that is there. Raises EOFError where the worker is gone instead."""
-        self.is_reading = True
+        """Takes the reply, waiting for it if need be. Raises EOFError where the process is gone."""
         try:
             number, code = self.link.read_note()
-            if code == vec_worker.DONE_WITH_MESSAGE:
+            if code == DONE_WITH_MESSAGE:
                 self.reply = pickle.loads(self.link.receive())
             else:
-                self.reply = FINISHED if code == vec_worker.DONE_FINISHED else NOTHING
-        except ConnectionResetError:
+                self.reply = FINISHED if code == DONE_FINISHED else NOTHING
+            assert number == self.pending_command, f"worker {self.number} replied to {number}"
+            self.state = IDLE
+        except (EOFError, ConnectionResetError):
             raise EOFError from None
-        assert number == self.pending_command, (
-            f"worker {self.number} replied {number}, but {self.pending_command} is pending"
-        )
-        self.pending_command = None
-        self.is_reading = False
+        except BaseException:  # Ctrl-C; the rest of half a reply would be taken for the next one
+            self.state = LOST
+            raise
 
-    def died(self, command: str | None, at: int) -> WorkerDiedError:
-        """The error that says how it ended. command: what it was asked, None while starting; at: its `current_env`."""
+    def is_ready(self) -> bool:
+        """Whether nothing is pending, or the reply can be read, or the process is gone."""
+        return self.state is IDLE or self.link.wait(0.0)
+
+    def is_overdue(self) -> bool:
+        """Whether something is pending, and its limit has passed."""
+        return self.state is not IDLE and self.limit is not None and time.monotonic() >= self.limit
+
+    def interval_s(self, interval_s: float, deadline: float | None = None) -> float:
+        """How long to wait for the reply: `interval_s`, but no longer than to the limit and to the deadline."""
+        ends = [end for end in (self.limit, deadline) if end is not None]
+        return max(0.0, min(interval_s, min(ends) - time.monotonic())) if ends else interval_s
+
+    def error(self, report: FailureReport) -> VectorEnvError:
+        """The error of a failure in one of its environments."""
+        return report.error(self.number)
+
+    def death(self) -> WorkerDiedError:
+        """The error that says how its process ended."""
         self.process.join(1.0)
-        if command is None:
+        index = self._index()
+        activity = "while idle"
+        if self.state is STARTING:
             activity = "while starting"
-        elif self.pending_command is None or at not in self.environments:
-            activity = "while idle"
-        else:
-            activity = f"in {command} of environment {at}"
+        elif self.state is PENDING and index is not None:
+            activity = f"in {self.request.command.name.lower()} of environment {index}"
         return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity)
 
-    def stuck(self, overdue: str, at: int) -> StepTimeoutError:
-        """The error that says where it hangs, with its Python stack if the system can tell. at: its `current_env`."""
-        index = at if at in self.environments else None
-        return StepTimeoutError(self.number, self.environments, index, overdue, self._stack())
+    def timeout(self, step_timeout_s: float, start_s: float) -> StepTimeoutError:
+        """The error that says what is overdue and where it hangs, with the Python stack if the system can tell.
+
+        start_s: what a start may take beyond step_timeout_s.
+        """
+        overdue = f"{self.request.command.name.lower()} within step_timeout_s={step_timeout_s:g}"
+        if self.state is STARTING:
+            overdue = f"start within {start_s + step_timeout_s:g} s"
+        return StepTimeoutError(self.number, self.environments, self._index(), overdue, self._stack())
+
+    def _index(self) -> int | None:
+        """The environment that it is stepping, if any."""
+        index = int(self._current_env[self.number])
+        return index if index in self.environments else None
 
     def _stack(self) -> str:
         """The Python stack of its main thread down to our own code, innermost call first; "" where it cannot be had."""
@@ -103,18 +146,37 @@ class WorkerProcess:
         return "\n".join(itertools.takewhile(lambda line: env_block.__file__ not in line, lines))
 
     def drain_until_closed(self, deadline: float) -> None:
-        """Waits for a worker that was told to close, reading what it may still be sending."""
+        """Waits for a worker that was asked to close, reading what it may still be sending."""
         try:
             while self.link.wait(max(0.0, deadline - time.monotonic())):
                 _, code = self.link.read_note()
-                if code == vec_worker.DONE_WITH_MESSAGE:
+                if code == DONE_WITH_MESSAGE:
                     self.link.receive()
         except (EOFError, OSError):
             self.process.join(max(0.0, deadline - time.monotonic()))
 
+    def free(self) -> None:
+        """Frees what the ended process held here."""
+        self.state = CLOSED
+        self.link.close()
+        self._stacks.close()
+        self.process.join()
+        self.process.close()
 
-def end_all(workers: Sequence[WorkerProcess]) -> None:
-    """Ends what still runs, by SIGTERM and after a second by SIGKILL, and frees what they held here."""
+
+def close_all(workers: Collection[ProcessWorker], timeout_s: float) -> None:
+    """Asks workers to close their environments and to end, and ends after `timeout_s` those who did not."""
+    for worker in workers:
+        with contextlib.suppress(OSError):
+            worker.link.note(worker.pending_command + 1, Command.CLOSE)
+    deadline = time.monotonic() + timeout_s
+    for worker in workers:
+        worker.drain_until_closed(deadline)
+    end_all(workers)
+
+
+def end_all(workers: Collection[ProcessWorker]) -> None:
+    """Ends processes that still run, by SIGTERM and after a second by SIGKILL, and frees what they held here."""
     for end in (BaseProcess.terminate, BaseProcess.kill):
         alive = [worker for worker in workers if worker.process.is_alive()]
         for worker in alive:
@@ -123,7 +185,4 @@ def end_all(workers: Sequence[WorkerProcess]) -> None:
         for worker in alive:
             worker.process.join(max(0.0, deadline - time.monotonic()))
     for worker in workers:
-        worker.link.close()
-        worker._stacks.close()
-        worker.process.join()
-        worker.process.close()
+        worker.free()

@@ -1,49 +1,96 @@
 """What becomes of the episodes of a lost worker: truncated where they were last seen, and followed by new ones."""
 
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout, rows_between
-from ml_pipeline.models.rl.core.stepping.protocol import Reply, ResetOrder
+from ml_pipeline.models.rl.core.stepping.batch import Batch, copy_of, copy_rows
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, Request, ResetOrder
 from ml_pipeline.models.rl.core.stepping.rows import Rows, rows_of
+from ml_pipeline.models.rl.core.workers.worker import Worker
+
+_KEPT_FAILURES = 100  # of those that nobody asks for, the last
+_FAILURES_IN_A_ROW = 3  # of one worker, without a step between them, until a restart is no remedy
 
 
-class LostEpisodes:
-    """Keeps the last seeds and observations of some environments, since a worker may die while it overwrites them.
+class Restarts:
+    """Which workers were replaced, and what the next step has to report of that.
 
-    Rewards of a lost step are 0, and the info "worker_restarted" is True. `batch` is what the trainer reads,
-    `environments` whose last seeds and observations are kept.
+    It keeps the last seeds and observations of every environment, since a worker may die while it overwrites them. The
+    rewards of a lost step are 0, and the info "worker_restarted" is True. New seeds depend on how often this worker was
+    replaced, and on nothing that others did: they repeat from run to run.
+
+    failures: what restarts made good, until somebody takes them. unreported: by the number of a worker that was
+    replaced, the reply to the reset that its environments began with; the next step reports the loss.
     """
 
-    def __init__(self, batch: Batch, layout: BatchLayout, environments: range) -> None:
-        self._environments = environments
+    def __init__(self, batch: Batch) -> None:
+        self.total = 0
+        self.failures: deque[str] = deque(maxlen=_KEPT_FAILURES)
+        self.unreported: dict[int, Reply] = {}
+        self.in_a_row: Counter[int] = Counter()  # by worker: its failures since its last step
+        self._of_worker: Counter[int] = Counter()
         self._batch = batch
-        self._layout = layout
-        self._same_step = layout.autoreset_mode == AutoresetMode.SAME_STEP
-        self._last: Any = None
-        self._seeds: list[int | None] = [None] * layout.num_envs
+        self._same_step = batch.layout.autoreset_mode == AutoresetMode.SAME_STEP
+        n = batch.layout.num_envs
+        self._last: Any = [None] * n if batch.observations is None else copy_of(batch.observations)
+        self._seeds: list[int | None] = [None] * n
 
-    def remember(self, reply: Reply) -> None:
-        """To be called with the reply of every command that brought observations."""
-        observations = self._batch.observations
-        mine = self._environments
-        self._last = reply.values if observations is None else rows_between(observations, mine.start, mine.stop)
+    def is_remedy(self, worker: int) -> bool:
+        """Whether worker number `worker`, which has just failed, is to be replaced; not if it keeps failing."""
+        self.in_a_row[worker] += 1
+        return self.in_a_row[worker] <= _FAILURES_IN_A_ROW
 
-    def remember_seeds(self, orders: Sequence[ResetOrder]) -> None:
-        """To be called with the orders of every reset, one an environment of the batch."""
-        self._seeds = [old if now.seed is None else now.seed for now, old in zip(orders, self._seeds, strict=True)]
+    def add(self, worker: int, failure: str) -> None:
+        """Counts a replacement. failure: how the replaced one failed; its first line is kept."""
+        self._of_worker[worker] += 1
+        self.failures.append(failure.partition("\n")[0])
+        self.total += 1
 
-    def new_episodes(self, block: range, n_restarts: int) -> list[ResetOrder]:
-        """How the environments that take the place of `block` begin; each restart has seeds of its own."""
-        seeds = [_successor_seed(self._seeds[index], n_restarts) for index in block]
+    def new_episodes(self, worker: int, environments: range) -> list[ResetOrder]:
+        """How the environments of the next successor begin."""
+        seeds = [_successor_seed(self._seeds[index], self._of_worker[worker] + 1) for index in environments]
         return [ResetOrder(seed, wanted=True, expired=not self._same_step) for seed in seeds]
 
-    def truncate(self, block: range, reset: Reply) -> Reply:
+    def begin(self, request: Request, workers: list[Worker]) -> list[Worker]:
+        """Keeps the seeds of a reset; returns the workers to send the request to. Who reports a loss does not step."""
+        if request.command is STEP:
+            return [worker for worker in workers if worker.number not in self.unreported]
+        if request.command == Command.RESET and request.per_env is not None:
+            new = (order.seed for order in request.per_env)
+            self._seeds = [old if seed is None else seed for seed, old in zip(new, self._seeds, strict=True)]
+        return workers
+
+    def account(self, workers: Iterable[Worker], request: Request) -> None:
+        """Reports losses once these workers have replied to a request: in a step, or not at all where all begin anew.
+
+        Then it keeps the observations that the replies came with.
+        """
+        command = request.command
+        for worker in workers:
+            number, environments = worker.number, worker.environments
+            if command is STEP:
+                if number in self.unreported:
+                    worker.reply = self._truncated(environments, self.unreported.pop(number))
+                else:
+                    self.in_a_row[number] = 0
+            elif command == Command.SET_STATES or _resets_all(request, environments):
+                self.unreported.pop(number, None)
+            if command in (STEP, Command.RESET) and worker.reply.failure is None:
+                self._remember(environments, worker.reply)
+
+    def _remember(self, environments: range, reply: Reply) -> None:
+        start, stop = environments.start, environments.stop
+        if self._batch.observations is None:
+            self._last[start:stop] = reply.values
+        else:
+            copy_rows(self._batch.observations, self._last, start, stop)
+
+    def _truncated(self, block: range, reset: Reply) -> Reply:
         """The reply to a step in which `block` was lost. reset: of the environments that took its place."""
-        first = self._environments.start
         batch, reply = self._batch, Reply(finished=True, values=reset.values)
         batch.rewards[block.start : block.stop] = 0.0
         batch.terminated[block.start : block.stop] = False
@@ -51,19 +98,26 @@ class LostEpisodes:
         reset_infos = dict(reset.infos) if self._same_step else {}
         reply.infos = [(index, {**reset_infos.get(index, {}), "worker_restarted": True}) for index in block]
         if batch.observations is None:
+            last = self._last[block.start : block.stop]
             if self._same_step:
-                reply.finals = [(index, self._last[index - first], {}) for index in block]
+                reply.finals = [(index, seen, {}) for index, seen in zip(block, last, strict=True)]
             else:
-                reply.values = self._last[block.start - first : block.stop - first]
+                reply.values = last
         else:
             target = self._rows(batch.final_obs if self._same_step else batch.observations)
-            last = self._rows(self._last)
+            rows = self._rows(self._last)
             for index in block:
-                target.write(index, last.read(index - first))
+                target.write(index, rows.read(index))
         return reply
 
     def _rows(self, arrays: Any) -> Rows:
-        return rows_of(self._layout.observation_space, arrays)
+        return rows_of(self._batch.layout.observation_space, arrays)
+
+
+def _resets_all(request: Request, environments: range) -> bool:
+    if request.command != Command.RESET or request.per_env is None:
+        return False
+    return all(request.per_env[index].wanted for index in environments)
 
 
 def _successor_seed(seed: int | None, n_restarts: int) -> int | None:

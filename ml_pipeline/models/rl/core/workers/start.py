@@ -10,9 +10,7 @@ import threading
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
-from multiprocessing.util import get_temp_dir
 
 import cloudpickle
 import gymnasium
@@ -22,9 +20,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, span
-from ml_pipeline.models.rl.core.workers import worker as vec_worker
+from ml_pipeline.models.rl.core.stepping.protocol import ResetOrder
+from ml_pipeline.models.rl.core.workers import fork_server
+from ml_pipeline.models.rl.core.workers.main import WorkerSetup, run_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
-from ml_pipeline.models.rl.core.workers.process import WorkerProcess
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
@@ -50,21 +50,29 @@ class WorkerStarter:
         self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())
         self.batch: Batch = layout.place_in(self._memory)
 
-    def start(self, blocks: Mapping[int, range]) -> list[WorkerProcess]:
-        """Workers with these numbers for these blocks, told to set up, which is their command 0."""
+    def start(
+        self, blocks: Mapping[int, range], first_reset: Sequence[ResetOrder] | None = None
+    ) -> list[ProcessWorker]:
+        """Workers with these numbers for these blocks, told to set up, which is their command 0.
+
+        first_reset: how the environments of a single one begin; None if they wait for a command.
+        """
         _make_room_for(len(blocks))
-        setups = [self._setup(block) for block in blocks.values()]
-        started: list[WorkerProcess] = []
-        with _quiet_start(self._context):
-            for number, block in blocks.items():
-                started.append(self._start(number, block))
-        for worker, setup in zip(started, setups, strict=True):
-            worker.pending_command = 0
-            with contextlib.suppress(BrokenPipeError):  # whoever waits for its reply reads that it died
-                worker.link.send(setup)
+        setups = [self._setup(number, block, first_reset) for number, block in blocks.items()]
+        started: list[ProcessWorker] = []
+        try:
+            with _quiet_start(self._context):
+                for number, block in blocks.items():
+                    started.append(self._start(number, block))
+            for worker, setup in zip(started, setups, strict=True):
+                with contextlib.suppress(BrokenPipeError):  # whoever waits for its reply reads that it died
+                    worker.link.send(setup)
+        except BaseException:
+            end_all(started)
+            raise
         return started
 
-    def _setup(self, block: range) -> bytes:
+    def _setup(self, number: int, block: range, first_reset: Sequence[ResetOrder] | None) -> bytes:
         mine = [self._env_fns[index] for index in block]
         try:
             factories = cloudpickle.dumps(mine)
@@ -74,17 +82,19 @@ class WorkerStarter:
                 f"{type(error).__name__}: {error}. Create what it holds inside the factory, or pass num_workers=0."
             ) from error
         environ = {**os.environ, **_ONE_THREAD}
-        return cloudpickle.dumps(vec_worker.WorkerSetup(self.layout, environ, self.spin_s, self._registered, factories))
+        setup = WorkerSetup(
+            number, block.start, self.layout, environ, self.spin_s, self._registered, factories, first_reset
+        )
+        return cloudpickle.dumps(setup)
 
-    def _start(self, number: int, block: range) -> WorkerProcess:
+    def _start(self, number: int, block: range) -> ProcessWorker:
         worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)
         trainer_inbox, worker_outbox = self._context.Pipe(duplex=False)
         stacks, worker_stacks = self._context.Pipe(duplex=False)
         link = WorkerLink(trainer_inbox, trainer_outbox, in_trainer=True)
-        files = get_temp_dir() if self._context.get_start_method() == "forkserver" else None
-        origin = vec_worker.WorkerOrigin(worker_inbox, worker_outbox, worker_stacks, self._memory, os.getpid(), files)
+        arguments = (worker_inbox, worker_outbox, worker_stacks, self._memory, os.getpid())
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=vec_worker.run_worker, args=(origin, number, block.start), name=f"env-worker-{number}", daemon=True
+            target=run_worker, args=arguments, name=f"env-worker-{number}", daemon=True
         )
         try:
             process.start()
@@ -95,7 +105,9 @@ class WorkerStarter:
         finally:
             for end in (worker_inbox, worker_outbox, worker_stacks):
                 end.close()
-        return WorkerProcess(number, block, process, link, stacks)
+        return ProcessWorker(
+            number, block, process=process, link=link, stacks=stacks, current_env=self.batch.current_env
+        )
 
 
 def _registered_here() -> list[bytes]:
@@ -140,8 +152,6 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
     with _starting, clear_mpi_env_vars():
         if context.get_start_method() == "fork":
             _warn_of_threads()
-        elif getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
-            context.set_forkserver_preload([vec_worker.__name__])
         environ = {name: os.environ.get(name) for name in _ONE_THREAD}
         os.environ.update(_ONE_THREAD)
         main = sys.modules["__main__"]
@@ -149,6 +159,8 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
         can_block = hasattr(signal, "pthread_sigmask")
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else set()
         try:
+            if context.get_start_method() == "forkserver":
+                fork_server.ensure_running()
             yield
         finally:
             sys.modules["__main__"] = main

@@ -1,193 +1,139 @@
-"""What runs in a worker process: one block of environments, driven through a link.
+"""A worker steps a block of consecutive environments: what both kinds have in common, and the kind in this process.
 
-It imports no torch, draws one thread for numerical libraries, leaves Ctrl-C to the trainer, and is gone as soon as the
-trainer is, also in the middle of a step.
+The other kind, in a process of its own, is in `process`.
 """
 
-import contextlib
-import faulthandler
-import os
-import pickle
-import select
-import shutil
-import signal
-import threading
-import warnings
-from dataclasses import dataclass
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection
-from typing import Any
+import copy
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+from typing import Any, Protocol
 
-import cloudpickle
 import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
 
-from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
+from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
-from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, FailureReport
-from ml_pipeline.models.rl.core.stepping.protocol import Command, Reply
-from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
+from ml_pipeline.models.rl.core.stepping.errors import FailureReport, VectorEnvError
+from ml_pipeline.models.rl.core.stepping.protocol import PLAIN_STEP, STEP, Command, Reply, Request
 
-# Codes of a worker's notes. The trainer's notes carry a Command, plus WITH_MESSAGE where one follows.
-DONE, DONE_FINISHED, DONE_WITH_MESSAGE = 0, 1, 2
-WITH_MESSAGE = 128
-_TRAINER_END_S = 1.0  # from the end of the trainer's link to the end of its process
-_COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster than Command(code)
+_NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
 
 
-@dataclass(slots=True)
-class WorkerSetup:
-    """What a worker is told first.
+class WorkerState(Enum):
+    """STARTING -> IDLE <-> PENDING; any of them -> LOST or CLOSED; LOST -> CLOSED."""
 
-    spin_s: how long it spins for the next command before it sleeps. registered: environments that the trainer's script
-    registered, each pickled. env_fns: a pickled list, opened last so that a failure there can be told.
+    STARTING = auto()  # its process was started, and makes the environments
+    IDLE = auto()  # nothing is pending
+    PENDING = auto()  # a command was sent, and its reply was not read
+    LOST = auto()  # its process failed, or was cut off in the middle of a transfer
+    CLOSED = auto()
+
+
+STARTING, IDLE, PENDING, LOST, CLOSED = WorkerState
+
+
+class Worker(Protocol):
+    """What the pool needs of a worker, whichever process it is in.
+
+    number: its name in errors, and its place in `Batch.current_env`. environments: the indices that it steps.
+    reply: the last one; before any command its `values` are the worker's space mismatches.
     """
 
-    layout: BatchLayout
-    environ: dict[str, str]
-    spin_s: float
-    registered: list[bytes]
-    env_fns: bytes
+    number: int
+    environments: range
+    state: WorkerState
+    reply: Reply
+
+    def prepare(self, request: Request) -> Any:
+        """This worker's part of the arguments, for `send`. Raises where they cannot be pickled."""
+
+    def send(self, number: int, request: Request, arguments: Any = None) -> None:
+        """Begins a command, whose number the reply will carry; the reply is then pending."""
+
+    def read(self) -> None:
+        """Takes the pending reply. Raises EOFError where the worker is gone."""
+
+    def error(self, report: FailureReport) -> VectorEnvError:
+        """The error that a failure in its reply stands for."""
 
 
-@dataclass(slots=True)
-class WorkerOrigin:
-    """What a worker process is born with.
+class LocalWorker:
+    """A worker in this process: it carries a command out when the reply is read."""
 
-    stacks: where it writes its Python stack on SIGUSR1. trainer_files: a folder that goes with the trainer; None if it
-    has none.
-    """
+    def __init__(self, block: EnvBlock, batch: Batch, number: int = 0) -> None:
+        self.number = number
+        self._block = block
+        block.attach(batch, number)
+        self.environments = range(block.span.start, block.span.stop)
+        self.state = IDLE
+        self.reply = Reply(values=block.space_mismatches())
+        self._request, self._arguments = PLAIN_STEP, None
 
-    inbox: Connection
-    outbox: Connection
-    stacks: Connection
-    memory: Any
-    trainer_pid: int
-    trainer_files: str | None
+    @property
+    def envs(self) -> list[gymnasium.Env]:
+        """The environments themselves; none once it is closed."""
+        return self._block.envs
 
+    def prepare(self, request: Request) -> Any:
+        """This worker's part of `per_env`."""
+        return None if request.per_env is None else request.per_env[self._block.span]
 
-def run_worker(origin: WorkerOrigin, worker: int, first: int) -> None:
-    """The main function of worker process number `worker`, whose first environment has the index `first`.
+    def send(self, number: int, request: Request, arguments: Any = None) -> None:
+        """Keeps the command for `read`."""
+        self._request, self._arguments = request, arguments
+        self.state = PENDING
 
-    Returns when told to close, or when the trainer closed the link.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1, file=origin.stacks, all_threads=False)
-    watch = (origin.trainer_pid, origin.trainer_files)
-    watcher = threading.Thread(target=_die_with, args=watch, name="die-with-trainer", daemon=True)
-    watcher.start()
-    link = WorkerLink(origin.inbox, origin.outbox, in_trainer=False)
-    try:
-        setup: WorkerSetup = pickle.loads(link.receive())
-        block, spin_s = _set_up(link, setup, origin.memory, worker, first), setup.spin_s
-        del setup  # the factories may hold a whole market, which the environments then have
-        if block is not None:
-            _serve(link, block, spin_s)
-    except (EOFError, BrokenPipeError):
-        watcher.join(_TRAINER_END_S)  # a trainer that is gone leaves files, which the watcher removes
+    def forget(self) -> None:
+        """Drops a pending command, which did not begin."""
+        self.state = IDLE
 
+    def read(self) -> None:
+        """Carries the command out.
 
-def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, worker: int, first: int) -> EnvBlock | None:
-    """The block, once every environment is made and fits the others; None, and the trainer told, where one does not."""
-    os.environ.update(setup.environ)
-    _register(setup.registered)
-    layout = setup.layout
-    try:
-        env_fns: list[EnvFactory] = pickle.loads(setup.env_fns)
-        block = EnvBlock(env_fns, first, layout.num_envs, layout.autoreset_mode)
-    except EnvFailedError as error:
-        _send(link, 0, Reply(failure=error.report))
-        return None
-    except Exception as error:  # unpickling imports the user's modules
-        where = {"index": first, "num_envs": layout.num_envs, "seed": None, "step": None, "action": None}
-        report = FailureReport.of(error, __file__, doing="the unpickling of its factory", **where)
-        _send(link, 0, Reply(failure=report))
-        return None
-    block.attach(layout.place_in(memory), layout.observation_space, layout.action_space, worker)
-    _send(link, 0, Reply(values=block.space_mismatches(layout.observation_space, layout.action_space)))
-    return block
+        The reply is the caller's to keep, as if it had crossed a pipe: environments may go on changing theirs.
+        """
+        command, common, _ = self._request
+        reply = self._block.execute(command, common, self._arguments)
+        if reply.infos:
+            reply.infos = [(index, _own(info)) for index, info in reply.infos]
+        if reply.values and command in (STEP, Command.RESET):
+            reply.values = copy.deepcopy(reply.values)
+        self.reply = reply
+        self.state = IDLE
+
+    def error(self, report: FailureReport) -> VectorEnvError:
+        """The error of a failure, which names no worker."""
+        return report.error()
+
+    def close(self) -> None:
+        """Closes the environments. Raises what the first of them raises; may be called twice."""
+        self.state = CLOSED
+        self._block.close()
 
 
-def _register(pickled_specs: list[bytes]) -> None:
-    """Makes known here what the trainer knows; the module that registered it there may be imported here later."""
-    warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
-    for pickled in pickled_specs:
-        with contextlib.suppress(Exception):  # its module may be missing here: then only who makes it is told
-            spec = pickle.loads(pickled)
-            gymnasium.registry[spec.id] = spec
+def raise_failures(workers: Iterable[Worker]) -> None:
+    """Raises the first failure among their replies, if any; the others are its notes."""
+    failures = [(worker, worker.reply.failure) for worker in workers if worker.reply.failure is not None]
+    if failures:
+        worker, report = failures[0]
+        error = worker.error(report)
+        for worker, report in failures[1:]:
+            error.add_note(
+                f"Worker {worker.number} failed as well: environment {report.index} raised {report.type_name}."
+            )
+        raise error
 
 
-def _serve(link: WorkerLink, block: EnvBlock, spin_s: float) -> None:
-    while True:
-        if spin_s:
-            link.spin(spin_s)
-        number, code = link.read_note()
-        if code == Command.CLOSE:
-            break
-        if code & WITH_MESSAGE:
-            common, per_env = pickle.loads(link.receive())
-            reply = block.execute(_COMMANDS[code ^ WITH_MESSAGE], common, per_env)
-        else:
-            reply = block.execute(_COMMANDS[code])
-        _send(link, number, reply, block)
-    block.close()
+def local_worker(env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> tuple[LocalWorker, Batch]:
+    """The worker that steps every environment of a batch in this process, and the batch."""
+    block = EnvBlock(env_fns, 0, len(env_fns), autoreset_mode)
+    # Copied: whoever samples from the batch's spaces must not advance the generators of an environment's own.
+    spaces = copy.deepcopy((block.envs[0].observation_space, block.envs[0].action_space))
+    batch = BatchLayout(len(env_fns), *spaces, autoreset_mode).place()
+    return LocalWorker(block, batch), batch
 
 
-def _send(link: WorkerLink, number: int, reply: Reply, block: EnvBlock | None = None) -> None:
-    if reply.is_plain():
-        link.note(number, DONE_FINISHED if reply.finished else DONE)
-        return
-    try:
-        message = dumps(reply)
-    except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
-        assert block is not None
-        message = dumps(Reply(failure=block.unsendable(reply, error, _is_sendable)))
-    link.note(number, DONE_WITH_MESSAGE)
-    link.send(message)
-
-
-def _is_sendable(value: Any) -> bool:
-    try:
-        dumps(value)
-    except Exception:
-        return False
-    return True
-
-
-def dumps(value: Any) -> bytes:
-    """Pickled quickly where that works, by value where it needs classes that only this process knows."""
-    try:
-        return pickle.dumps(value, protocol=5)
-    except Exception:  # the fast pickler raises AttributeError, TypeError and PicklingError for the same thing
-        return cloudpickle.dumps(value)
-
-
-def _die_with(trainer_pid: int, trainer_files: str | None) -> None:
-    """Ends this process when the trainer has ended, however that happened, and whatever else it is doing.
-
-    A killed trainer cannot remove its files: the socket of its fork server would be left in the temporary folder.
-    """
-    _wait_for_end(trainer_pid)
-    if trainer_files is not None:
-        shutil.rmtree(trainer_files, ignore_errors=True)
-    os._exit(1)
-
-
-def _wait_for_end(trainer_pid: int) -> None:
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread is whose stack is asked for
-    if hasattr(os, "pidfd_open"):
-        try:
-            trainer = select.poll()
-            trainer.register(os.pidfd_open(trainer_pid), select.POLLIN)
-            trainer.poll()
-            return
-        except ProcessLookupError:
-            return
-        except OSError:
-            pass  # a kernel or sandbox without pidfd
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
+def _own(info: dict[str, Any]) -> dict[str, Any]:
+    """The info, copied if it holds anything that could change later."""
+    return info if all(isinstance(value, _NEVER_CHANGES) for value in info.values()) else copy.deepcopy(info)
