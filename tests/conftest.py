@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 
+import cloudpickle
 import hypothesis
 import pytest
 
@@ -25,6 +26,12 @@ _LEFTOVERS = pytest.StashKey[Leftovers]()
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sends what test modules define to workers by value: they may not find the modules, or import torch with them."""
+    for module in {item.module for item in items if isinstance(item, pytest.Function)}:
+        cloudpickle.register_pickle_by_value(module)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,6 @@
 
 import sys
 
-import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize  # noqa: E402
 
 from ml_pipeline.integrations.sb3 import SB3ParallelEnv  # noqa: E402
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers would import this module, and with it torch
 
 
 class NewArraysEnv(CountingEnv):
