@@ -204,6 +204,7 @@ def test_its_wrappers_normalize_and_monitor_alike(make, tmp_path):
     assert any(result is True for result in seen[0])  # some episodes were cut by their time limit
 
 
+@pytest.mark.slow
 def test_its_own_monitor_in_the_environments_is_seen(make):
     def monitored():
         return Monitor(gymnasium.make("CartPole-v1", max_episode_steps=5))

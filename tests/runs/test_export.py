@@ -99,6 +99,7 @@ def test_a_torch_file_is_proven_for_every_kind_of_policy(kind, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["policy.pt2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["torch", "onnx"])
 def test_a_file_runs_in_batches_where_this_package_cannot_be_imported(file_format, tmp_path):
     policy, env = learned("mixed, image, gru")

@@ -197,6 +197,7 @@ positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 fraction = st.floats(0, 1)
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {},

@@ -204,6 +204,7 @@ def test_real_markets_are_traded_from_end_to_end(market_file, name, periods, n_a
     assert len(task.market.symbols) == n_assets
 
 
+@pytest.mark.slow
 def test_a_large_market_is_mapped_and_goes_with_its_process(monkeypatch):
     monkeypatch.setattr("ml_pipeline.trading.task._WORTH_MAPPING", 0)
     script = (

@@ -165,6 +165,7 @@ def _tensor(values):
     return torch.from_numpy(values)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -204,6 +205,7 @@ def test_tensors_equal_arrays(random_case, *, seed, n_assets, mode):
     np.testing.assert_allclose(seen_tensors, seen, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
 @pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
 def test_machine_code_equals_plain_python_to_the_last_digit(random_case, mode):

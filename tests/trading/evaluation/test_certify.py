@@ -26,6 +26,7 @@ def _run(market, rules, actions):
     return run_policy(env, lambda _: int(next(waiting)[0]) if one_choice else next(waiting))
 
 
+@pytest.mark.slow
 @needs_vectorbt
 @pytest.mark.timeout(300)  # it compiles
 @pytest.mark.filterwarnings("ignore")

@@ -30,6 +30,7 @@ def test_looks_like_daily_bars_of_stocks():
     assert np.corrcoef(moves[1:], moves[:-1])[0, 1] > 0.05  # volatility clusters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_trend_follower_earns_after_costs_what_neither_holding_nor_guessing_does(seed):
     """The planted signal shows in a default feature: its sign beats both, on bars the scaler has not seen."""

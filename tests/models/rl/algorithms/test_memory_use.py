@@ -41,6 +41,7 @@ def growth_bytes(kind, n_iterations):
     return psutil.Process().memory_info().rss - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_with_iterations(kind):
     # A rollout of it, kept, would be about 1 KB an iteration, and what is written at least as much.

@@ -107,6 +107,7 @@ def weights_of(trainer):
     return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.network.parameters()])
 
 
+@pytest.mark.slow
 @kinds
 def test_an_interrupted_run_gone_on_with_by_workers_equals_the_uninterrupted_one(kind, tmp_path):
     expected = trainer_for(kind, SerialEnv(factories(kind)))
@@ -227,6 +228,7 @@ class Echo(gymnasium.Env):
         return np.zeros(1, np.float32), float(self.t == 3 and action == self.cue), self.t == 3, False, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_a_policy_with_memory_learns_what_none_without_it_can(memory):
     config = PPOConfig(

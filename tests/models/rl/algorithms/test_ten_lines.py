@@ -100,6 +100,7 @@ print("as if nothing had been:", all(map(torch.equal, policy.network.parameters(
 """
 
 
+@pytest.mark.slow
 def test_cells_of_a_notebook():
     """What is typed there is in no file; and what a cell leaves is closed with the last name of it."""
     run = subprocess.run(

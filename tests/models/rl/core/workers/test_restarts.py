@@ -146,6 +146,7 @@ def test_a_stuck_worker_is_replaced() -> None:
         assert envs.step([0] * 4)[1].tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stuck_in", ["constructor", "reset"])
 def test_a_successor_that_gets_stuck_is_replaced_as_well(
     stuck_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
