@@ -47,7 +47,7 @@ class Job(NamedTuple):
     config: PPOConfig = CONFIG
 
 
-class Crew(NamedTuple):
+class Workers(NamedTuple):
     """Who steps the environments."""
 
     num_workers: int | None
@@ -62,8 +62,8 @@ class Crew(NamedTuple):
         return "serial" if self.num_workers is None else f"{self.num_workers} x {self.start_method}"
 
 
-SERIAL = Crew(None)
-CREWS = [Crew(n, method) for n in (1, 2, 4) for method in multiprocessing.get_all_start_methods()]
+SERIAL = Workers(None)
+CHOICES = [Workers(n, method) for n in (1, 2, 4) for method in multiprocessing.get_all_start_methods()]
 
 
 def jobs() -> dict[str, Job]:
@@ -91,9 +91,9 @@ def trainer_for(envs: Any, config: PPOConfig) -> PPOTrainer:
     return PPOTrainer(envs, config, total_timesteps=N_ITERATIONS * envs.num_envs * config.n_steps, seed=3)
 
 
-def trained(job: Job, crew: Crew) -> str:
+def trained(job: Job, workers: Workers) -> str:
     """The hash of an uninterrupted run."""
-    with closing(crew.make(job.env_fns)) as envs:
+    with closing(workers.make(job.env_fns)) as envs:
         trainer = trainer_for(envs, job.config)
         trainer.train()
         assert trainer.finished
@@ -113,8 +113,8 @@ def every_core_wanted() -> Iterator[None]:
             process.wait()
 
 
-def resumed(job: Job, stop: int, before: Crew, after: Crew) -> str:
-    """The hash of a run that is interrupted in vector step `stop`, and gone on with by another crew."""
+def resumed(job: Job, stop: int, before: Workers, after: Workers) -> str:
+    """The hash of a run that is interrupted in vector step `stop`, and continued with other workers."""
     file = io.BytesIO()
     with closing(before.make(job.env_fns)) as envs:
         trainer = trainer_for(envs, job.config)
@@ -142,10 +142,10 @@ def hash_of(trainer: PPOTrainer) -> str:
 def differing(name: str, job: Job) -> list[str]:
     """What the runs of one job were whose weights differ from those of the serial one."""
     expected = trained(job, SERIAL)
-    runs = [(str(crew), trained(job, crew)) for crew in CREWS]
+    runs = [(str(workers), trained(job, workers)) for workers in CHOICES]
     with every_core_wanted():
-        runs += [(f"{crew} on a loaded machine", trained(job, crew)) for crew in (SERIAL, CREWS[3])]
-    others = itertools.cycle([SERIAL, *CREWS])
+        runs += [(f"{workers} on a loaded machine", trained(job, workers)) for workers in (SERIAL, CHOICES[3])]
+    others = itertools.cycle([SERIAL, *CHOICES])
     for stop in STOPS:
         before, after = next(others), next(others)
         runs.append((f"{before}, stopped in step {stop}, then {after}", resumed(job, stop, before, after)))

@@ -54,7 +54,7 @@ def main() -> None:
 
 def reset_often(n_resets: int) -> str:
     """Every other reset is of some environments only; each is the first of its seed."""
-    with _crew() as envs:
+    with _restarting_envs() as envs:
         expected, _ = envs.reset(seed=0)
         some = np.arange(NUM_ENVS) % 2 == 0
         with _no_growth():
@@ -84,7 +84,7 @@ def open_and_close(n_cycles: int, start_method: Literal["forkserver", "fork", "s
 
 def step_through_kills(n_kills: int, dice: random.Random) -> str:
     """Follows every environment's own count of steps, which each reward tells."""
-    with _crew() as envs:
+    with _restarting_envs() as envs:
         envs.reset(seed=0)
         taken, n_steps, n_lost = np.zeros(NUM_ENVS, np.int64), 0, 0
         with _no_growth(), _killing(envs, dice, n_kills) as killer:
@@ -104,7 +104,7 @@ def step_through_kills(n_kills: int, dice: random.Random) -> str:
 def train_through_kills(seconds: float, dice: random.Random) -> str:
     """Trains meanwhile; the trainer counts every step, and its weights stay finite."""
     config = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=1, hidden_sizes=(8,))
-    with _crew() as envs:
+    with _restarting_envs() as envs:
         trainer = PPOTrainer(envs, config, total_timesteps=1 << 40)
         n_iterations = 0
         trainer.train_episode_vectorized()  # what it allocates once is no growth
@@ -121,7 +121,7 @@ def train_through_kills(seconds: float, dice: random.Random) -> str:
         return f"{statistics.global_step:,} steps in {n_iterations:,} iterations, {envs.num_restarts} workers replaced"
 
 
-def _crew() -> ParallelEnv:
+def _restarting_envs() -> ParallelEnv:
     env_fns = [partial(CountingEnv, length=5 + index, spread=20) for index in range(NUM_ENVS)]
     return ParallelEnv(env_fns, num_workers=NUM_WORKERS, on_worker_failure="restart", step_timeout_s=30)
 
