@@ -1,6 +1,7 @@
 """Performance metrics: pure functions of an equity curve or a ledger. An undefined metric is NaN.
 
-equity: (n + 1,), with the start first. returns: the n simple returns in between. periods_per_year: see `market.calendar`.
+equity: (n + 1,), with the start first. returns: the n simple returns in between. periods_per_year: see
+`market.calendar`.
 Definitions equal those of empyrical-reloaded 0.7.1 and quantstats 0.0.86, which give infinities or magnified rounding
 errors where these give NaN.
 """

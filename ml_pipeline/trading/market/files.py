@@ -33,9 +33,9 @@ def load_market(
 
     A CSV or Parquet file holds one asset; or several in long format, with a symbol column; or several in wide format
     (`BTC:close`). Quotes are columns bid and ask; feature_NAME is a feature. Columns and times have their usual
-    spellings (`market.columns`, `market.times`). Rows with the newest first are sorted, and prices are adjusted if there is an
-    adjusted close, each with a notice. Any other problem raises UserError: one sentence with file, row (data rows from
-    1), symbol and remedy.
+    spellings (`market.columns`, `market.times`). Rows with the newest first are sorted, and prices are adjusted if
+    there is an adjusted close, each with a notice. Any other problem raises UserError: one sentence with file, row
+    (data rows from 1), symbol and remedy.
 
     bar_time: whether the times in the data are when bars open or close. It matters if assets have bars of different
     length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
