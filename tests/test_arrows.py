@@ -40,7 +40,7 @@ COMPILED = f"{RL}.compiled"
 ROOMS = {
     "config": Room(at_once=("pydantic", "tyro", "yaml")),
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
-    "monitoring": Room(("config.errors",), ("tqdm",)),
+    "monitoring": Room(("config.errors", "runtime.whole_file"), ("tqdm",)),
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core.workers": Room((*GROUND, f"{RL}.core.stepping"), (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core": Room((*GROUND, f"{RL}.core.stepping", f"{RL}.core.workers"), ENV_LIBRARIES),

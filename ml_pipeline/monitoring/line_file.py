@@ -1,11 +1,11 @@
 """A text file that grows by whole lines, and that a resumed run can cut back to where it goes on."""
 
 import contextlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.whole_file import written_whole
 
 
 def read_lines(path: Path) -> list[str]:
@@ -32,7 +32,8 @@ class LineFile:
         if not replace and read_lines(path) not in ([], lines):
             raise UserError(f"{path} is there already and would be lost; resume its run, or choose another folder.")
         try:
-            _write_in_one_go(path, lines)
+            with written_whole(path, "w", encoding="utf-8", newline="\n") as file:
+                file.writelines(f"{line}\n" for line in lines)
             self._file = path.open("a", encoding="utf-8", newline="\n")
         except OSError as error:
             raise self._failure(error) from error
@@ -52,13 +53,3 @@ class LineFile:
 
     def _failure(self, error: OSError) -> UserError:
         return UserError(f"{self._path} cannot be written: {error.strerror}; make room, or choose another folder.")
-
-
-def _write_in_one_go(path: Path, lines: Iterable[str]) -> None:
-    """A power cut leaves the old file or the new one."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

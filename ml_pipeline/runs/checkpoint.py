@@ -1,13 +1,12 @@
 """Checkpoints on disk: a power cut leaves the old one or the new one, and reading one runs no code of its own."""
 
-import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.whole_file import written_whole
 
 FORMAT = "ml-pipeline checkpoint"
 VERSION = 2
@@ -19,18 +18,11 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
     Raises UserError where the folder cannot be written or the disk is full.
     """
-    temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with written_whole(path) as file:
             torch.save({"format": FORMAT, "version": VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         kept = " The checkpoint before it is untouched." if path.is_file() else ""
         raise UserError(f"Cannot write the checkpoint {path}: {_reason(error)}.{kept}") from error
 
@@ -55,16 +47,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             "wrote it, or train anew."
         )
     return state
-
-
-def _sync_folder(folder: Path) -> None:
-    # The renaming itself must reach the disk; not every system lets a folder be opened.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _reason(error: Exception) -> str:

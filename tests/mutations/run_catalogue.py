@@ -35,7 +35,7 @@ SAVING = (
     ),
     Mutation(
         "a checkpoint is written over the last one",
-        "ml_pipeline/runs/checkpoint.py",
+        "ml_pipeline/runtime/whole_file.py",
         'path.with_name(path.name + ".tmp")',
         "path",
         "tests/runs/test_checkpoint.py::test_a_failed_write_leaves_the_old_checkpoint_and_no_rubbish",

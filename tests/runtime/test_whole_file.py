@@ -1,0 +1,33 @@
+"""A file is the old one or the new one, never half of it."""
+
+import os
+
+import pytest
+
+from ml_pipeline.runtime.whole_file import written_whole
+
+
+def test_the_new_file_takes_the_place_of_the_old_one_at_the_end_of_the_block(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with written_whole(path, "w", encoding="utf-8") as file:
+        file.write("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def write():
+        with written_whole(path, "w") as file:
+            file.write("new")
+            raise error
+
+    with pytest.raises(type(error)):
+        write()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
