@@ -1,0 +1,218 @@
+"""state.json: who writes a run folder, since when, and how the run ended.
+
+A folder has one writer. `FolderClaim` makes this process the writer or refuses; `read_state` is for everybody else.
+"""
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.runtime.whole_file import written_whole
+
+STATE_FILE = "state.json"
+_LOCK_FILE = "state.json.lock"
+
+Status = Literal["running", "finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """What state.json tells. global_step, iterations and best_score are known once the run has ended."""
+
+    status: Status
+    reason: str | None = None
+    """Why a run stopped or failed, or finished early."""
+    writer: ProcessIdentity
+    began: str
+    """When this stretch of the run began, in UTC (ISO 8601)."""
+    ended: str | None = None
+    global_step: int | None = None
+    iterations: int | None = None
+    best_score: float | None = None
+
+
+class FolderInUse(UserError):
+    """Another run writes this folder, or may do so on a machine that cannot be asked."""
+
+
+def read_state(folder: Path) -> RunState | None:
+    """The state of a run folder; None where it has no state.json, as folders of older versions.
+
+    A run whose process was killed could not say so: it reads as failed, with the reason that its process is gone. One
+    that another machine writes reads as running. Raises UserError where the file holds something else.
+    """
+    state = _stored(folder)
+    if state is None or state.status != "running" or is_alive(state.writer) is not False:
+        return state
+    gone = f"Its process {state.writer.pid} on {state.writer.host} is gone: it was killed, or the machine went down."
+    return replace(state, status="failed", reason=gone)
+
+
+def check_not_written(folder: Path) -> None:
+    """Raise FolderInUse, which names the writer, where a process writes this run folder or may do so."""
+    state = _stored(folder)
+    if state is None or state.status != "running":
+        return
+    alive = is_alive(state.writer)
+    who = f"process {state.writer.pid} on {state.writer.host}, since {state.began}"
+    if alive is None:
+        raise FolderInUse(
+            f"{folder} is being written by {who}, as far as can be known from here; if that process is gone, delete "
+            f"{folder / STATE_FILE} and try again."
+        )
+    if alive:
+        raise FolderInUse(f"{folder} is being written by {who}; wait for its end, stop it, or name another folder.")
+
+
+class FolderClaim:
+    """A run folder while this process is its only writer; made if it is missing.
+
+    Ended by `end`, which records how the run ended, or by `abandon`, which leaves no trace.
+    """
+
+    def __init__(self, folder: Path, *, made: bool = False) -> None:
+        """made: whether the folder was just made for this run.
+
+        Raises FolderInUse where another run writes the folder, and UserError where it cannot be made or written.
+        """
+        self.folder = folder
+        self._made = made or not folder.is_dir()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+        self._state = RunState(status="running", writer=this_process(), began=_now())
+        with _alone(folder):
+            check_not_written(folder)
+            self._before = _text_of(folder / STATE_FILE)
+            _write(folder, _as_json(self._state))
+
+    def end(
+        self, status: Status, reason: str | None, *, global_step: int, iterations: int, best_score: float | None
+    ) -> None:
+        """Record how the run ended, unless somebody took the folder over by deleting its state.
+
+        Raises UserError where the file cannot be written.
+        """
+        ended = replace(
+            self._state,
+            status=status,
+            reason=reason,
+            ended=_now(),
+            global_step=global_step,
+            iterations=iterations,
+            best_score=best_score,
+        )
+        with _alone(self.folder):
+            if _stored(self.folder) == self._state:
+                _write(self.folder, _as_json(ended))
+
+    def abandon(self) -> None:
+        """Leave the folder as it was found."""
+        with contextlib.suppress(UserError, OSError):
+            with _alone(self.folder):
+                if _stored(self.folder) == self._state:
+                    if self._before is None:
+                        (self.folder / STATE_FILE).unlink()
+                    else:
+                        _write(self.folder, self._before)
+            if self._made:
+                self.folder.rmdir()  # which refuses where something was written
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Within the block no other process or thread looks at a folder's state to change it; the system ends it with us.
+
+    Raises UserError where the folder cannot be written.
+    """
+    path = folder / _LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        _lock(descriptor)
+        while not _is_still(path, descriptor):  # whoever had it before has deleted it
+            os.close(descriptor)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            _lock(descriptor)
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be written: {error.strerror}; choose another.") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows keeps open files, and an empty one harms nobody
+            path.unlink()
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Wait for the lock of an open file. Where the file system has none, go on: two starters may then meet."""
+    with contextlib.suppress(OSError):
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _stored(folder: Path) -> RunState | None:
+    """What state.json says, whether or not it still holds."""
+    path = folder / STATE_FILE
+    text = _text_of(path)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+        writer = ProcessIdentity(**{name: values.pop(name) for name in ProcessIdentity._fields})
+        state = RunState(**values, writer=writer)
+        if state.status not in get_args(Status):
+            raise ValueError(state.status)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not the state of a run; delete it if no process writes this folder.") from error
+    return state
+
+
+def _as_json(state: RunState) -> str:
+    values: dict[str, Any] = {**asdict(state), **state.writer._asdict()}
+    del values["writer"]
+    if state.best_score is not None and not math.isfinite(state.best_score):
+        values["best_score"] = None
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _write(folder: Path, text: str) -> None:
+    try:
+        with written_whole(folder / STATE_FILE, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"{folder / STATE_FILE} cannot be written: {error.strerror}; choose another folder.") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

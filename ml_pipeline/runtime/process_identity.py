@@ -1,0 +1,96 @@
+"""Which process something belongs to, and whether that process still lives.
+
+A pid alone does not identify a process, because the system gives it to another one later: host, pid and start time do.
+"""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+_PROC = Path("/proc")
+_STATE_FIELD, _START_FIELD = 0, 19  # of /proc/PID/stat behind the name: fields 3 and 22 in proc(5)
+_DEAD = frozenset("ZX")  # a zombie has ended, and waits for its parent to ask how
+
+
+class ProcessIdentity(NamedTuple):
+    """A process of any machine. started: when it began, in words of its system; None where the system does not tell.
+
+    namespace: where its pid counts; containers of one machine have one each.
+    """
+
+    host: str
+    pid: int
+    started: str | None
+    namespace: str | None
+
+
+def this_process() -> ProcessIdentity:
+    """The identity of this process; a forked child has its own."""
+    pid = os.getpid()
+    return ProcessIdentity(socket.gethostname(), pid, _start_of(pid), _namespace())
+
+
+def is_alive(process: ProcessIdentity) -> bool | None:
+    """Whether the process still runs; None where that cannot be known from here."""
+    if process.host != socket.gethostname():
+        return None
+    if process.started is None:
+        return None
+    boot, _, _ = process.started.rpartition("/")
+    if boot and boot != _boot_id():
+        return False  # the machine was restarted since
+    if process.namespace != _namespace():
+        return None
+    try:
+        started = _start_of(process.pid)
+    except ProcessLookupError:
+        return False
+    return None if started is None else started == process.started
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process began; None where the system does not tell. Raises ProcessLookupError where there is none."""
+    if (_PROC / "self" / "stat").exists():
+        return _start_in_proc(pid)
+    return _start_by_ps(pid) if os.name == "posix" else None
+
+
+def _start_in_proc(pid: int) -> str:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(pid) from None
+    fields = stat.rpartition(")")[2].split()  # a name may hold blanks and parentheses
+    if fields[_STATE_FIELD] in _DEAD:
+        raise ProcessLookupError(pid)
+    return f"{_boot_id()}/{fields[_START_FIELD]}"
+
+
+def _start_by_ps(pid: int) -> str | None:
+    """On macOS and BSD, which have no /proc; to the second."""
+    command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
+    same_for_all = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, env=same_for_all)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    state, _, started = done.stdout.strip().partition(" ")
+    if not state or state[0] in _DEAD:
+        raise ProcessLookupError(pid)
+    return " ".join(started.split())
+
+
+def _boot_id() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str | None:
+    try:
+        return os.readlink(_PROC / "self/ns/pid")
+    except OSError:
+        return None
