@@ -1,4 +1,4 @@
-"""What the entries that train several agents one after another set for each of these trainings."""
+"""The settings that commands share which train several agents one after another."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Entry: whether training finds what is there and nothing else, on three small agents, in under three minutes.
+"""Command: whether training finds what is there and nothing else, on three small agents, in under three minutes.
 
 python -m ml_pipeline.experiments.sanity
 python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_features:mine --fee-bps 10
@@ -9,6 +9,7 @@ python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_
 """
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ _NO_COSTS: dict[str, Any] = {
 
 
 class Verdict(NamedTuple):
+    """What one check found, and whether it is as it should be."""
+
     passed: bool
     sentence: str
 
@@ -62,15 +65,22 @@ def main(argv: list[str], *, prog: str = "sanity") -> int:
     """Print one line for each check; return 0 where all passed, else 1."""
     with entry(prog):
         settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["sanity"].sentence)
-        config, steps, seed = settings.trading, settings.sanity.total_timesteps, settings.sanity.seed
-        market = load_configured_market(config)
-        TradingTask(config, seed, market=market).require_trainable()
         passed = True
-        for check in (given_the_next_return, as_it_is, shuffled):
-            verdict = check(market, config, steps, seed)
+        for verdict in run_checks(settings.trading, settings.sanity):
             print(f"{'ok  ' if verdict.passed else 'FAIL'} {verdict.sentence}", flush=True)
             passed &= verdict.passed
     return 0 if passed else 1
+
+
+def run_checks(config: TradingConfig, sanity: SanityConfig) -> Iterator[Verdict]:
+    """Train and judge the three agents, one after another.
+
+    Raises UserError, before the first, where the market cannot be used or cannot be trained on.
+    """
+    market = load_configured_market(config)
+    TradingTask(config, sanity.seed, market=market).require_trainable()
+    for check in (given_the_next_return, as_it_is, shuffled):
+        yield check(market, config, sanity.total_timesteps, sanity.seed)
 
 
 def given_the_next_return(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
@@ -98,6 +108,7 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
 
 
 def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
+    """The data and the costs as they are: the agent must beat guessing, and lose nothing."""
     result = _trained(TradingTask(config, seed, market=market), steps, seed)
     agent, guess = result["agent"]["return"], result["random"]["return"]
     return Verdict(

@@ -1,4 +1,4 @@
-"""Entry: train anew on each stretch of the past and trade the next one; the out-of-sample equity stitched together.
+"""Command: train anew on each stretch of the past and trade the next one; the out-of-sample equity stitched together.
 
 python -m ml_pipeline.experiments.walk_forward --data prices.csv --folds 5 --training-window expanding --output-dir walk
 
@@ -6,10 +6,10 @@ Features are scaled, and the policy is trained, anew in each fold, on its own pa
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, run_policy
 from ml_pipeline.trading.evaluation.metrics import max_drawdown, returns_of, sharpe, total_return
-from ml_pipeline.trading.market.data import FloatArray
+from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.splits import TrainingWindow, walk_forward_folds
 from ml_pipeline.trading.settings import TraderConfig, TradingConfig
 from ml_pipeline.trading.task import TradingTask, load_configured_market
@@ -63,26 +63,49 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
         settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["walk-forward"].sentence)
         walk, config = settings.walk, TradingConfig(**vars(settings.trading))
         market = load_configured_market(config)
-        folds = walk_forward_folds(
-            TradingTask(config, market=market).first_bar,
-            market.n_bars,
-            walk.folds,
-            window=walk.training_window,
-            embargo_bars=config.embargo_bars,
-            source=market.source,
-        )
-        agents, holders = [], []
-        for k, splits in enumerate(folds):
-            task = TradingTask(config, walk.seed, market=market, splits=splits)
-            env = task.evaluation_env("test")
-            agents.append(run_policy(env, _trained(task, walk.total_timesteps, walk.seed)))
-            holders.append(buy_and_hold(env))
-            first, last = (str(time)[:10] for time in agents[-1]["time"][[0, -1]])
-            print(f"fold {k + 1}, {first} to {last}: {_said(agents[-1:], holders[-1:], market.periods_per_year)}")
-        print(f"stitched: {_said(agents, holders, market.periods_per_year)}")
+        folds = []
+        for fold in walk_folds(market, config, walk):
+            folds.append(fold)
+            first, last = (str(time)[:10] for time in fold.agent["time"][[0, -1]])
+            print(f"fold {len(folds)}, {first} to {last}: {_described([fold], market.periods_per_year)}")
+        print(f"stitched: {_described(folds, market.periods_per_year)}")
         if walk.output_dir is not None:
-            _write(walk.output_dir, agents, holders)
+            write_equity(walk.output_dir, folds)
     return 0
+
+
+class Fold(NamedTuple):
+    """The ledgers of one stretch that was traded: of the agent trained on its past, and of buying and holding."""
+
+    agent: Ledger
+    buy_and_hold: Ledger
+
+
+def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> Iterator[Fold]:
+    """Train and trade, one fold after another. Raises UserError where the bars do not suffice for so many."""
+    folds = walk_forward_folds(
+        TradingTask(config, market=market).first_bar,
+        market.n_bars,
+        walk.folds,
+        window=walk.training_window,
+        embargo_bars=config.embargo_bars,
+        source=market.source,
+    )
+    for splits in folds:
+        task = TradingTask(config, walk.seed, market=market, splits=splits)
+        env = task.evaluation_env("test")
+        yield Fold(run_policy(env, _trained(task, walk.total_timesteps, walk.seed)), buy_and_hold(env))
+
+
+def write_equity(folder: Path, folds: Sequence[Fold]) -> None:
+    """Write walk_forward.csv, the stitched equity by time, into a folder, which is made if it is missing."""
+    import polars as pl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    agents, holders = zip(*folds, strict=True)
+    times = np.concatenate([agents[0]["time"], *(ledger["time"][1:] for ledger in agents[1:])])
+    columns = {"time": times, "agent": stitched(agents), "buy_and_hold": stitched(holders)}
+    pl.DataFrame(columns).write_csv(folder / "walk_forward.csv", datetime_format="%Y-%m-%d %H:%M:%S")
 
 
 def stitched(ledgers: Sequence[Ledger]) -> FloatArray:
@@ -93,8 +116,8 @@ def stitched(ledgers: Sequence[Ledger]) -> FloatArray:
     return np.asarray(equity)
 
 
-def _said(agents: Sequence[Ledger], holders: Sequence[Ledger], periods_per_year: float) -> str:
-    agent, holder = stitched(agents), stitched(holders)
+def _described(folds: Sequence[Fold], periods_per_year: float) -> str:
+    agent, holder = (stitched(ledgers) for ledgers in zip(*folds, strict=True))
     ratio = sharpe(returns_of(agent), periods_per_year)
     return (
         f"agent {total_return(agent):+.1%}, buy and hold {total_return(holder):+.1%}; Sharpe "
@@ -109,15 +132,6 @@ def _trained(task: TradingTask, total_timesteps: int, seed: int) -> Act:
     envs = task.batched_train_env(_N_ENVS)
     ppo = PPOConfig(n_steps=128, n_epochs=4, learning_rate=1e-3)
     return PPOTrainer(envs, ppo, total_timesteps=total_timesteps, seed=seed).train().act
-
-
-def _write(folder: Path, agents: Sequence[Ledger], holders: Sequence[Ledger]) -> None:
-    import polars as pl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    times = np.concatenate([agents[0]["time"], *(ledger["time"][1:] for ledger in agents[1:])])
-    columns = {"time": times, "agent": stitched(agents), "buy_and_hold": stitched(holders)}
-    pl.DataFrame(columns).write_csv(folder / "walk_forward.csv", datetime_format="%Y-%m-%d %H:%M:%S")
 
 
 if __name__ == "__main__":
