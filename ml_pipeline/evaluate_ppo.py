@@ -26,9 +26,10 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         start = parse_evaluation(argv, prog=prog, description=COMMANDS["evaluate"].sentence)
 
-        from ml_pipeline.runs.evaluate import run_evaluation
+        from ml_pipeline.runs.evaluate import evaluate_checkpoint
 
-        run_evaluation(start)
+        report = evaluate_checkpoint(start)
+        print(*report.notices, report.text, f"\nWritten to {report.folder}", sep="\n")
     return 0
 
 

@@ -26,9 +26,13 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         config = parse_export(argv, prog=prog, description=COMMANDS["export"].sentence)
 
-        from ml_pipeline.runs.export import run_export
+        from ml_pipeline.runs.export import export_checkpoint
 
-        run_export(config)
+        result = export_checkpoint(config)
+        print(
+            f"{result.path} acts as {config.checkpoint} does, on {result.n_random} random and {result.n_recorded} "
+            f"recorded observations.\n  in:  {', '.join(result.input_names)}\n  out: {', '.join(result.output_names)}"
+        )
     return 0
 
 

@@ -6,19 +6,27 @@ python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --total-timestep
 python -m ml_pipeline.train_ppo --env-id mine:MyEnv-v0 --check-env
 """
 
+import signal
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ml_pipeline.commands import COMMANDS
-from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.train_config import parse_train_start
+from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
+from ml_pipeline.monitoring.console import entry, shown_path
+from ml_pipeline.monitoring.listener import RunStart
+from ml_pipeline.monitoring.run_console import RunConsole
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT, resume_command
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.train_config import TrainStart, parse_train_start
 
 if TYPE_CHECKING:
     from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+    from ml_pipeline.runs.tasks import Task
 
 PROG = "train_ppo.py"
 
@@ -32,24 +40,63 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         start = parse_train_start(argv, prog=prog, description=COMMANDS["train"].sentence)
 
-        from ml_pipeline.runs.task_choice import make_task
+        from ml_pipeline.runs.tasks import make_task
 
         task = make_task(start.config)
         if start.check_env:
             return _check_env(task.name, task.train_env_fns(1)[0], start.config.run.step_timeout_s)
+        return _train(start, task, prog)
 
-        from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
-        from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
-        from ml_pipeline.runs.training import run_training
 
-        try:
-            return run_training(start, task)
-        except (VectorEnvError, TrainingFailed) as error:
-            print(f"{prog}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print(f"{prog}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)
-            return 130
+class _Terminal(RunConsole):
+    """The run on the terminal; while it trains, Ctrl-C and SIGTERM request a stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = StopRequest()
+        self.signals: list[int] = []
+        self._listening = ExitStack()
+
+    def started(self, start: RunStart) -> None:
+        super().started(start)
+        self.signals = self._listening.enter_context(stop_on_signals(self._request_stop))
+
+    def trained(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._listening.close()
+        super().close()
+
+    def _request_stop(self) -> None:
+        self.stop.request(" ".join(["Stopped by", *(signal.Signals(number).name for number in self.signals)]) + ".")
+        self.say("Stopping after this step, then saving; once more to stop without saving.")
+
+
+def _train(start: TrainStart, task: "Task", prog: str) -> int:
+    from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+    from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+    from ml_pipeline.runs.run import Run
+
+    print(*task.notices, sep="\n", end="\n" if task.notices else "")
+    try:
+        with closing(_Terminal()) as terminal:
+            options: dict[str, Any] = {"sinks": [terminal], "listener": terminal, "stop": terminal.stop}
+            result = Run(start.config, task, checkpoint=start.checkpoint, **options).train()
+    except (VectorEnvError, TrainingFailed) as error:
+        print(f"{prog}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{prog}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)
+        return 130
+    if result.status == "stopped":
+        print(
+            f"Saved {shown_path(result.folder / LATEST_CHECKPOINT)} at step {result.global_step:,}; go on with:\n"
+            f"  {resume_command(result.folder)}"
+        )
+        return 128 + terminal.signals[0]
+    print(f"{result.report}\n\nWritten to {shown_path(result.folder)}", flush=True)
+    return 0
 
 
 def _check_env(name: str, env_fn: "EnvFactory", step_timeout_s: float | None) -> int:

@@ -41,7 +41,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             argv = [*argv, "--n-envs", "8"]
         config = parse_train_start(argv, prog=prog, description=COMMANDS["tune-workers"].sentence).config
 
-        from ml_pipeline.runs.task_choice import make_task
+        from ml_pipeline.runs.tasks import make_task
 
         env_fns = make_task(config).train_env_fns(config.run.n_envs)
     costs = measure_costs(env_fns)

@@ -85,6 +85,11 @@ COMMANDS = (
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 )
+# Only these print besides commands: what they show on a terminal.
+PRINTING = ("monitoring.console", "monitoring.run_console")
+# Only these install signal handlers besides commands: a context manager that the trainer enters in the main thread
+# where nobody else handles Ctrl-C, and worker processes, which ignore it.
+SIGNALLING = (f"{RL}.algorithms.interruption", f"{RL}.core.workers.worker")
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
 IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.main", TRADING, "integrations.env_calls")
 
@@ -131,6 +136,16 @@ def reads_argv(source: str) -> bool:
     return "sys.argv" in nodes or any(each.name == "sys.argv" for each in imports_of(source))
 
 
+def touches_the_terminal(module: str, source: str) -> Iterator[str]:
+    """What a module does that is a command's alone: to print, and to install signal handlers."""
+    for node in ast.walk(ast.parse(source)):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if called == "print" and module not in {*COMMANDS, *PRINTING}:
+            yield f"{module} prints"
+        if called == "signal.signal" and module not in {*COMMANDS, *SIGNALLING}:
+            yield f"{module} installs a signal handler"
+
+
 def broken_arrows(sources: Mapping[str, str]) -> list[str]:
     """A sentence for each import, in modules by name, that the table forbids."""
     broken = []
@@ -150,6 +165,7 @@ def broken_arrows(sources: Mapping[str, str]) -> list[str]:
                 broken.append(f"{module} imports {name} at once")
         if reads_argv(source):
             broken.append(f"{module} reads sys.argv")
+        broken += touches_the_terminal(module, source)
     return broken
 
 
@@ -234,7 +250,7 @@ def test_importing_a_package_imports_nothing_else():
     assert filled == [PACKAGE / "__init__.py"]  # its short names load when they are used: see test_init.py
 
 
-@pytest.mark.parametrize("name", [*ROOMS, *IN_WORKERS, *COMMANDS])
+@pytest.mark.parametrize("name", [*ROOMS, *IN_WORKERS, *COMMANDS, *PRINTING, *SIGNALLING])
 def test_what_the_rules_name_is_there(sources, name):
     assert name in sources
 
@@ -267,8 +283,11 @@ def test_every_folder_has_its_rules(sources):
         ("monitoring.sink", "from ml_pipeline.config.ppo import X", "imports config.ppo.X"),
         ("monitoring.sink", "try:\n  import pydantic\nexcept ImportError: pass", "imports pydantic"),
         ("runs.folder", "from ml_pipeline.experiments.fit_config import X", "imports experiments.fit_config.X"),
-        ("trading.task", "import sys\nprint(sys.argv)", "reads sys.argv"),
+        ("trading.task", "import sys\nname = sys.argv[0]", "reads sys.argv"),
         ("trading.task", "from sys import argv", "reads sys.argv"),
+        ("runs.run", "def f():\n  print('hello')", "prints"),
+        ("monitoring.sink", "import sys\nprint('hello', file=sys.stderr)", "prints"),
+        ("runs.run", "import signal\nsignal.signal(2, None)", "installs a signal handler"),
     ],
 )
 def test_an_arrow_that_points_up_is_found(module, source, sentence):
@@ -281,6 +300,8 @@ def test_an_arrow_that_points_up_is_found(module, source, sentence):
         ("train_ppo", "import sys, tyro, torch, ml_pipeline.trading.task\nsys.argv"),
         ("trading.task", "import os.path\nfrom ml_pipeline.config.errors import UserError"),
         ("trading.market.files", "def f():\n  import polars"),
+        ("evaluate_ppo", "import signal\nsignal.signal(2, None)\nprint('hello')"),
+        ("monitoring.console", "print('hello')"),
         ("trading.envs.fast", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  import torch"),
         ("trading.envs.fast", "from ml_pipeline.runtime.seeding import spread"),
         (f"{RL}.rollout.gae", "import torch.nn\nfrom ml_pipeline.config.ppo import PPOConfig"),

@@ -12,7 +12,7 @@ from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost
 from ml_pipeline.models.rl.core.workers.groups import split
-from ml_pipeline.runs import task_choice
+from ml_pipeline.runs import tasks
 
 
 def workers(n):
@@ -69,7 +69,7 @@ def measured(monkeypatch, capsys):
                 return [partial(TimedEnv, wait_s=wait_s) for wait_s in waits_s]
 
         modelled = Modelled()
-        monkeypatch.setattr(task_choice, "make_task", lambda config: Task())
+        monkeypatch.setattr(tasks, "make_task", lambda config: Task())
         monkeypatch.setattr(tune_workers, "usable_cores", lambda: 2.0)
         monkeypatch.setattr(tune_workers, "time", modelled)
         monkeypatch.setattr(tune_workers, "measure_step", modelled.measure_step)

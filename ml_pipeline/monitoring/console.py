@@ -1,16 +1,17 @@
-"""The console of an entry: how errors end it, the lines that a training run opens with, an encoding that takes them."""
+"""The console of a command: how errors end it, how it shows paths, and the lines that a training run opens with."""
 
 import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ml_pipeline.config.errors import CheckFailed, UserError
 
 
 @contextmanager
 def entry(prog: str) -> Iterator[None]:
-    """What every entry does around its work: print anything, and end with one sentence where it goes wrong.
+    """What every command does around its work: print any character, and end with one sentence where it goes wrong.
 
     A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1.
     """
@@ -36,6 +37,11 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
     workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
     how = f"Start method: {start_method} · {workers}" if n_workers else "In the trainer's process · no workers"
     return f"🚀 Using {environments} for training\n   {how}"
+
+
+def shown_path(path: Path) -> Path:
+    """A path as a user would type it: relative to the working directory, where it lies below it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _print_anything() -> None:

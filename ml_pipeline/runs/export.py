@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -19,14 +19,14 @@ from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.models.rl.policies.exported import PortablePolicy
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
-from ml_pipeline.runs.evaluate import load_run, restore_policy
 from ml_pipeline.runs.export_config import ExportConfig, Format
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.restore import load_run, restore_policy
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.task import TradingTask
 
 Array = np.ndarray
-Run = Callable[[Sequence[Array]], list[Array]]
+Program = Callable[[Sequence[Array]], list[Array]]
 """What a file does: from its inputs to its outputs, in their order."""
 
 N_RANDOM, N_RECORDED = 256, 256
@@ -37,16 +37,23 @@ class ParityFailed(CheckFailed):
     """The file acts otherwise than the policy that it was made from."""
 
 
-def run_export(export: ExportConfig) -> None:
-    """Write the file and say what it takes and gives. Raises as `export_policy`, and where the checkpoint is no use."""
+class ExportResult(NamedTuple):
+    """A written file: the names of its inputs and outputs, and on how many observations it acted as the policy does."""
+
+    path: Path
+    input_names: Sequence[str]
+    output_names: Sequence[str]
+    n_random: int = N_RANDOM
+    n_recorded: int = N_RECORDED
+
+
+def export_checkpoint(export: ExportConfig) -> ExportResult:
+    """Write a checkpoint's policy to a file. Raises as `export_policy`, and UserError for an unusable checkpoint."""
     config, saved = load_run(export.checkpoint)
     config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
     with closing(_environment(config, saved)) as env:
         portable = export_policy(restore_policy(config, env, saved), env, export.path, export.format)
-    print(
-        f"{export.path} acts as {export.checkpoint} does, on {N_RANDOM} random and {N_RECORDED} recorded observations."
-        f"\n  in:  {', '.join(portable.input_names)}\n  out: {', '.join(portable.output_names)}"
-    )
+    return ExportResult(export.path, portable.input_names, portable.output_names)
 
 
 def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: Format) -> PortablePolicy:
@@ -85,7 +92,7 @@ def _write_torch(portable: PortablePolicy, path: Path) -> None:
         torch.export.save(_program(portable), file, extra_files={"names.json": json.dumps(names)})
 
 
-def _read_torch(path: Path) -> Run:
+def _read_torch(path: Path) -> Program:
     with path.open("rb") as file:  # by its name torch would ask for .pt2 at the end
         module: Any = torch.export.load(file).module()
 
@@ -117,7 +124,7 @@ def _write_onnx(portable: PortablePolicy, path: Path) -> None:
         program.save(str(path), external_data=False)
 
 
-def _read_onnx(path: Path) -> Run:
+def _read_onnx(path: Path) -> Program:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path.read_bytes())
@@ -181,7 +188,7 @@ def _recorded_observations(policy: Policy, env: gymnasium.Env) -> list[list[Any]
     return episodes
 
 
-def _prove(run: Run, portable: PortablePolicy, policy: Policy, episode: Sequence[Any], what: str) -> None:
+def _prove(run: Program, portable: PortablePolicy, policy: Policy, episode: Sequence[Any], what: str) -> None:
     """Raise ParityFailed at the first of an episode's observations on which the file acts otherwise."""
     n_actions = len(portable.actions)
     memory, state = policy.new_memory(1), np.zeros((1, portable.state_size), dtype=np.float32)

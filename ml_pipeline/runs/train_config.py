@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import read_settings
+from ml_pipeline.config.files import convert_settings, read_settings
 from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.trading.settings import TradingConfig
-
-SETTINGS_FILE = "config.yaml"
-LATEST_CHECKPOINT = "latest.pt"
 
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
 _KEPT = frozenset({
@@ -85,15 +83,28 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     file, resume, check_env = (flags.pop(name, None) for name in ("config", "resume", "check_env"))
     given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
     checkpoint = find_checkpoint(resume, given) if resume else None
-    earlier = _settings_of_run(checkpoint.parent) if checkpoint else {}
-    for name in _changed(earlier, given):
-        raise UserError(
-            f"The run in {earlier['checkpoint_dir']} has {flag_of(name)} {_shown(earlier[name])}, and a resumed run "
-            f"keeps it, but got {_shown(given[name])}; leave it out, or start a new run without --resume."
-        )
-    config = build(TrainConfig, _layered(earlier, given))
-    _refuse_unheeded(config, given)
+    config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
+    _reject_irrelevant_settings(config, given)
     return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env))
+
+
+def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
+    """The settings to continue a checkpoint with: its own, its folder as the run folder, and `changes` to them by name.
+
+    Raises UserError where the checkpoint cannot be used, or where a change would make it another run.
+    """
+    earlier, changes = _settings_of_run(checkpoint), _layered({}, changes)
+    for name in _changed(earlier, changes):
+        raise UserError(
+            f"The run in {checkpoint.parent} has {flag_of(name)} {_shown(earlier[name])}, and a resumed run keeps it, "
+            f"but got {_shown(changes[name])}; leave it out, or start a new run without --resume."
+        )
+    return build(TrainConfig, _layered(earlier, changes))
+
+
+def settings_in(saved: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
+    """The settings that a loaded checkpoint holds, by name. Raises UserError where this version does not know them."""
+    return convert_settings(saved["config"], TrainConfig, source=checkpoint)
 
 
 def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
@@ -109,7 +120,7 @@ def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
         found = sorted(
             runs_folder().glob(f"*/{LATEST_CHECKPOINT}"), key=lambda path: path.stat().st_mtime, reverse=True
         )
-        return next((path for path in found if not _changed(_settings_of_run(path.parent), given)), None)
+        return next((path for path in found if not _changed(_settings_of_run(path), given)), None)
     path = Path(resume).absolute()
     checkpoint = path / LATEST_CHECKPOINT if path.is_dir() else path
     if not checkpoint.is_file():
@@ -117,12 +128,6 @@ def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
             f"There is no checkpoint at {checkpoint}; name a run folder or a .pt file, or say --resume auto."
         )
     return checkpoint
-
-
-def runs_folder() -> Path:
-    """Where runs are written: checkpoints/ of this repository or, for an installed copy, of the working directory."""
-    of_repository = Path(__file__).resolve().parents[2] / "checkpoints"
-    return of_repository if of_repository.is_dir() else Path.cwd() / "checkpoints"
 
 
 def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
@@ -137,8 +142,8 @@ def _shown(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)  # as flags spell them
 
 
-def _refuse_unheeded(config: TrainConfig, given: Mapping[str, Any]) -> None:
-    """A market's setting with another environment would be ignored, and its user deceived; and so the other way."""
+def _reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) -> None:
+    """Raise UserError for a setting of the market with another environment, and the reverse, rather than ignore it."""
     env_id, eval_episodes = config.run.env_id, given.get("eval_episodes", RunConfig.eval_episodes)
     if env_id is None and eval_episodes != RunConfig.eval_episodes:
         raise UserError(
@@ -155,9 +160,15 @@ def _refuse_unheeded(config: TrainConfig, given: Mapping[str, Any]) -> None:
         )
 
 
-def _settings_of_run(folder: Path) -> dict[str, Any]:
-    """The settings of an earlier start, which goes on where it is now, even if it was moved."""
-    return {**read_settings(folder / SETTINGS_FILE, TrainConfig), "checkpoint_dir": folder}
+def _settings_of_run(checkpoint: Path) -> dict[str, Any]:
+    """The settings of an earlier start, which goes on where the checkpoint is now, even if it was moved.
+
+    They come from the checkpoint alone: config.yaml beside it is for reading.
+    """
+    from ml_pipeline.runs.checkpoint import load_checkpoint  # which takes torch, and only a resumption needs it
+
+    saved = load_checkpoint(checkpoint)
+    return {**settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
 
 
 def _layered(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.runs.checkpoint import save_checkpoint
-from ml_pipeline.runs.evaluate import run_evaluation
+from ml_pipeline.runs.evaluate import evaluate_checkpoint
 from ml_pipeline.runs.evaluate_config import parse_evaluation
+from ml_pipeline.runs.restore import make_policy
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.training import make_policy
 from ml_pipeline.trading.settings import MarketConditions, TradingConfig
 from ml_pipeline.trading.task import TradingTask
 
@@ -48,7 +48,7 @@ def checkpoint(tmp_path):
 
 
 def _evaluate(checkpoint, *flags):
-    run_evaluation(parse_evaluation([str(checkpoint), *map(str, flags)], prog="evaluate_ppo.py"))
+    return evaluate_checkpoint(parse_evaluation([str(checkpoint), *map(str, flags)], prog="evaluate_ppo.py"))
 
 
 def test_every_condition_of_training_is_a_flag_of_evaluation_and_only_what_is_given_changes(capsys):

@@ -18,7 +18,8 @@ from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build, flatten, hints_of
-from ml_pipeline.runs.train_config import TrainConfig, find_checkpoint, parse_train_start
+from ml_pipeline.runs.checkpoint import save_checkpoint
+from ml_pipeline.runs.train_config import TrainConfig, find_checkpoint, parse_train_start, resumed_config
 
 
 @pytest.fixture
@@ -30,9 +31,7 @@ def in_tmp(tmp_path, monkeypatch):
 
 def run_folder(path: Path, config: TrainConfig) -> Path:
     """A run as the trainer leaves it, as far as its settings are concerned."""
-    path.mkdir(parents=True)
-    write_yaml(path / "config.yaml", flatten(config))
-    (path / "latest.pt").touch()
+    save_checkpoint(path / "latest.pt", {"config": flatten(config)})
     return path
 
 
@@ -112,12 +111,30 @@ def test_auto_looks_only_into_the_folder_that_is_given(in_tmp):
     assert parse_train_start(["--resume", "auto", "--checkpoint-dir", "mine"]).checkpoint == mine / "latest.pt"
 
 
-def test_a_checkpoint_file_is_resumed_with_the_settings_beside_it(in_tmp):
-    folder = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(seed=5)))
-    (folder / "best.pt").touch()
-    start = parse_train_start(["--resume", "run/best.pt"])
-    assert start.checkpoint == folder / "best.pt"
-    assert start.config.run.seed == 5
+def test_a_checkpoint_file_is_resumed_with_its_own_settings_wherever_it_lies(in_tmp):
+    folder = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(seed=5, checkpoint_dir=in_tmp / "run")))
+    (in_tmp / "moved").mkdir()
+    moved = (folder / "latest.pt").rename(in_tmp / "moved" / "mine.pt")
+    start = parse_train_start(["--resume", "moved/mine.pt"])
+    assert start.checkpoint == moved
+    assert start.config.run == RunConfig(seed=5, checkpoint_dir=in_tmp / "moved")
+
+
+@pytest.mark.parametrize("written", [None, "seed: 6\nn_envs: 3\n", "seed: [5\n", "\0\0\0"], ids=repr)
+def test_a_config_file_that_is_gone_edited_or_torn_changes_nothing(in_tmp, written):
+    folder = run_folder(in_tmp / "checkpoints" / "run", TrainConfig(run=RunConfig(seed=5)))
+    if written is not None:
+        (folder / "config.yaml").write_text(written)
+    for resume in ("checkpoints/run", "checkpoints/run/latest.pt", "auto"):
+        assert parse_train_start(["--resume", resume]).config.run == RunConfig(seed=5, checkpoint_dir=folder)
+
+
+def test_settings_to_resume_with_are_those_of_the_checkpoint_with_changes(in_tmp):
+    checkpoint = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(seed=5))) / "latest.pt"
+    run = resumed_config(checkpoint, {"total_timesteps": 4096}).run
+    assert run == RunConfig(seed=5, num_episodes=None, total_timesteps=4096, checkpoint_dir=in_tmp / "run")
+    with pytest.raises(UserError, match="has --seed 5, and a resumed run keeps it, but got 6"):
+        resumed_config(checkpoint, {"seed": 6})
 
 
 def test_resuming_what_is_not_there_is_told(in_tmp):
@@ -265,9 +282,7 @@ def test_the_command_line_is_answered_before_anything_heavy_is_imported(argv, co
 def test_auto_takes_the_newest_run_that_agrees_with_what_is_given(tmp_path, monkeypatch):
     monkeypatch.setattr("ml_pipeline.runs.train_config.runs_folder", lambda: tmp_path)
     for age, (name, env_id) in enumerate({"old": "CartPole-v1", "new": "Acrobot-v1"}.items()):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(f"env_id: {env_id}\n")
-        (tmp_path / name / "latest.pt").touch()
+        run_folder(tmp_path / name, TrainConfig(run=RunConfig(env_id=env_id)))
         os.utime(tmp_path / name / "latest.pt", (age, age))
     assert find_checkpoint("auto", {}) == tmp_path / "new" / "latest.pt"
     assert find_checkpoint("auto", {"env_id": "CartPole-v1"}) == tmp_path / "old" / "latest.pt"

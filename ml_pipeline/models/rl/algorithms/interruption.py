@@ -35,10 +35,14 @@ def stop_on_signals(
         restore()
 
 
+class InterruptedBetweenSteps(KeyboardInterrupt):
+    """Ctrl-C that waited for the step under way: whoever was interrupted is whole, and can be saved or continued."""
+
+
 @contextlib.contextmanager
 def interrupted_between_steps(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Within the block Ctrl-C, and the stop button of a notebook, call `request_stop`, and KeyboardInterrupt is raised
-    at its end; a second one is raised at once.
+    """Within the block Ctrl-C, and the stop button of a notebook, call `request_stop`, and InterruptedBetweenSteps is
+    raised at its end; a second one raises KeyboardInterrupt at once.
 
     Where somebody else handles Ctrl-C, or in another thread than the main one, nothing changes.
     """
@@ -49,4 +53,4 @@ def interrupted_between_steps(request_stop: Callable[[], None]) -> Iterator[None
     with stop_on_signals(request_stop, [signal.SIGINT]) as received:
         yield
     if received:
-        raise KeyboardInterrupt
+        raise InterruptedBetweenSteps

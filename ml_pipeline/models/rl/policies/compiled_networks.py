@@ -1,7 +1,7 @@
 """Two perceptrons run by the compiled kernel, on a CPU, where numba is installed: choosing actions, and estimating."""
 
+import logging
 import os
-import sys
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCrit
 
 Array = np.ndarray
 
+_log = logging.getLogger(__name__)  # whose warnings go to stderr unless the program sets up logging
 _MOST_PARAMETERS = 1 << 18
 """Weights, above which torch's products are as fast: 400 x 400 hidden units."""
 _failures: list[Exception] = []
@@ -58,7 +59,7 @@ class CompiledNetworks:
         from ml_pipeline.models.rl.compiled import kernel, layout
 
         if not any(Path(kernel.update.stats.cache_path or ".").glob("kernel.update*")):
-            print("Compiling the update for this machine, which takes some ten seconds, once.", file=sys.stderr)
+            _log.warning("Compiling the update for this machine, which takes some ten seconds, once.")
         self._kernel = kernel
         self._network = network
         self._layout = layout.layout_of(network)

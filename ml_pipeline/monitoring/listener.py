@@ -1,0 +1,33 @@
+"""What a run tells besides figures: that it began, sentences for a reader, and that training is over."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class RunStart(NamedTuple):
+    """A run that is about to train.
+
+    n_workers: 0 where the trainer's process steps the environments; start_method is None then. first_step: of a resumed
+    run, the environment steps that were taken before; total_steps counts them too.
+    """
+
+    folder: Path
+    n_envs: int
+    n_workers: int
+    start_method: str | None
+    total_iterations: int
+    total_steps: int
+    first_step: int
+
+
+class RunListener:
+    """Does nothing; override what you want to hear of. The thread that trains calls it, and its errors end the run."""
+
+    def started(self, start: RunStart) -> None:
+        """The run accepted its settings and its folder; training begins."""
+
+    def say(self, sentence: str) -> None:
+        """Something that a person who watches the run wants to read."""
+
+    def trained(self) -> None:
+        """Training is over and saved; if it finished, the report comes next."""

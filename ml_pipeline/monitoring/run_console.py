@@ -1,0 +1,47 @@
+"""A training run on the terminal: the lines it opens with, the progress bar, and sentences above the bar."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from ml_pipeline.monitoring.console import banner, shown_path
+from ml_pipeline.monitoring.listener import RunListener, RunStart
+from ml_pipeline.monitoring.progress import Progress
+from ml_pipeline.monitoring.sink import EpisodeRecord
+
+
+class RunConsole(RunListener):
+    """A run's listener and one of its sinks; prints to `out`, stdout by default."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._progress: Progress | None = None
+
+    def started(self, start: RunStart) -> None:
+        opening = banner(n_envs=start.n_envs, n_workers=start.n_workers, start_method=start.start_method)
+        print(f"{opening}\n   Run folder: {shown_path(start.folder)}", file=self._out, flush=True)
+        self._progress = Progress(
+            total_iterations=start.total_iterations,
+            total_steps=start.total_steps,
+            n_envs=start.n_envs,
+            first_step=start.first_step,
+            out=self._out,
+        )
+
+    def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
+        assert self._progress is not None
+        self._progress.write(metrics, episodes)
+
+    def say(self, sentence: str) -> None:
+        if self._progress is None:
+            print(sentence, file=self._out, flush=True)
+        else:
+            self._progress.say(sentence)
+
+    def trained(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the bar as it is and go on below it; may be called twice."""
+        if self._progress is not None:
+            self._progress.close()

@@ -1,0 +1,191 @@
+"""`Run`: one training from settings to report, in a folder of its own.
+
+It prints nothing, installs no signal handlers and leaves nothing of the process changed, so that commands, notebooks,
+threads and services can all call it, and several of them at once.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
+from ml_pipeline.models.rl.update.threads import begin_with_usual_threads
+from ml_pipeline.monitoring.listener import RunListener
+from ml_pipeline.monitoring.sink import MetricsSink
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT, make_new_folder, report_folder
+from ml_pipeline.runs.state import FolderClaim, check_not_written
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.tasks import Task
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.training import RunSetup, Training
+
+REPORT_FILE = "evaluation.json"
+
+Ended = Literal["finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended.
+
+    scores: of the evaluations of this call, by the number of environment steps before them. best_score: the highest of
+    the whole run; None before the first evaluation. report: the verdict in words, and report_path: in figures, among
+    the other files of the report; None where the run did not finish. error: what made it fail.
+    """
+
+    folder: Path
+    status: Ended
+    reason: str | None
+    """Why it stopped, failed, or finished before all iterations."""
+    global_step: int
+    iterations: int
+    best_score: float | None
+    scores: Mapping[int, float]
+    report: str | None = None
+    report_path: Path | None = None
+    error: BaseException | None = None
+
+
+class Run:
+    """One training: environments, trainer, checkpoints, evaluation and report, in one folder.
+
+    >>> import tempfile
+    >>> from ml_pipeline.config.ppo import PPOConfig
+    >>> from ml_pipeline.config.run import RunConfig
+    >>> from ml_pipeline.runs.tasks import make_task
+    >>> from ml_pipeline.runs.train_config import TrainConfig
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> run = RunConfig(env_id="CartPole-v1", num_episodes=2, checkpoint_dir=Path(folder.name), vec_env="serial")
+    >>> config = TrainConfig(run=run, ppo=PPOConfig(n_steps=64, minibatch_size=64))
+    >>> result = Run(config, make_task(config)).train()
+    >>> result.status, result.global_step, (result.folder / "best.pt").is_file()
+    ('finished', 128, True)
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        *,
+        checkpoint: Path | None = None,
+        sinks: Sequence[MetricsSink] = (),
+        listener: RunListener | None = None,
+        stop: StopRequest | None = None,
+    ) -> None:
+        """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
+        task: what to learn, see `make_task`. checkpoint: one to continue, with the config of `resumed_config`. sinks:
+        where the metrics of each iteration go besides metrics.jsonl and monitor.csv; the caller closes them.
+        listener: told what a person who watches wants to read. stop: ends the run once it is requested.
+        """
+        self._setup = RunSetup(
+            config=config,
+            task=task,
+            checkpoint=checkpoint,
+            sinks=tuple(sinks),
+            listener=listener or RunListener(),
+            stop=stop or StopRequest(),
+        )
+        self.result: RunResult | None = None
+        """How the run ended, also where `train` raised; None before that, and where the run was refused."""
+
+    def train(self) -> RunResult:
+        """Train to the end, or until the stop request, and save; where the run finished, report on its best policy.
+
+        What breaks a run down is raised: VectorEnvError where the environments fail, TrainingFailed where the numbers
+        do, both with a note on how to resume, UserError where a file cannot be written. KeyboardInterrupt, from Ctrl-C
+        in a notebook, is raised after saving. `result` then holds status "failed" or "stopped", and the error.
+
+        Raises UserError, with the folder as it was, where the run is refused: settings, spaces, device, checkpoint or
+        folder cannot be used, or another run writes the folder. Call it once; another `Run` continues a checkpoint.
+        """
+        if self.result is not None:
+            raise UserError("This run has ended; continue it by another Run, with its latest.pt as checkpoint.")
+        begin_with_usual_threads()
+        claim = self._claim_folder()
+        setup = replace(self._setup, config=_with_folder(self._setup.config, claim.folder))
+        try:
+            training = Training(setup, claim.folder)
+        except BaseException:
+            claim.abandon()
+            raise
+        try:
+            with closing(training):
+                status, reason = training.train()
+            setup.listener.trained()
+            report = self._report(training, claim.folder) if status == "finished" else None
+        except BaseException as error:
+            self.result = _broken_off(training, claim.folder, error)
+            with contextlib.suppress(UserError):  # the first error is the one to tell
+                _record(claim, self.result)
+            raise
+        self.result = replace(
+            _result(training, claim.folder, status, reason),
+            report=report,
+            report_path=None if report is None else claim.folder / REPORT_FILE,
+        )
+        _record(claim, self.result)
+        return self.result
+
+    def _claim_folder(self) -> FolderClaim:
+        config, checkpoint = self._setup.config, self._setup.checkpoint
+        given = config.run.checkpoint_dir or (checkpoint and checkpoint.parent)
+        folder = given.absolute() if given else make_new_folder(self._setup.task.name)
+        claim = FolderClaim(folder, made=given is None)
+        try:
+            if checkpoint is not None and checkpoint.absolute().parent != folder:
+                check_not_written(checkpoint.absolute().parent)
+            elif checkpoint is not None:
+                return claim
+            if (folder / LATEST_CHECKPOINT).exists():
+                raise UserError(
+                    f"{folder} holds a run already; go on with it by --resume {folder}, or name another folder."
+                )
+        except BaseException:
+            claim.abandon()
+            raise
+        return claim
+
+    def _report(self, training: Training, folder: Path) -> str:
+        training.load_best_policy()
+        with report_folder(folder):
+            return self._setup.task.report(training.policy.act, folder)
+
+
+def _with_folder(config: TrainConfig, folder: Path) -> TrainConfig:
+    return replace(config, run=replace(config.run, checkpoint_dir=folder))
+
+
+def _result(training: Training, folder: Path, status: Ended, reason: str | None) -> RunResult:
+    return RunResult(
+        folder=folder,
+        status=status,
+        reason=reason,
+        global_step=training.trainer.global_step,
+        iterations=training.trainer.iteration,
+        best_score=training.best_score,
+        scores=dict(training.scores),
+    )
+
+
+def _broken_off(training: Training, folder: Path, error: BaseException) -> RunResult:
+    status: Ended = "failed"
+    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        saved = isinstance(error, InterruptedBetweenSteps)
+        status, reason = "stopped", "Ctrl-C." if saved else "Ctrl-C, without saving."
+    return replace(_result(training, folder, status, reason), error=error)
+
+
+def _record(claim: FolderClaim, result: RunResult) -> None:
+    claim.end(
+        result.status,
+        result.reason,
+        global_step=result.global_step,
+        iterations=result.iterations,
+        best_score=result.best_score,
+    )

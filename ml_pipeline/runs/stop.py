@@ -1,0 +1,43 @@
+"""A request to stop a run, made at any time by a signal handler or by another thread."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class StopRequest:
+    """Handed to one run or to several, which stop before their next step, and save, once it is made.
+
+    >>> stop = StopRequest()
+    >>> stop.requested
+    False
+    >>> stop.request("the machine is wanted elsewhere")
+    >>> stop.requested, stop.reason
+    (True, 'the machine is wanted elsewhere')
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        """Why, once it was requested; state.json tells it."""
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def requested(self) -> bool:
+        return self.reason is not None
+
+    def request(self, reason: str = "A stop was requested.") -> None:
+        """Make the request; the first reason stays. Takes no lock, so that a signal handler may call it."""
+        if self.reason is None:
+            self.reason = reason
+        for listener in tuple(self._listeners):
+            listener()
+
+    @contextmanager
+    def told_to(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Within the block, a request calls `listener`, at once where it was made already."""
+        self._listeners.append(listener)
+        try:
+            if self.requested:
+                listener()
+            yield
+        finally:
+            self._listeners.remove(listener)

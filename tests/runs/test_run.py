@@ -1,0 +1,372 @@
+"""A run as a notebook, a thread or a service calls it: what it returns, what it leaves, and two of them at once."""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.monitoring.listener import RunListener
+from ml_pipeline.runs.checkpoint import load_checkpoint
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.run import Run
+from ml_pipeline.runs.state import FolderInUse, read_state
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.tasks import make_task
+from ml_pipeline.runs.train_config import TrainConfig, resumed_config
+
+PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,))
+TEN_LINES = """
+from ml_pipeline.runs.run import Run
+from ml_pipeline.runs.tasks import make_task
+result = Run(config, make_task(config)).train()
+outcome = result.folder, result.status, result.best_score
+"""
+
+
+def config_of(folder, *, ppo=PPO, **run):
+    usual = {"env_id": "CartPole-v1", "n_envs": 2, "vec_env": "serial", "num_episodes": 4, "eval_episodes": 1}
+    return TrainConfig(run=RunConfig(**{**usual, **run}, checkpoint_dir=folder), ppo=ppo)
+
+
+def trained(folder, **settings):
+    config = config_of(folder, **settings)
+    return Run(config, make_task(config)).train()
+
+
+def resumed(folder, **changes):
+    config = resumed_config(folder / "latest.pt", changes)
+    return Run(config, make_task(config), checkpoint=folder / "latest.pt")
+
+
+def weights(folder, name="latest.pt"):
+    network = load_checkpoint(folder / name)["trainer"]["policy"]["network"]
+    return torch.cat([weight.flatten() for weight in network.values()])
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+class After:
+    """A sink that does something after so many iterations."""
+
+    def __init__(self, n_iterations, action):
+        self._left, self._action = n_iterations, action
+        self.rows, self.closed = [], False
+
+    def write(self, metrics, episodes):
+        self.rows.append(metrics)
+        if len(self.rows) == self._left:
+            self._action()
+
+    def close(self):
+        self.closed = True
+
+
+class Broken(GymTask):
+    """Its evaluation raises."""
+
+    def __init__(self, error):
+        super().__init__("CartPole-v1", eval_episodes=1, seed=0)
+        self._error = error
+
+    def score(self, act):
+        raise self._error
+
+
+def test_the_lines_that_a_notebook_needs(tmp_path):
+    cell = {"config": config_of(tmp_path / "run")}
+    exec(TEN_LINES, cell)
+    folder, status, best_score = cell["outcome"]
+    assert (folder, status) == (tmp_path / "run", "finished")
+    assert best_score == cell["result"].scores[256]
+    files = {"config.yaml", "metrics.jsonl", "monitor.csv", "latest.pt", "best.pt", "evaluation.json", "state.json"}
+    assert set(os.listdir(folder)) == files
+
+
+def test_a_result_tells_how_the_run_ended(tmp_path):
+    result = trained(tmp_path, eval_interval=2)
+    assert (result.status, result.reason, result.error) == ("finished", None, None)
+    assert (result.global_step, result.iterations, list(result.scores)) == (256, 4, [128, 256])
+    assert result.best_score == max(result.scores.values())
+    assert result.report.startswith("Evaluation on a single CartPole-v1: return ")
+    assert json.loads(result.report_path.read_text())["mean_return"] == result.best_score
+    state = read_state(tmp_path)
+    assert (state.status, state.global_step, state.iterations, state.best_score) == (
+        "finished",
+        256,
+        4,
+        result.best_score,
+    )
+
+
+def _process():
+    return {
+        "environment": dict(os.environ),
+        "torch's threads": torch.get_num_threads(),
+        "warnings": list(warnings.filters),
+        "folder": Path.cwd(),
+        "handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "streams": (sys.stdout, sys.stderr),
+        "random": (random.getstate(), np.random.get_state()[1].tolist()),
+        "threads": set(threading.enumerate()),
+    }
+
+
+@pytest.mark.parametrize("run", [{"n_workers": 1, "vec_env": "parallel"}, {"vec_env": "serial"}], ids=str)
+def test_a_run_prints_nothing_and_leaves_the_process_as_it_was(tmp_path, capfd, run):
+    trained(tmp_path / "first", **run)  # what is compiled or imported once is
+    capfd.readouterr()
+    before = _process()
+    trained(tmp_path / "run", **run)
+    assert capfd.readouterr() == ("", "")
+    assert _process() == before
+
+
+LSTM = replace(PPO, memory="lstm", memory_size=8, learning_rate_schedule="linear")
+KINDS = {
+    "compiled": {},
+    "memory": {"ppo": LSTM},
+    "workers": {"n_workers": 2, "vec_env": "parallel", "seed": 3},
+    "normal": {"env_id": "Pendulum-v1"},
+}
+
+
+def test_runs_at_once_in_one_process_learn_what_each_learns_alone(tmp_path):
+    for kind, settings in KINDS.items():
+        trained(tmp_path / "alone" / kind, **settings)
+    results = {}
+
+    def train(kind):
+        results[kind] = trained(tmp_path / "at once" / kind, **KINDS[kind])
+
+    threads = [threading.Thread(target=train, args=(kind,)) for kind in KINDS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    for kind in KINDS:
+        assert results[kind].status == "finished"
+        for name in ("latest.pt", "best.pt"):
+            one, other = (weights(tmp_path / when / kind, name) for when in ("at once", "alone"))
+            assert torch.equal(one, other), kind
+
+
+def test_a_run_in_a_thread_and_another_that_begins_in_the_middle_of_it(tmp_path):
+    results = {}
+    inner = threading.Thread(target=lambda: results.update(inner=trained(tmp_path / "inner", seed=1)))
+    config = config_of(tmp_path / "outer")
+    outer = Run(config, make_task(config), sinks=[After(2, lambda: (inner.start(), inner.join(100)))])
+    thread = threading.Thread(target=lambda: results.update(outer=outer.train()))
+    thread.start()
+    thread.join(100)
+    assert {name: result.status for name, result in results.items()} == {"inner": "finished", "outer": "finished"}
+    trained(tmp_path / "inner alone", seed=1)
+    assert torch.equal(weights(tmp_path / "inner"), weights(tmp_path / "inner alone"))
+
+
+def test_a_stop_saves_and_a_resumption_ends_as_if_it_had_not_been(tmp_path):
+    trained(tmp_path / "whole")
+    config, stop = config_of(tmp_path / "parts"), StopRequest()
+    asked = After(2, lambda: stop.request("the machine is wanted elsewhere"))
+    result = Run(config, make_task(config), sinks=[asked], stop=stop).train()
+    assert (result.status, result.reason) == ("stopped", "the machine is wanted elsewhere")
+    assert (result.iterations, result.report, result.report_path) == (2, None, None)
+    assert read_state(tmp_path / "parts").status == "stopped"
+    assert resumed(tmp_path / "parts").train().status == "finished"
+    assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_a_stop_from_another_thread_ends_a_run_that_would_go_on_for_days(tmp_path):
+    config, stop = config_of(tmp_path, num_episodes=10**6, eval_interval=10**6), StopRequest()
+    other = threading.Thread(target=stop.request)
+    result = Run(config, make_task(config), sinks=[After(1, other.start)], stop=stop).train()
+    other.join(30)
+    assert (result.status, result.reason) == ("stopped", "A stop was requested.")
+
+
+def test_a_run_whose_stop_was_requested_before_takes_no_step_and_can_be_resumed(tmp_path):
+    config, stop = config_of(tmp_path), StopRequest()
+    stop.request()
+    assert Run(config, make_task(config), stop=stop).train().global_step == 0
+    assert resumed(tmp_path).train().global_step == 256
+
+
+def test_a_stop_in_the_last_iteration_finds_the_run_finished(tmp_path):
+    config, stop = config_of(tmp_path), StopRequest()
+    assert Run(config, make_task(config), sinks=[After(4, stop.request)], stop=stop).train().status == "finished"
+
+
+def test_sinks_get_every_iteration_and_stay_open_and_the_listener_hears_of_it(tmp_path):
+    heard = []
+
+    class Listener(RunListener):
+        def started(self, start):
+            heard.append((start.folder, start.n_envs, start.n_workers, start.total_iterations, start.total_steps))
+
+        def say(self, sentence):
+            heard.append(sentence)
+
+        def trained(self):
+            heard.append("trained")
+
+    config, sink = config_of(tmp_path), After(0, None)
+    result = Run(config, make_task(config), sinks=[sink], listener=Listener()).train()
+    assert [row["time/iteration"] for row in sink.rows] == [1, 2, 3, 4]
+    assert not sink.closed
+    assert heard == [(tmp_path, 2, 0, 4, 256), f"Evaluation after episode 4: {result.best_score:,.4g}", "trained"]
+
+
+@pytest.mark.parametrize("error", [TrainingFailed("no longer finite"), UserError("disk full."), ZeroDivisionError("0")])
+def test_a_run_that_breaks_down_raises_and_tells_it_in_its_result_and_folder(tmp_path, error):
+    run = Run(config_of(tmp_path), Broken(error))
+    with pytest.raises(type(error)):
+        run.train()
+    assert (run.result.status, run.result.error, run.result.iterations) == ("failed", error, 4)
+    state = read_state(tmp_path)
+    assert (state.status, state.reason) == ("failed", run.result.reason)
+    assert str(error) in state.reason
+    hint = [
+        f"  python -m ml_pipeline.train_ppo --resume {tmp_path}" in note for note in getattr(error, "__notes__", ())
+    ]
+    assert hint == ([True] if isinstance(error, TrainingFailed) else [])
+    assert resumed(tmp_path).train().status == "finished"
+
+
+def test_a_run_trains_once(tmp_path):
+    config = config_of(tmp_path)
+    run = Run(config, make_task(config))
+    run.train()
+    with pytest.raises(UserError, match="This run has ended; continue it by another Run"):
+        run.train()
+
+
+def test_ctrl_c_in_the_main_thread_saves_and_is_raised(tmp_path):
+    config = config_of(tmp_path)
+    run = Run(config, make_task(config), sinks=[After(2, lambda: signal.raise_signal(signal.SIGINT))])
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert (run.result.status, run.result.reason, run.result.iterations) == ("stopped", "Ctrl-C.", 2)
+    assert load_checkpoint(tmp_path / "latest.pt")["trainer"]["iteration"] == 2
+    assert read_state(tmp_path).status == "stopped"
+
+
+def test_an_impatient_ctrl_c_leaves_the_last_checkpoint(tmp_path):
+    run = Run(config_of(tmp_path), Broken(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert (run.result.status, run.result.reason) == ("stopped", "Ctrl-C, without saving.")
+    assert load_checkpoint(tmp_path / "latest.pt")["trainer"]["iteration"] == 0
+
+
+def test_a_folder_that_is_being_written_is_refused_to_a_new_run_and_to_a_resumption(tmp_path):
+    config = config_of(tmp_path / "run")
+    told = []
+
+    def try_both():
+        for other in (Run(config, make_task(config)), resumed(tmp_path / "run")):
+            with pytest.raises(FolderInUse, match=f"is being written by process {os.getpid()} on ") as refused:
+                other.train()
+            told.append(refused.value)
+            assert other.result is None
+        elsewhere = replace(config, run=replace(config.run, checkpoint_dir=tmp_path / "elsewhere"))
+        with pytest.raises(FolderInUse):
+            Run(elsewhere, make_task(config), checkpoint=tmp_path / "run" / "latest.pt").train()
+
+    result = Run(config, make_task(config), sinks=[After(2, try_both)]).train()
+    assert len(told) == 2
+    assert result.status == "finished"
+    assert not (tmp_path / "elsewhere").exists()
+    trained(tmp_path / "undisturbed")
+    assert torch.equal(weights(tmp_path / "run"), weights(tmp_path / "undisturbed"))
+
+
+@pytest.mark.parametrize("settings", [{"ppo": replace(PPO, squash_actions=True)}, {"device": "mps"}], ids=["a", "b"])
+def test_a_run_that_is_refused_leaves_no_trace(tmp_path, settings, monkeypatch):
+    if torch.backends.mps.is_available():
+        pytest.skip("this machine has the device")
+    monkeypatch.setattr("ml_pipeline.runs.folder.runs_folder", lambda: tmp_path)
+    for folder in (tmp_path / "mine", None):
+        config = config_of(folder, **settings)
+        run = Run(config, make_task(config))
+        with pytest.raises(UserError):
+            run.train()
+        assert run.result is None
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_holds_another_run_is_not_continued_into(tmp_path):
+    for name in ("one", "other"):
+        trained(tmp_path / name)
+    before = contents(tmp_path / "other")
+    config = resumed_config(tmp_path / "one" / "latest.pt", {"num_episodes": 6, "checkpoint_dir": tmp_path / "other"})
+    with pytest.raises(UserError, match="other holds a run already; go on with it by --resume"):
+        Run(config, make_task(config), checkpoint=tmp_path / "one" / "latest.pt").train()
+    assert contents(tmp_path / "other") == before
+
+
+def test_new_runs_of_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("ml_pipeline.runs.folder.runs_folder", lambda: tmp_path)
+    folders = [trained(None, num_episodes=1).folder for _ in range(2)]
+    assert {folder.parent for folder in folders} == {tmp_path}
+    assert len(set(folders)) == 2
+    assert all(folder.name.startswith("CartPole-v1-2") for folder in folders)
+    assert load_checkpoint(folders[1] / "latest.pt")["config"]["checkpoint_dir"] == str(folders[1])
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_files(tmp_path):
+    trained(tmp_path)
+    before = contents(tmp_path)
+    result = resumed(tmp_path, learning_rate=0.5, checkpoint_interval=3).train()
+    after = contents(tmp_path)
+    assert (result.status, result.global_step, result.scores) == ("finished", 256, {})
+    assert result.best_score == load_checkpoint(tmp_path / "latest.pt")["best_score"]
+    assert result.report is not None
+    assert {name for name in before if before[name] != after[name]} == {"state.json"}
+
+
+def test_a_finished_run_is_continued_with_more_steps(tmp_path):
+    trained(tmp_path / "short")
+    result = resumed(tmp_path / "short", total_timesteps=512).train()
+    assert (result.status, result.global_step, result.iterations) == ("finished", 512, 8)
+    trained(tmp_path / "long", num_episodes=8)
+    assert torch.equal(weights(tmp_path / "short"), weights(tmp_path / "long"))
+    assert len((tmp_path / "short" / "metrics.jsonl").read_text().splitlines()) == 8
+    assert "total_timesteps: 512" in (tmp_path / "short" / "config.yaml").read_text()
+
+
+def test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning(tmp_path):
+    """So that they hold even if the run is killed before it saves, and again after another resumption."""
+    trained(tmp_path)
+    error = ZeroDivisionError()
+    config = resumed_config(tmp_path / "latest.pt", {"num_episodes": 6, "gamma": 0.9, "eval_interval": 5})
+    with pytest.raises(ZeroDivisionError):
+        Run(config, Broken(error), checkpoint=tmp_path / "latest.pt").train()
+    assert resumed_config(tmp_path / "latest.pt", {}) == config
+    assert load_checkpoint(tmp_path / "latest.pt")["trainer"]["iteration"] == 4
+
+
+def test_a_checkpoint_that_was_moved_away_is_continued_where_it_lies(tmp_path):
+    trained(tmp_path / "run", eval_interval=2)
+    (tmp_path / "moved").mkdir()
+    moved = (tmp_path / "run" / "latest.pt").rename(tmp_path / "moved" / "mine.pt")
+    finished = Run(resumed_config(moved, {}), make_task(config_of(None)), checkpoint=moved).train()
+    assert finished.report is not None  # of the last policy: the best one was left behind
+    longer = resumed_config(moved, {"num_episodes": 6})
+    result = Run(longer, make_task(longer), checkpoint=moved).train()
+    assert (result.folder, result.global_step) == (tmp_path / "moved", 384)
+    assert result.best_score == max(result.scores.values())  # of what best.pt holds here
+    assert (tmp_path / "moved" / "best.pt").is_file()
