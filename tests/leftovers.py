@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
@@ -81,29 +81,40 @@ class Leftovers:
                     yield process
 
     def _shared_memory(self) -> Iterator[str]:
-        """Files of this user that were made there during the session, and that nobody else has open."""
-        new = []
+        """Files of this user that were made there during the session, and that nobody else uses."""
+        new = {}
         for name in sorted(_names_in(_SHARED_MEMORY) - self._shared_before):
             with contextlib.suppress(OSError):
-                if (_SHARED_MEMORY / name).stat().st_uid == os.getuid():
-                    new.append(name)
+                file = (_SHARED_MEMORY / name).stat()
+                if file.st_uid == os.getuid():
+                    new[name] = file.st_ino
         if new:
-            of_others = files_open_in_others({os.getpid(), *(p.pid for p in self._processes_of_the_session())})
-            yield from (f"{name} in shared memory" for name in new if str(_SHARED_MEMORY / name) not in of_others)
+            ours = {os.getpid(), *(process.pid for process in self._processes_of_the_session())}
+            of_others = inodes_in_use(_SHARED_MEMORY, besides=ours)
+            yield from (f"{name} in shared memory" for name, inode in new.items() if inode not in of_others)
 
 
 def _names_in(folder: Path) -> set[str]:
     return set(os.listdir(folder)) if folder.is_dir() else set()
 
 
-def files_open_in_others(ours: set[int]) -> set[str]:
-    """What every process but ours, as far as this user may ask, has open or mapped."""
-    found: set[str] = set()
+def inodes_in_use(folder: Path, *, besides: Set[int]) -> set[int]:
+    """Files of the folder that processes besides these have open or mapped, as far as this user may ask.
+
+    They are told by their inodes: a semaphore is mapped under a name that it had before its own.
+    """
+    found: set[int] = set()
     for process in psutil.process_iter():
-        if process.pid not in ours:
-            with contextlib.suppress(psutil.Error, OSError):
-                found.update(file.path for file in process.open_files())
-                found.update(region.path for region in process.memory_maps())
+        if process.pid not in besides:
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+                    *_, inode, path = [*line.split(maxsplit=5), ""][:6]
+                    if path.startswith(f"{folder}/"):
+                        found.add(int(inode))
+            with contextlib.suppress(OSError):
+                for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+                    if os.readlink(descriptor).startswith(f"{folder}/"):
+                        found.add(descriptor.stat().st_ino)
     return found
 
 

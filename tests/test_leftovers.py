@@ -13,7 +13,7 @@ import pytest
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from tests.leftovers import Leftovers, files_open_in_others
+from tests.leftovers import Leftovers, inodes_in_use
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,7 +85,8 @@ def test_shared_memory_is_found_unless_a_process_of_others_has_it_open(
     try:
         assert leftovers.find(grace_s=0) == [f"{memory.name} in shared memory"]
         with monkeypatch.context() as patched:
-            patched.setattr("tests.leftovers.files_open_in_others", lambda ours: {f"/dev/shm/{memory.name}"})
+            inode = os.stat(f"/dev/shm/{memory.name}").st_ino
+            patched.setattr("tests.leftovers.inodes_in_use", lambda folder, besides: {inode})
             assert leftovers.find(grace_s=0) == []
     finally:
         memory.close()
@@ -94,9 +95,9 @@ def test_shared_memory_is_found_unless_a_process_of_others_has_it_open(
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are not told here")
-def test_files_that_others_have_open_or_mapped_are_known(tmp_path: Path) -> None:
-    mapped, opened = tmp_path / "mapped", tmp_path / "opened"
-    for path in (mapped, opened):
+def test_files_that_others_have_open_or_mapped_are_known_under_any_name(tmp_path: Path) -> None:
+    paths = mapped, opened = tmp_path / "mapped", tmp_path / "opened"
+    for path in paths:
         path.write_bytes(b"1234")
     script = (
         f"import mmap; file, other = open({str(opened)!r}), open({str(mapped)!r}, 'r+')\n"
@@ -105,7 +106,10 @@ def test_files_that_others_have_open_or_mapped_are_known(tmp_path: Path) -> None
     with subprocess.Popen([sys.executable, "-c", script + SLEEP], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        paths = {str(mapped), str(opened)}
-        assert paths <= files_open_in_others({os.getpid()})
-        assert not paths & files_open_in_others({os.getpid(), process.pid})
+        os.link(mapped, tmp_path / "another name")
+        mapped.unlink()
+        inodes = {path.stat().st_ino for path in tmp_path.iterdir()}
+        assert len(inodes) == 2
+        assert inodes_in_use(tmp_path, besides={os.getpid()}) == inodes
+        assert inodes_in_use(tmp_path, besides={os.getpid(), process.pid}) == set()
         process.kill()

@@ -2,10 +2,9 @@
 
 import io
 import math
-import threading
 
 import pytest
-from tqdm import TMonitor
+import tqdm
 
 from ml_pipeline.monitoring.progress import Progress, episode_block
 
@@ -131,8 +130,11 @@ def test_a_resumed_run_goes_on_in_the_bar():
     progress.close()
 
 
-def test_the_bar_starts_no_thread():
-    before = set(threading.enumerate())  # other bars of this process may have their monitor
-    progress = Progress(total_iterations=4, total_steps=4000, n_envs=8, out=Terminal())
-    assert not any(isinstance(thread, TMonitor) for thread in {*threading.enumerate()} - before)
-    progress.close()
+def test_the_bar_starts_no_thread(monkeypatch):
+    started = []
+    monkeypatch.setattr(tqdm.tqdm, "monitor", None)  # another bar's may run already
+    monkeypatch.setattr(tqdm.std, "TMonitor", lambda *args: started.append(args))
+    Progress(total_iterations=4, total_steps=4000, n_envs=8, out=Terminal()).close()
+    assert started == []
+    with tqdm.tqdm(total=1, file=Terminal()):
+        assert len(started) == 1
