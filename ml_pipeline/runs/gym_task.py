@@ -43,8 +43,9 @@ class GymTask:
             f'vec_env "batched" is for trading, but the environment is {self._env_id}; take "parallel" or "serial".'
         )
 
-    def evaluation_env(self) -> gymnasium.Env:
-        return _make(self._env_id, self._masks_in_info)
+    def evaluation_env(self, *, render_mode: str | None = None) -> gymnasium.Env:
+        """render_mode: "rgb_array" or "human". Raises UserError where the environment cannot be rendered that way."""
+        return _make(self._env_id, self._masks_in_info, render_mode)
 
     def score(self, act: Act) -> float:
         """Mean return of an evaluation: what the best policy is chosen by."""
@@ -72,9 +73,24 @@ class GymTask:
             env.close()
 
 
-def _make(env_id: str, masks_in_info: bool) -> gymnasium.Env:
-    env: gymnasium.Env = gymnasium.make(env_id)
+def _make(env_id: str, masks_in_info: bool, render_mode: str | None = None) -> gymnasium.Env:
+    env: gymnasium.Env = gymnasium.make(env_id) if render_mode is None else _make_rendered(env_id, render_mode)
     return ActionMaskInObservation(env) if masks_in_info else env
+
+
+def _make_rendered(env_id: str, render_mode: str) -> gymnasium.Env:
+    with closing(gymnasium.make(env_id)) as env:
+        modes = env.metadata.get("render_modes") or []
+    # Gymnasium itself shows the frames of an environment that has no window of its own.
+    enough = {"human", "rgb_array"} if render_mode == "human" else {render_mode}
+    try:
+        if not enough & {*modes}:
+            raise TypeError(f"its render modes are {', '.join(map(str, modes)) or 'none'}")
+        return gymnasium.make(env_id, render_mode=render_mode)
+    except TypeError as error:  # also of a constructor that does not take render_mode
+        raise UserError(f'{env_id} cannot be rendered as "{render_mode}": {error}.') from error
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"{env_id} cannot be rendered: {error}") from error
 
 
 def _masks_in_info(env: gymnasium.Env, seed: int) -> bool:

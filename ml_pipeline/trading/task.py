@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,9 +111,11 @@ class TradingTask:
                 f'({self.rules.max_position:g}) or max_gross ({self.rules.max_gross:g}); train with on_limit "clip".'
             )
 
-    def evaluation_env(self, split: str = "test") -> StatefulTradingEnv:
+    def evaluation_env(
+        self, split: str = "test", *, render_mode: Literal["rgb_array"] | None = None
+    ) -> StatefulTradingEnv:
         """An environment that passes once through the "train", "validation" or "test" split, or through "all" bars."""
-        return StatefulTradingEnv(self.bars_of(split), self.rules, window=self.config.window)
+        return StatefulTradingEnv(self.bars_of(split), self.rules, window=self.config.window, render_mode=render_mode)
 
     def score(self, act: Act) -> float:
         """ln(V_end / V_start) of a pass through the validation split; the best policy has the highest."""

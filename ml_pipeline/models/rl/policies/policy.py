@@ -18,6 +18,7 @@ from ml_pipeline.models.rl.policies.compiled_networks import CompiledNetworks, c
 from ml_pipeline.models.rl.policies.value_units import ValueUnits
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
 from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor
+from ml_pipeline.models.rl.preprocessing.space_data import space_as_data, space_name
 from ml_pipeline.models.rl.preprocessing.spaces import action_fitter, only_row
 from ml_pipeline.runtime.seeding import random_generator
 
@@ -61,6 +62,7 @@ class Policy:
         )
         self._compiled: CompiledNetworks | None = None
         self._traits = traits_of(observation_space, action_space, config)
+        self._spaces_as_data = {"observation": space_as_data(observation_space), "action": space_as_data(action_space)}
         self.act = Acting(self)
 
     def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
@@ -116,10 +118,14 @@ class Policy:
         return (self._actor if memory is None else memory)(normalized)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and statistics, with the traits that `load_state_dict` compares; copies, not views."""
+        """Weights and statistics, with the traits that `load_state_dict` compares; copies, not views.
+
+        "spaces" are those of a single environment as plain data, to make the policy again without an environment.
+        """
         normalizer = self.observations.normalizer
         return {
             "fits": dict(self._traits),
+            "spaces": dict(self._spaces_as_data),
             "network": {name: weight.clone() for name, weight in self.network.state_dict().items()},
             "normalizer": None if normalizer is None else normalizer.state_dict(),
             "value_normalizer": self.values.state_dict(),
@@ -133,6 +139,21 @@ class Policy:
             self.observations.normalizer.load_state_dict(state["normalizer"])
         self.values.load_state_dict(state["value_normalizer"])
         self.refresh()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._described())})"
+
+    def _described(self) -> list[str]:
+        """What the policy is, for a reader: observations and actions, then the kind of network."""
+        traits = self._traits
+        kind = [
+            f"hidden sizes {traits['hidden sizes']}",
+            traits["activation"],
+            f"memory {traits['memory']}" if traits["memory"] != "none" else "",
+            "shared layers" if traits["sharing of layers"] == "on" else "",
+            str(self.device) if self.device.type != "cpu" else "",
+        ]
+        return [f"{space_name(self.observation_space)} -> {space_name(self.action_space)}", *filter(None, kind)]
 
 
 class Acting:

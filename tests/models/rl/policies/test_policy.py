@@ -9,6 +9,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,))
 ACTIONS = spaces.Discrete(3, start=4)
@@ -161,3 +162,23 @@ def test_acting_changes_nothing_in_the_policy():
     policy.act(OBSERVATIONS.sample(), generator=np.random.default_rng(0))
     assert policy.state_dict()["normalizer"] == before["normalizer"]
     assert all(torch.equal(weight, before["network"][name]) for name, weight in policy.network.state_dict().items())
+
+
+def test_the_spaces_are_saved_as_data():
+    policy = make(PARTS, PARTS)
+    told = policy.state_dict()["spaces"]
+    assert (space_from_data(told["observation"]), space_from_data(told["action"])) == (PARTS, PARTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "Policy(Box(3,) -> Discrete(3, start=4), hidden sizes [8], tanh)"),
+        (
+            {"memory": "gru", "memory_size": 5, "share_layers": True},
+            "Policy(Box(3,) -> Discrete(3, start=4), hidden sizes [8], tanh, memory gru of 5, shared layers)",
+        ),
+    ],
+)
+def test_a_policy_shows_what_it_is_in_one_line(settings, text):
+    assert repr(make(**settings)) == text

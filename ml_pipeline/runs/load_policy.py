@@ -1,0 +1,100 @@
+"""`load_policy`: from a run folder or a checkpoint to a policy that acts, where the environment need not be at hand."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.policies.policy import Policy, choose_device
+from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
+from ml_pipeline.runs.evaluate import load_run
+from ml_pipeline.runs.saved_env import make_saved_env
+from ml_pipeline.runs.train_config import LATEST_CHECKPOINT, TrainConfig
+from ml_pipeline.runs.training import BEST_CHECKPOINT
+
+
+class LoadedPolicy(Policy):
+    """The policy of a checkpoint. config: every setting of its run; trained_steps: for how many environment steps.
+
+    `act(observation)` gives the likeliest action, `act(observation, generator=...)` one that is drawn. A policy with
+    memory remembers from call to call: call `act.begin_episode()` before each episode.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        config: TrainConfig,
+        *,
+        checkpoint: Path,
+        trained_steps: int,
+        device: str,
+    ) -> None:
+        super().__init__(observation_space, action_space, config.ppo, seed=config.run.seed, device=device)
+        self.config = config
+        self.checkpoint = checkpoint
+        self.trained_steps = trained_steps
+
+    def _described(self) -> list[str]:
+        return [*super()._described(), f"trained for {self.trained_steps:,} steps", str(self.checkpoint)]
+
+
+def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
+    """The policy of a run folder (its best so far) or of a checkpoint in it, such as best.pt or latest.pt.
+
+    The checkpoint alone is enough: neither the environment nor market data are needed. Only a checkpoint of an older
+    version, which does not tell its spaces, makes the environment once to ask for them.
+    Raises UserError where there is no checkpoint, or it cannot be used.
+    """
+    device = choose_device(device)
+    checkpoint = find_policy(path)
+    with _whole(checkpoint):
+        config, saved = load_run(checkpoint)
+        state, trained_steps = saved["trainer"]["policy"], saved["trainer"]["collector"]["global_step"]
+        told = _told_spaces(state)
+    observation_space, action_space = told or _spaces_of_env(config, saved)
+    policy = LoadedPolicy(
+        observation_space, action_space, config, checkpoint=checkpoint, trained_steps=trained_steps, device=device
+    )
+    with _whole(checkpoint):
+        policy.load_state_dict(state)
+    return policy
+
+
+def find_policy(path: str | Path) -> Path:
+    """The checkpoint that a path means: itself or, in a run folder, best.pt or else latest.pt.
+
+    Raises UserError where a folder has neither.
+    """
+    path = Path(path).expanduser()
+    if not path.is_dir():
+        return path
+    for name in (BEST_CHECKPOINT, LATEST_CHECKPOINT):
+        if (path / name).is_file():
+            return path / name
+    raise UserError(f"{path} has no {BEST_CHECKPOINT} and no {LATEST_CHECKPOINT}; name a run folder or a checkpoint.")
+
+
+@contextmanager
+def _whole(checkpoint: Path) -> Iterator[None]:
+    """What misses in a checkpoint, or has another shape there, becomes one sentence."""
+    try:
+        yield
+    except (KeyError, AttributeError, RuntimeError) as error:  # RuntimeError: torch's, where shapes differ
+        reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise UserError(f"{checkpoint} does not hold a whole policy: {reason}.") from error
+
+
+def _told_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] | None:
+    """Those of observations and actions as a policy's state tells them; None where it does not."""
+    told = state.get("spaces", {})
+    observation, action = told.get("observation"), told.get("action")
+    return None if observation is None or action is None else (space_from_data(observation), space_from_data(action))
+
+
+def _spaces_of_env(config: TrainConfig, saved: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space]:
+    with closing(make_saved_env(config, saved, split="train")) as env:
+        return env.observation_space, env.action_space

@@ -1,0 +1,29 @@
+"""The environment of a saved run: a single one, in which its policy can act."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.trading.task import TradingTask
+
+RenderMode = Literal["rgb_array", "human"]
+
+
+def make_saved_env(
+    config: TrainConfig, saved: Mapping[str, Any], *, split: str, render_mode: RenderMode | None = None
+) -> gymnasium.Env:
+    """The environment that a checkpoint's policy was trained in; of a market, one pass through `split`.
+
+    config, saved: as `load_run` gives them. Raises UserError where environment, market or render mode cannot be used.
+    """
+    run = config.run
+    if run.env_id is not None:
+        return GymTask(run.env_id, eval_episodes=1, seed=run.seed).evaluation_env(render_mode=render_mode)
+    if render_mode == "human":
+        raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
+    task = TradingTask.from_state(saved["task"], config.trading, run.seed)
+    return task.evaluation_env(split, render_mode=render_mode)
