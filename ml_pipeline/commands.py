@@ -24,6 +24,11 @@ COMMANDS = {
         "ml_pipeline.evaluate_ppo",
         "ml_pipeline.runs.evaluate_config:CommandLine",
     ),
+    "enjoy": Command(
+        "Let a trained policy play in its environment, and show or record it.",
+        "ml_pipeline.enjoy",
+        "ml_pipeline.runs.enjoy_config:CommandLine",
+    ),
     "export": Command(
         "Write a trained policy, with its normalization, into one file that runs without this package.",
         "ml_pipeline.export_policy",

@@ -74,13 +74,13 @@ ROOMS = {
     "runs": Room(
         ("config", "runtime", "monitoring", RL, TRADING),
         (*TORCH_LIBRARIES, "tyro"),
-        ("onnxruntime", "onnxscript"),
+        ("onnxruntime", "onnxscript", "imageio_ffmpeg", "PIL", "matplotlib"),
     ),
     "experiments": Room(("config", "runtime", "monitoring", RL, TRADING, "runs"), ("numpy", "gymnasium", "tyro")),
 }
 # Commands may import anything, and nothing may import them.
 COMMANDS = (
-    *("train_ppo", "evaluate_ppo", "export_policy", "tune_workers", "test_parallel_env"),
+    *("train_ppo", "evaluate_ppo", "enjoy", "export_policy", "tune_workers", "test_parallel_env"),
     *("cli", "__main__", "commands", "completion"),
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them

@@ -13,7 +13,8 @@ from ml_pipeline.commands import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = [
-    *("train", "evaluate", "export", "sanity", "walk-forward", "inspect-data", "tune-workers", "check", "completion"),
+    *("train", "evaluate", "enjoy", "export", "sanity", "walk-forward", "inspect-data", "tune-workers", "check"),
+    "completion",
 ]
 
 
@@ -109,6 +110,7 @@ def test_complaints_after_the_command_line_name_it_too(tmp_path, capsys):
     [
         ("ml_pipeline.train_ppo", "train_ppo.py"),
         ("ml_pipeline.evaluate_ppo", "evaluate_ppo.py"),
+        ("ml_pipeline.enjoy", "enjoy.py"),
         ("ml_pipeline.export_policy", "export_policy.py"),
         ("ml_pipeline.tune_workers", "tune_workers.py"),
         ("ml_pipeline.experiments.sanity", "sanity"),
@@ -132,6 +134,7 @@ def test_modules_name_themselves_as_before(module, prog, capsys):
         ("-m ml_pipeline.trading.walk_forward", "walk_forward"),
         ("ml_pipeline/train_ppo.py", "train_ppo.py"),
         ("ml_pipeline/evaluate_ppo.py", "evaluate_ppo.py"),
+        ("ml_pipeline/enjoy.py", "enjoy.py"),
         ("ml_pipeline/export_policy.py", "export_policy.py"),
         ("ml_pipeline/tune_workers.py", "tune_workers.py"),
         ("ml_pipeline/test_parallel_env.py", "test_parallel_env.py"),

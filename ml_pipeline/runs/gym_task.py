@@ -16,8 +16,8 @@ from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservat
 
 Act = Callable[[Any], Any]
 
-# Evaluation plays other episodes than training, whose environment i begins with seed + i.
-_EVALUATION_SEED_OFFSET = 1_000_000
+EVALUATION_SEED_OFFSET = 1_000_000
+"""Evaluation plays other episodes than training, whose environment i begins with seed + i."""
 
 
 class GymTask:
@@ -68,7 +68,7 @@ class GymTask:
     def _evaluate(self, act: Act) -> EvaluationResult:
         env = self.evaluation_env()
         try:
-            return evaluate(env, act, n_episodes=self._eval_episodes, seed=self._seed + _EVALUATION_SEED_OFFSET)
+            return evaluate(env, act, n_episodes=self._eval_episodes, seed=self._seed + EVALUATION_SEED_OFFSET)
         finally:
             env.close()
 

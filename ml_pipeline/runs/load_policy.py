@@ -19,6 +19,7 @@ from ml_pipeline.runs.training import BEST_CHECKPOINT
 class LoadedPolicy(Policy):
     """The policy of a checkpoint. config: every setting of its run; trained_steps: for how many environment steps.
 
+    task_state: what it depends on besides its weights, such as the scaling of a market's features.
     `act(observation)` gives the likeliest action, `act(observation, generator=...)` one that is drawn. A policy with
     memory remembers from call to call: call `act.begin_episode()` before each episode.
     """
@@ -31,12 +32,14 @@ class LoadedPolicy(Policy):
         *,
         checkpoint: Path,
         trained_steps: int,
+        task_state: Mapping[str, Any],
         device: str,
     ) -> None:
         super().__init__(observation_space, action_space, config.ppo, seed=config.run.seed, device=device)
         self.config = config
         self.checkpoint = checkpoint
         self.trained_steps = trained_steps
+        self.task_state = task_state
 
     def _described(self) -> list[str]:
         return [*super()._described(), f"trained for {self.trained_steps:,} steps", str(self.checkpoint)]
@@ -53,11 +56,18 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
     checkpoint = find_policy(path)
     with _whole(checkpoint):
         config, saved = load_run(checkpoint)
-        state, trained_steps = saved["trainer"]["policy"], saved["trainer"]["collector"]["global_step"]
+        state, task_state = saved["trainer"]["policy"], saved["task"]
+        trained_steps = saved["trainer"]["collector"]["global_step"]
         told = _told_spaces(state)
-    observation_space, action_space = told or _spaces_of_env(config, saved)
+    observation_space, action_space = told or _spaces_of_env(config, task_state)
     policy = LoadedPolicy(
-        observation_space, action_space, config, checkpoint=checkpoint, trained_steps=trained_steps, device=device
+        observation_space,
+        action_space,
+        config,
+        checkpoint=checkpoint,
+        trained_steps=trained_steps,
+        task_state=task_state,
+        device=device,
     )
     with _whole(checkpoint):
         policy.load_state_dict(state)
@@ -95,6 +105,6 @@ def _told_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] 
     return None if observation is None or action is None else (space_from_data(observation), space_from_data(action))
 
 
-def _spaces_of_env(config: TrainConfig, saved: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space]:
-    with closing(make_saved_env(config, saved, split="train")) as env:
+def _spaces_of_env(config: TrainConfig, task_state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space]:
+    with closing(make_saved_env(config, task_state, split="train")) as env:
         return env.observation_space, env.action_space

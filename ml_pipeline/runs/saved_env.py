@@ -14,16 +14,17 @@ RenderMode = Literal["rgb_array", "human"]
 
 
 def make_saved_env(
-    config: TrainConfig, saved: Mapping[str, Any], *, split: str, render_mode: RenderMode | None = None
+    config: TrainConfig, task_state: Mapping[str, Any], *, split: str, render_mode: RenderMode | None = None
 ) -> gymnasium.Env:
     """The environment that a checkpoint's policy was trained in; of a market, one pass through `split`.
 
-    config, saved: as `load_run` gives them. Raises UserError where environment, market or render mode cannot be used.
+    task_state: what the checkpoint holds of its task. Raises UserError where environment, market or render mode cannot
+    be used.
     """
     run = config.run
     if run.env_id is not None:
         return GymTask(run.env_id, eval_episodes=1, seed=run.seed).evaluation_env(render_mode=render_mode)
     if render_mode == "human":
         raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
-    task = TradingTask.from_state(saved["task"], config.trading, run.seed)
+    task = TradingTask.from_state(task_state, config.trading, run.seed)
     return task.evaluation_env(split, render_mode=render_mode)

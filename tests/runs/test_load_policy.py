@@ -126,7 +126,7 @@ def test_it_acts_in_a_process_that_cannot_import_the_environment(tmp_path):
     subprocess.run([*train, "--checkpoint-dir", str(run)], env=with_env, check=True, capture_output=True, timeout=100)
     act = (
         "import sys, numpy as np\n"
-        "from ml_pipeline.runs.load_policy import load_policy\n"
+        "from ml_pipeline import load_policy\n"
         "policy = load_policy(sys.argv[1])\n"
         "for t in range(6):\n"
         "    mask = np.ones(5, np.int8); mask[2 + t % 3] = 0\n"

@@ -1,0 +1,42 @@
+"""Command: let a trained policy play in its environment, and show or record it.
+
+python -m ml_pipeline.enjoy checkpoints/RUN
+python -m ml_pipeline.enjoy checkpoints/RUN --video out.mp4
+python -m ml_pipeline.enjoy checkpoints/RUN --render human --episodes 10
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a file: the repository takes this folder's place on the path
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.enjoy_config import parse_enjoy
+
+PROG = "enjoy.py"
+
+
+def main(argv: list[str], *, prog: str = PROG) -> int:
+    """Print the return and the length of each episode; return 0, or 130 after Ctrl-C.
+
+    Exits with code 2, after one sentence, where something given cannot be used.
+    """
+    with entry(prog):
+        config = parse_enjoy(argv, prog=prog, description=COMMANDS["enjoy"].sentence)
+
+        from ml_pipeline.runs.enjoy import Played, play
+
+        def show(played: Played) -> None:
+            print(f"Episode {played.episode}: return {played.episode_return:,.4g}, {played.length:,} steps", flush=True)
+
+        result = play(config, on_episode=show)
+        print(result.policy)
+        if config.video is not None and result.n_frames:
+            print(f"Written to {config.video}: {result.n_frames:,} frames")
+    return 130 if result.interrupted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

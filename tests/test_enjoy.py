@@ -1,0 +1,56 @@
+"""The command that plays a trained policy, on CartPole."""
+
+import sys
+
+import pytest
+
+from ml_pipeline import enjoy, train_ppo
+
+SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("enjoy") / "run"
+    train = ["--env-id", "CartPole-v1", "--num-episodes", "2", "--vec-env", "serial", "--checkpoint-dir", str(folder)]
+    assert train_ppo.main([*SMALL, *train]) == 0
+    return folder
+
+
+def test_it_prints_each_episode_and_who_played(run, capsys):
+    assert enjoy.main([str(run), "--episodes", "2"]) == 0
+    first, second, policy = capsys.readouterr().out.splitlines()
+    assert first.startswith("Episode 1: return ")
+    assert second.startswith("Episode 2: return ")
+    assert second.endswith(" steps")
+    assert policy.startswith("LoadedPolicy(Box(4,) -> Discrete(2), hidden sizes [8], tanh, trained for ")
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
+def test_cart_pole_is_recorded(run, tmp_path, capsys, suffix):
+    pytest.importorskip("pygame")
+    if suffix == ".mp4":
+        pytest.importorskip("imageio_ffmpeg")
+    video = tmp_path / f"out{suffix}"
+    assert enjoy.main([str(run), "--episodes", "1", "--video", str(video)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    length = int(said[0].split(", ")[1].removesuffix(" steps"))
+    assert said[-1] == f"Written to {video}: {length + 1} frames"
+    assert video.stat().st_size > 1000
+
+
+def test_what_is_missing_is_named_in_one_sentence(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    with pytest.raises(SystemExit, match="2"):
+        enjoy.main([str(run), "--video", str(tmp_path / "out.gif")])
+    said = capsys.readouterr().err
+    assert "CartPole-v1 cannot be rendered: pygame is not installed" in said
+    assert 'pip install "gymnasium[classic-control]"' in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_path_is_one_sentence(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        enjoy.main([str(tmp_path / "none")])
+    assert capsys.readouterr().err == f"enjoy.py: There is no checkpoint {tmp_path / 'none'}.\n"
