@@ -29,6 +29,11 @@ COMMANDS = {
         "ml_pipeline.enjoy",
         "ml_pipeline.runs.enjoy_config:CommandLine",
     ),
+    "compare": Command(
+        "Compare runs: their scores, their settings and their learning curves.",
+        "ml_pipeline.compare",
+        "ml_pipeline.experiments.compare_config:CommandLine",
+    ),
     "export": Command(
         "Write a trained policy, with its normalization, into one file that runs without this package.",
         "ml_pipeline.export_policy",

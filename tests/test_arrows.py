@@ -41,6 +41,7 @@ ROOMS = {
     "config": Room(at_once=("pydantic", "tyro", "yaml")),
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
     "monitoring": Room(("config.errors", "runtime.whole_file"), ("tqdm",)),
+    "reporting": Room(VALUES, (), ("matplotlib",)),
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core.workers": Room((*GROUND, f"{RL}.core.stepping"), (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core": Room((*GROUND, f"{RL}.core.stepping", f"{RL}.core.workers"), ENV_LIBRARIES),
@@ -65,22 +66,27 @@ ROOMS = {
         ("matplotlib", TENSORS),
     ),
     f"{TRADING}.evaluation": Room(
-        (*GROUND, *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "chart_style", "envs"))),
+        (
+            *(*GROUND, "reporting"),
+            *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "chart_style", "envs")),
+        ),
         ("numpy",),
         ("polars", "matplotlib", "vectorbt"),
     ),
     TRADING: Room((*GROUND, TRADING), ENV_LIBRARIES),
     "integrations": Room((*GROUND, RL), (*ENV_LIBRARIES, "stable_baselines3")),
     "runs": Room(
-        ("config", "runtime", "monitoring", RL, TRADING),
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING),
         (*TORCH_LIBRARIES, "tyro"),
         ("onnxruntime", "onnxscript", "imageio_ffmpeg", "PIL", "matplotlib"),
     ),
-    "experiments": Room(("config", "runtime", "monitoring", RL, TRADING, "runs"), ("numpy", "gymnasium", "tyro")),
+    "experiments": Room(
+        ("config", "runtime", "monitoring", RL, TRADING, "runs"), ("numpy", "gymnasium", "tyro"), ("matplotlib",)
+    ),
 }
 # Commands may import anything, and nothing may import them.
 COMMANDS = (
-    *("train_ppo", "evaluate_ppo", "enjoy", "export_policy", "tune_workers", "test_parallel_env"),
+    *("train_ppo", "evaluate_ppo", "enjoy", "compare", "export_policy", "tune_workers", "test_parallel_env"),
     *("cli", "__main__", "commands", "completion"),
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them

@@ -13,8 +13,8 @@ from ml_pipeline.commands import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = [
-    *("train", "evaluate", "enjoy", "export", "sanity", "walk-forward", "inspect-data", "tune-workers", "check"),
-    "completion",
+    *("train", "evaluate", "enjoy", "compare", "export", "sanity", "walk-forward", "inspect-data", "tune-workers"),
+    *("check", "completion"),
 ]
 
 
@@ -66,7 +66,7 @@ def test_what_needs_no_command_imports_no_library(argument):
         ("trian", 'There is no command "trian". Did you mean "train"?'),
         ("walk_forward", 'There is no command "walk_forward". Did you mean "walk-forward"?'),
         ("--versoin", 'There is no command "--versoin". Did you mean "--version"?'),
-        ("frobnicate", 'There is no command "frobnicate". Known are: --help, --version, check, completion, evaluate,'),
+        ("frobnicate", 'There is no command "frobnicate". Known are: --help, --version, check, compare,'),
     ],
 )
 def test_an_unknown_command_is_one_line_that_names_the_nearest(typed, answer, capsys):
@@ -111,6 +111,7 @@ def test_complaints_after_the_command_line_name_it_too(tmp_path, capsys):
         ("ml_pipeline.train_ppo", "train_ppo.py"),
         ("ml_pipeline.evaluate_ppo", "evaluate_ppo.py"),
         ("ml_pipeline.enjoy", "enjoy.py"),
+        ("ml_pipeline.compare", "compare.py"),
         ("ml_pipeline.export_policy", "export_policy.py"),
         ("ml_pipeline.tune_workers", "tune_workers.py"),
         ("ml_pipeline.experiments.sanity", "sanity"),
@@ -135,6 +136,7 @@ def test_modules_name_themselves_as_before(module, prog, capsys):
         ("ml_pipeline/train_ppo.py", "train_ppo.py"),
         ("ml_pipeline/evaluate_ppo.py", "evaluate_ppo.py"),
         ("ml_pipeline/enjoy.py", "enjoy.py"),
+        ("ml_pipeline/compare.py", "compare.py"),
         ("ml_pipeline/export_policy.py", "export_policy.py"),
         ("ml_pipeline/tune_workers.py", "tune_workers.py"),
         ("ml_pipeline/test_parallel_env.py", "test_parallel_env.py"),

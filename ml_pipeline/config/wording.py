@@ -1,4 +1,6 @@
-"""How sentences that are told to a user put things."""
+"""How sentences and tables that are told to a user put things."""
+
+from collections.abc import Sequence
 
 
 def counted(n: int, what: str) -> str:
@@ -8,3 +10,31 @@ def counted(n: int, what: str) -> str:
     ('1 symbol', '1,200 bars')
     """
     return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def written(value: object) -> str:
+    """A setting as a user writes it after its flag.
+
+    >>> written((64, 64)), written(True), written(None), written(3e-4)
+    ('64 64', 'true', 'none', '0.0003')
+    """
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of as many cells each, the first of which is the header, as aligned lines: names left, figures right.
+
+    >>> print(text_table([["run", "steps"], ["a", "1,024"], ["long name", "8"]]))
+    run        steps
+    ----------------
+    a          1,024
+    long name      8
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

@@ -1,9 +1,7 @@
 """Training on a registered Gymnasium environment: makes it, scores a policy in it, reports on it."""
 
-import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +11,7 @@ import gymnasium
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evaluate
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, tells_mask_in_info
+from ml_pipeline.runs.gym_report import result_sentence, write_gym_report
 
 Act = Callable[[Any], Any]
 
@@ -52,14 +51,10 @@ class GymTask:
         return self._evaluate(act).mean_return
 
     def report(self, act: Act, folder: Path) -> str:
-        """Evaluate, write evaluation.json into `folder`, and say the result in a line."""
+        """Evaluate, write the files of `write_gym_report` into `folder`, and say the result in a line."""
         result = self._evaluate(act)
-        summary = {"mean_return": result.mean_return, "std_return": result.std_return, **asdict(result)}
-        (folder / "evaluation.json").write_text(json.dumps(summary, indent=2) + "\n")
-        return (
-            f"Evaluation on a single {self._env_id}: return {result.mean_return:,.2f} ± {result.std_return:,.2f} "
-            f"over {len(result.returns)} episodes"
-        )
+        write_gym_report(folder, self._env_id, result)
+        return result_sentence(self._env_id, result)
 
     def state(self) -> dict[str, Any]:
         """Nothing was fitted to data, so there is nothing to save."""

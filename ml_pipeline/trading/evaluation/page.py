@@ -1,29 +1,19 @@
 """The evaluation as one HTML page that needs no network: table, charts and warnings in one file."""
 
 import html
-import io
 import json
-from base64 import b64encode
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.evaluation.figures import equity_figure, exposure_figure, sensitivity_figure, trades_figure
 from ml_pipeline.trading.evaluation.report import as_json, remarks, table_rows, warning, without_nan
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import Sensitivity
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2330; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
-table { border-collapse: collapse; } td, th { padding: .2rem .9rem; text-align: right; }
-td:first-child, th:first-child { text-align: left; } th { border-bottom: 1px solid #c4c9d2; }
-img { width: 100%; } ul { padding-left: 1.2rem; }
 .warning { background: #fdecea; border-left: 4px solid #c62f2f; padding: .6rem 1rem; }
 .months td { font-size: .85rem; padding: .15rem .45rem; } .up { color: #1f8a4c; } .down { color: #c62f2f; }
 """
@@ -31,29 +21,24 @@ img { width: 100%; } ul { padding-left: 1.2rem; }
 
 def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, certified: str | None = None) -> None:
     """Write the page. certified: the sentence of `certify_ledger`, if there is one."""
-    header, *rows = table_rows(evaluation)
     warning_text = warning(evaluation)
     notes = [sensitivity.sentence(), *remarks(evaluation), *([certified] if certified else [])]
     parts = [
-        f"<h1>{html.escape(evaluation.title)}</h1>",
         f'<p class="warning">{html.escape(warning_text)}</p>' if warning_text else "",
-        _table(header, rows),
+        html_table(table_rows(evaluation)),
         "<ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in notes) + "</ul>",
         "<h2>Equity and drawdown</h2>",
-        _picture(equity_figure(evaluation), "Equity of the agent and of what it must beat; drawdown beneath"),
+        html_picture(equity_figure(evaluation), "Equity of the agent and of what it must beat; drawdown beneath"),
         "<h2>Exposure</h2>",
-        _picture(exposure_figure(evaluation.agent), "Net and gross exposure as parts of the equity"),
+        html_picture(exposure_figure(evaluation.agent), "Net and gross exposure as parts of the equity"),
         "<h2>Trades on the price</h2>",
-        _picture(trades_figure(evaluation.agent), "Closes, with what was bought and sold"),
+        html_picture(trades_figure(evaluation.agent), "Closes, with what was bought and sold"),
         "<h2>Monthly returns of the agent</h2>",
         _months(evaluation.agent),
         "<h2>What costs and late orders take</h2>",
-        _picture(sensitivity_figure(sensitivity, evaluation.rules.fee_bps), "Return by fee, and by bars of delay"),
+        html_picture(sensitivity_figure(sensitivity, evaluation.rules.fee_bps), "Return by fee, and by bars of delay"),
     ]
-    body = "\n".join(part for part in parts if part)
-    title = html.escape(evaluation.title)
-    page = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-    path.write_text(f"{page}<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n", encoding="utf-8")
+    write_html_page(path, evaluation.title, parts, style=_STYLE)
 
 
 def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) -> None:
@@ -78,12 +63,6 @@ def monthly_returns(ledger: Ledger) -> dict[int, dict[int, float]]:
     return returns
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
 def _months(ledger: Ledger) -> str:
     names = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
     head = "".join(f"<th>{name}</th>" for name in ("", *names, "year"))
@@ -97,10 +76,3 @@ def _months(ledger: Ledger) -> str:
         )
         rows.append(f"<tr><td>{year}</td>{marked}</tr>")
     return f'<table class="months"><tr>{head}</tr>{"".join(rows)}</table>'
-
-
-def _picture(figure: "Figure", description: str) -> str:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png")
-    data = b64encode(stream.getvalue()).decode()
-    return f'<img alt="{html.escape(description)}" src="data:image/png;base64,{data}">'

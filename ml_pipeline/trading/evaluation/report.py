@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.config.wording import counted
+from ml_pipeline.config.wording import counted, text_table
 from ml_pipeline.trading.accounts.ledger import Ledger, Trade, symbols_of, trades_of
 from ml_pipeline.trading.evaluation.figures import equity_figure
 from ml_pipeline.trading.evaluation.results import Evaluation
@@ -69,14 +69,7 @@ def table_rows(evaluation: Evaluation) -> list[list[str]]:
 
 def results_table(evaluation: Evaluation) -> str:
     """`table_rows` as text, with a title above, and below it a warning if the agent does not beat random policies."""
-    rows = table_rows(evaluation)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(width) for c, width in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
-    lines.insert(1, "-" * len(lines[0]))
-    lines = [evaluation.title, "", *lines, "", annualization(evaluation)]
+    lines = [evaluation.title, "", text_table(table_rows(evaluation)), "", annualization(evaluation)]
     return "\n".join(lines if (found := warning(evaluation)) is None else [*lines, found])
 
 

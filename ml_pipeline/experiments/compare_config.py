@@ -1,0 +1,53 @@
+"""The settings of a comparison, and how the command line fills them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+import tyro
+
+from ml_pipeline.config.checks import check_choice, check_count
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.runs.learning_curves import By
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """Which runs are compared, and how they are drawn.
+
+    Raises UserError where a value is out of range.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, such as checkpoints/A checkpoints/B; those that differ by their seed alone are drawn as one."""
+
+    by: By = "steps"
+    """What curves are drawn over: environment steps, or the time since training began."""
+
+    smooth: int = 10
+    """Iterations over which returns are averaged; 1 draws each as it is."""
+
+    output: Path = Path("comparison.png")
+    """Picture to write: .png, .svg or .pdf."""
+
+    def __post_init__(self) -> None:
+        check_choice("by", self.by, get_args(By))
+        check_count("smooth", self.smooth)
+        if self.output.suffix.lower() not in _SUFFIXES:
+            raise UserError(f'output must be a .png, .svg or .pdf file, but got "{self.output}".')
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the flags fill."""
+
+    compare: CompareConfig = field()
+
+
+def parse_compare(argv: Sequence[str], *, prog: str, description: str = "") -> CompareConfig:
+    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    return parse_settings(argv, CommandLine, prog=prog, description=description).compare

@@ -1,0 +1,60 @@
+"""The report on a Gymnasium run: evaluation.json, learning_curve.png, and all of it with its settings on one page."""
+
+import html
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from ml_pipeline.config.files import read_settings
+from ml_pipeline.config.wording import written
+from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult
+from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
+from ml_pipeline.runs.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
+from ml_pipeline.runs.learning_curves import LearningCurve, read_learning_curve
+from ml_pipeline.runs.train_config import SETTINGS_FILE, TrainConfig
+
+CURVE_FILE, PAGE_FILE, FIGURES_FILE = "learning_curve.png", "report.html", "evaluation.json"
+
+
+def result_sentence(env_id: str, result: EvaluationResult) -> str:
+    return (
+        f"Evaluation on a single {env_id}: return {result.mean_return:,.2f} ± {result.std_return:,.2f} "
+        f"over {len(result.returns)} episodes"
+    )
+
+
+def write_gym_report(folder: Path, env_id: str, result: EvaluationResult) -> None:
+    """Write the report into `folder`; curve and settings are those of the run there, if it is a run folder."""
+    summary = {"mean_return": result.mean_return, "std_return": result.std_return, **asdict(result)}
+    (folder / FIGURES_FILE).write_text(json.dumps(summary, indent=2) + "\n")
+    parts = [f"<p>{html.escape(result_sentence(env_id, result))}.</p>"]
+    if (folder / "metrics.jsonl").is_file():
+        parts += _training(folder, env_id, read_learning_curve(folder))
+    episodes = zip(result.returns, result.lengths, strict=True)
+    rows = [[str(i + 1), f"{total:,.4g}", f"{length:,}"] for i, (total, length) in enumerate(episodes)]
+    parts += ["<h2>Episodes of the evaluation</h2>", html_table([["episode", "return", "length (steps)"], *rows])]
+    if (folder / SETTINGS_FILE).is_file():
+        parts += ["<h2>Settings</h2>", _settings(folder)]
+    write_html_page(folder / PAGE_FILE, f"{env_id}, trained by PPO", parts)
+
+
+def _training(folder: Path, env_id: str, curve: LearningCurve) -> list[str]:
+    if not len(curve.steps):
+        return []
+    figure = learning_curve_figure([CurvePanel(env_id, [CurveGroup(folder.name, [curve])])])
+    figure.savefig(folder / CURVE_FILE)
+    spent = (
+        f"{curve.steps[-1]:,.0f} environment steps in {curve.training_s[-1]:,.1f} s of training "
+        f"({curve.steps_per_second:,.0f} steps/s). Best score of an evaluation: {curve.best_score:,.4g}."
+    )
+    picture = html_picture(figure, "Returns of training episodes, and scores of evaluations, by environment steps")
+    return ["<h2>Training</h2>", f"<p>{spent}</p>", picture]
+
+
+def _settings(folder: Path) -> str:
+    """Those of the run and its algorithm, beside the defaults; the market's are none of this task's."""
+    defaults = TrainConfig()
+    usual = {each.name: getattr(group, each.name) for group in (defaults.run, defaults.ppo) for each in fields(group)}
+    settings = {**usual, **read_settings(folder / SETTINGS_FILE, TrainConfig)}
+    rows = [[name, written(settings[name]), written(default)] for name, default in usual.items()]
+    return html_table([["setting", "value", "default"], *rows])

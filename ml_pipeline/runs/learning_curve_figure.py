@@ -1,0 +1,133 @@
+"""The picture of learning curves: training above, evaluations below; runs of a group as mean and 95 % interval."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ml_pipeline.runs.learning_curves import By, FloatArray, LearningCurve, mean_curve
+from ml_pipeline.trading.chart_style import style_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLORS = ("#0b5fff", "#e07b00", "#1f8a4c", "#7a4fd0", "#c62f2f", "#00838f", "#8d6e63", "#d81b60", "#5f6b7a", "#9e9d24")
+_STYLES = ("-", "--", ":", "-.")
+_WIDTH_IN, _HEIGHT_IN = 8.0, 3.0
+
+
+@dataclass(frozen=True)
+class CurveGroup:
+    """Runs that are drawn as one: their mean with its interval, or the line of a single one."""
+
+    label: str
+    curves: Sequence[LearningCurve]
+
+
+@dataclass(frozen=True)
+class CurvePanel:
+    """What stands in one column of the picture: groups of one task, whose returns compare."""
+
+    title: str
+    groups: Sequence[CurveGroup]
+
+
+def learning_curve_figure(panels: Sequence[CurvePanel], *, by: By = "steps", smooth: int = 10) -> "Figure":
+    """One column for each panel: returns of training episodes, and below them scores, where there was an evaluation.
+
+    smooth: iterations over which returns are averaged.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    curves = [curve for panel in panels for group in panel.groups for curve in group.curves]
+    n_rows = 1 + any(np.isfinite(curve.scores).any() for curve in curves)
+    figure = Figure(figsize=(_WIDTH_IN * len(panels), _HEIGHT_IN * n_rows + 0.4), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(n_rows, len(panels), sharex="col", squeeze=False)
+    unit_s, unit = _time_unit(max((curve.seconds[-1] for curve in curves if len(curve.seconds)), default=0.0))
+    for column, panel in enumerate(panels):
+        above, below = grid[0, column], grid[-1, column]
+        for group, color, style in _looks(panel.groups):
+            draw = _Drawing(group, color, style, by=by, scale=1.0 if by == "steps" else 1 / unit_s)
+            draw.returns(above, smooth)
+            if n_rows == 2:
+                draw.scores(below)
+        iterations = f"{smooth} iterations" if smooth > 1 else "1 iteration"
+        above.set_ylabel(f"return of training episodes\n(mean over {iterations})")
+        if n_rows == 2:
+            below.set_ylabel("score of evaluations")
+        below.set_xlabel("environment steps" if by == "steps" else f"time since training began ({unit})")
+        _finish(above, below, panel, by)
+        if len(curves) > 1:
+            above.legend(fontsize=8.5, loc="best", framealpha=0.8, edgecolor="none")
+    return figure
+
+
+class _Drawing:
+    """Draws one group in its color, into one axes or another."""
+
+    def __init__(self, group: CurveGroup, color: str, style: str, *, by: By, scale: float) -> None:
+        self._group = group
+        self._look: dict[str, Any] = {"color": color, "linestyle": style}
+        self._by = by
+        self._scale = scale
+
+    def returns(self, axes: "Axes", smooth: int) -> None:
+        if len(self._group.curves) == 1 and smooth > 1:
+            (curve,) = self._group.curves
+            axes.plot(*self._told(curve, curve.returns), color=self._look["color"], linewidth=0.7, alpha=0.25)
+        self._draw(axes, [self._told(curve, curve.smoothed(smooth)) for curve in self._group.curves], marker="")
+
+    def scores(self, axes: "Axes") -> None:
+        self._draw(axes, [self._told(curve, curve.scores) for curve in self._group.curves], marker="o")
+
+    def _draw(self, axes: "Axes", curves: Sequence[tuple[FloatArray, FloatArray]], *, marker: str) -> None:
+        points: dict[str, Any] = {"marker": marker, "markersize": 3.5, "linewidth": 1.5, "label": self._group.label}
+        if len(curves) == 1:
+            axes.plot(*curves[0], **self._look, **points)
+            return
+        for x, y in curves:
+            axes.plot(x, y, color=self._look["color"], linewidth=0.6, alpha=0.35)
+        together = mean_curve(curves)
+        axes.plot(together.x, together.mean, **self._look, **{**points, "marker": ""})
+        low, high = together.mean - together.half_width, together.mean + together.half_width
+        axes.fill_between(together.x, low, high, color=self._look["color"], alpha=0.15, linewidth=0)
+
+    def _told(self, curve: LearningCurve, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        told = np.isfinite(y)
+        return curve.at(self._by)[told] * self._scale, y[told]
+
+
+def _looks(groups: Sequence[CurveGroup]) -> Iterator[tuple[CurveGroup, str, str]]:
+    for i, group in enumerate(groups):
+        yield group, _COLORS[i % len(_COLORS)], _STYLES[i // len(_COLORS) % len(_STYLES)]
+
+
+def _finish(above: "Axes", below: "Axes", panel: CurvePanel, by: By) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    for axes in {above, below}:
+        style_axes(axes)
+        axes.set_ylim(*_limits(axes))
+    if by == "steps":
+        below.xaxis.set_major_formatter(EngFormatter(sep=""))
+    below.set_xlim(left=0)
+    above.set_title(panel.title, fontsize=10, loc="left")
+
+
+def _limits(axes: "Axes") -> tuple[float | None, float | None]:
+    """The lines, and an interval only as far as it does not press them flat: of few runs it is very wide."""
+    values = np.concatenate([np.empty(0), *(np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines)])
+    if not len(values):
+        return None, None
+    low, high = float(values.min()), float(values.max())
+    margin = 0.08 * (high - low) or 0.08 * abs(high) or 1.0
+    return low - margin, high + margin
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    """The length of a unit in seconds, and its name."""
+    return next((unit for unit in ((3600.0, "h"), (60.0, "min")) if seconds > 3 * unit[0]), (1.0, "s"))

@@ -1,0 +1,155 @@
+"""The learning curve of a run, read from its metrics.jsonl, and what several say together. T iterations, R runs."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.monitoring.line_file import read_lines
+from ml_pipeline.monitoring.metrics_file import STEP
+
+FloatArray = NDArray[np.float64]
+By = Literal["steps", "time"]
+
+_METRICS_FILE = "metrics.jsonl"
+_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
+# Student's t for a 95 % interval, two-sided, by degrees of freedom from 1; with more it is near the normal's 1.96.
+_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_LAST_PART = 0.05
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Figures of each iteration, float64 (T,), NaN where an iteration has none.
+
+    steps: environment steps so far. seconds: since training began, evaluations included; training_s: without them.
+    returns: mean of the n_episodes episodes that ended in the iteration. scores: of the evaluation after it.
+    """
+
+    steps: FloatArray
+    seconds: FloatArray
+    training_s: FloatArray
+    returns: FloatArray
+    n_episodes: FloatArray
+    scores: FloatArray
+
+    @property
+    def steps_per_second(self) -> float:
+        """Of training; NaN before the first iteration."""
+        return float(self.steps[-1] / self.training_s[-1]) if len(self.steps) and self.training_s[-1] else math.nan
+
+    @property
+    def best_score(self) -> float:
+        """Of all evaluations; NaN where there is none."""
+        return float(np.nanmax(self.scores)) if np.isfinite(self.scores).any() else math.nan
+
+    @property
+    def last_score(self) -> float:
+        told = self.scores[np.isfinite(self.scores)]
+        return float(told[-1]) if len(told) else math.nan
+
+    def last_return(self) -> float:
+        """Mean return of the episodes that ended in the last 5 % of the steps; NaN where none did."""
+        late = self.steps > (1 - _LAST_PART) * self.steps[-1] if len(self.steps) else np.zeros(0, bool)
+        return float(_mean_return(self.returns[late], self.n_episodes[late]))
+
+    def at(self, by: By) -> FloatArray:
+        """Where the iterations lie: environment steps or seconds, (T,)."""
+        return self.steps if by == "steps" else self.seconds
+
+    def smoothed(self, window: int) -> FloatArray:
+        """Mean of the returns of the last `window` iterations, (T,); NaN where no episode ended in any of them."""
+        told = np.isfinite(self.returns)
+        sums = _window_sums(np.where(told, self.returns, 0.0), window)
+        counts = _window_sums(told.astype(np.float64), window)
+        return np.divide(sums, counts, out=np.full(len(sums), math.nan), where=counts > 0)
+
+
+def read_learning_curve(folder: Path) -> LearningCurve:
+    """What metrics.jsonl of a run folder tells so far; lines that are torn or no metrics are left out.
+
+    Raises UserError where there is no such file.
+    """
+    path = folder / _METRICS_FILE
+    if not path.is_file():
+        what = "is no run folder" if folder.is_dir() else "is not there"
+        raise UserError(f"{folder} {what}: {path} is missing; name folders of runs, such as checkpoints/RUN.")
+    rows = [row for line in read_lines(path) if (row := _metrics_in(line)) is not None]
+    training_s = np.cumsum([sum(row.get(name) or 0.0 for name in _TRAINING) for row in rows], dtype=np.float64)
+    evaluating_s = np.cumsum([row.get("time/evaluating_s") or 0.0 for row in rows], dtype=np.float64)
+    return LearningCurve(
+        steps=_column(rows, STEP),
+        seconds=training_s + evaluating_s,
+        training_s=training_s,
+        returns=_column(rows, "rollout/episode_return"),
+        n_episodes=_column(rows, "rollout/n_completed_episodes"),
+        scores=_column(rows, "eval/score"),
+    )
+
+
+@dataclass(frozen=True)
+class MeanCurve:
+    """The mean of several runs at some places x, and the half width of its 95 % interval; (X,) each."""
+
+    x: FloatArray
+    mean: FloatArray
+    half_width: FloatArray
+
+
+def mean_curve(curves: Sequence[tuple[FloatArray, FloatArray]], *, n_places: int = 300) -> MeanCurve:
+    """The mean of R curves (x, y) where all of them are told, interpolated; NaN in y is passed over.
+
+    Empty where they have no place in common.
+    """
+    told = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
+    if not all(len(x) for x, _ in told):
+        return MeanCurve(*(np.empty(0) for _ in range(3)))
+    first, last = max(x[0] for x, _ in told), min(x[-1] for x, _ in told)
+    places = np.linspace(first, last, n_places) if last > first else np.full(int(last == first), last)
+    mean, half_width = mean_and_interval(np.stack([np.interp(places, x, y) for x, y in told]))
+    return MeanCurve(places, mean, half_width)
+
+
+def mean_and_interval(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Means of values (R, ...) over R runs, and half the width of their 95 % intervals by Student's t; NaN for R = 1.
+
+    >>> mean, half_width = mean_and_interval(np.array([1.0, 2.0, 3.0]))
+    >>> float(mean), round(float(half_width), 3)  # 4.303 * 1 / sqrt(3)
+    (2.0, 2.484)
+    """
+    n = len(values)
+    mean = np.mean(values, axis=0)
+    if n == 1:
+        return mean, np.full_like(mean, math.nan)
+    t = _T_95[n - 2] if n - 2 < len(_T_95) else 1.96
+    return mean, t * np.std(values, axis=0, ddof=1) / math.sqrt(n)
+
+
+def _metrics_in(line: str) -> Mapping[str, Any] | None:
+    try:
+        row = json.loads(line)
+        return row if float(row[STEP]) >= 0 else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
+    return np.array([math.nan if row.get(name) is None else row[name] for row in rows], dtype=np.float64)
+
+
+def _mean_return(returns: FloatArray, n_episodes: FloatArray) -> float:
+    told = np.isfinite(returns)
+    return float(np.average(returns[told], weights=n_episodes[told])) if told.any() else math.nan
+
+
+def _window_sums(values: FloatArray, window: int) -> FloatArray:
+    """Sums of the last `window` values at each place, fewer at the beginning."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    return sums[ends] - sums[np.maximum(ends - window, 0)]
