@@ -75,7 +75,7 @@ def _values(annotation: ast.expr, scope: griffe.Object) -> str:
             return "|".join(filter(None, (_values(left, scope), _values(right, scope))))
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
             names = choices.elts if isinstance(choices, ast.Tuple) else [choices]
-            return "{" + ",".join(ast.literal_eval(name) for name in names) + "}"
+            return "{" + ",".join(_choices(name, scope) for name in names) + "}"
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[element, _])):
             return f"[{_values(element, scope)} ...]"
         case ast.Name(id="bool") | ast.Constant(value=None):
@@ -86,6 +86,11 @@ def _values(annotation: ast.expr, scope: griffe.Object) -> str:
             meant = _meant(name, scope)
             return _values(ast.parse(str(meant.value), mode="eval").body, scope)
     raise ValueError(f"no words for the type {ast.unparse(annotation)}")
+
+
+def _choices(choice: ast.expr, scope: griffe.Object) -> str:
+    """One choice of a `Literal`; the choices of another that it names, parted by commas."""
+    return _values(choice, scope).strip("{}") if isinstance(choice, ast.Name) else ast.literal_eval(choice)
 
 
 def _evaluated(source: str, scope: griffe.Object) -> Any:
