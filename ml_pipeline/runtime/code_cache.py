@@ -31,9 +31,11 @@ def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
         def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
             return signature, codegen.magic_tuple(), digest
 
-        def load_overload(self, *args: Any) -> Any:
+        def load_overload(self, signature: Any, *args: Any) -> Any:
             with contextlib.suppress(*_UNUSABLE):
-                return super().load_overload(*args)
+                loaded = super().load_overload(signature, *args)
+                # Processes that compile at the same time may overwrite each other's files, and numba does not check.
+                return loaded if loaded is not None and loaded.signature.args == tuple(signature) else None
 
         def save_overload(self, *args: Any) -> None:
             with contextlib.suppress(*_UNUSABLE):

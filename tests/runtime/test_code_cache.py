@@ -47,3 +47,14 @@ def test_code_that_cannot_be_read_or_written_is_compiled(source, tmp_path, monke
     (tmp_path / "file").touch()
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file" / "folder"))
     assert compiled(source, 1)[1] == 2.0
+
+
+def test_a_file_that_holds_the_code_of_another_signature_is_not_used(source, tmp_path):
+    """As where two processes write at once: both take the first free number for their file."""
+    dispatcher, _ = compiled(source, 1)
+    assert dispatcher(1) == 2
+    of_float, of_int = sorted((tmp_path / "kept").rglob("*.nbc"))
+    of_float.write_bytes(of_int.read_bytes())
+    again, result = compiled(source, 1)
+    assert (result, again(1.5)) == (2.0, 2.5)
+    assert sum(again.stats.cache_hits.values()) == 0
