@@ -16,9 +16,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The parts of a contract are no test modules, whose asserts say by themselves what they compared.
 pytest.register_assert_rewrite("tests.contracts")
 
-# A shared machine may stop for longer than Hypothesis allows an example; pytest's timeout still holds.
-hypothesis.settings.register_profile("no_deadline", deadline=None)
-hypothesis.settings.load_profile("no_deadline")
+# A shared machine may stop for longer than Hypothesis allows an example; pytest's timeout still holds. Without a
+# database, what one session found does not decide what the next one tries.
+hypothesis.settings.register_profile(
+    "independent", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("independent")
 
 _LEFTOVERS = pytest.StashKey[Leftovers]()
 

@@ -6,15 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from numpy.typing import ArrayLike
 
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
-
-# A busy machine is no reason to fail.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

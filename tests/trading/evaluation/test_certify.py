@@ -13,10 +13,18 @@ from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.evaluation.certify import TOLERANCE, largest_difference
 
-needs_vectorbt = pytest.mark.skipif(importlib.util.find_spec("vectorbt") is None, reason="vectorbt is not installed")
+HAS_VECTORBT = importlib.util.find_spec("vectorbt") is not None
 needs_backtesting = pytest.mark.skipif(
     importlib.util.find_spec("backtesting") is None, reason="backtesting.py is not installed"
 )
+
+
+def needs_vectorbt(test):
+    """Skip the test without vectorbt, and give it time to compile: whichever runs first waits for some 30 s of work.
+
+    If the time runs out during that, numba swallows the failure, and reports "no compiled object yet" in its place.
+    """
+    return pytest.mark.skipif(not HAS_VECTORBT, reason="vectorbt is not installed")(pytest.mark.timeout(900)(test))
 
 
 def _run(market, rules, actions):
@@ -28,7 +36,6 @@ def _run(market, rules, actions):
 
 @pytest.mark.slow
 @needs_vectorbt
-@pytest.mark.timeout(300)  # it compiles
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
 def test_vectorbt_says_the_same_of_random_orders_with_every_cost(random_case, mode):
