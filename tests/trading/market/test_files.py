@@ -6,7 +6,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.asset_bars import Faults
-from ml_pipeline.trading.market.files import load_market, market_from_frame
+from ml_pipeline.trading.market.files import load_market
 
 GOOD = """time,open,high,low,close,volume
 2024-01-01,10,12,9,11,100
@@ -256,46 +256,6 @@ def test_parquet_names_rows_without_lines(tmp_path):
     assert faults.sentences[0].endswith("The same in 2 rows in all: rows 2, 4.")
 
 
-def test_eurusd(market_file):
-    market = load_market(market_file("FOREX_EURUSD_1H_ASK.csv"))
-    assert market.close.shape == (6_225, 1)
-    assert str(market.times[0]) == "2017-01-01T22:00:00.000000000"
-    assert str(market.times[-1]) == "2017-12-29T21:00:00.000000000"
-    assert market.close[-1, 0] == 1.20075
-    assert market.notices == ()
-    assert market.periods_per_year == 252 * 24
-
-
-def test_btc_is_newest_first(market_file):
-    market = load_market(market_file("BTC_USD-Hourly.csv"))
-    assert market.close.shape == (33_259, 1)
-    assert market.symbols == ("BTC/USD",)
-    newest_first, swapped = market.notices
-    assert newest_first == "BTC_USD-Hourly.csv: rows were newest first; sorted"
-    assert "columns volume and Volume USD are swapped in 20,143 of 33,259 rows, from 2018-05-15" in swapped
-    assert "to 2020-10-12 08:00:00; swap them back" in swapped
-    assert (market.close[0, 0], market.close[-1, 0]) == (8740.99, 43312.27)
-    assert market.periods_per_year == 365 * 24
-
-
-def test_bitstamp_lists_two_of_three_late(market_file):
-    market = load_market(market_file("bitstamp_BTC_ETH_LTC_USD_d.csv"))
-    assert market.close.shape == (1_865, 3)
-    assert (~market.tradable).sum() * 5 == 10_085  # the empty cells, five a bar
-    assert market.notices == (
-        "ETH is listed from 2017-11-09; not tradable in the 1,077 bars before",
-        "LTC is listed from 2017-06-25; not tradable in the 940 bars before",
-    )
-
-
-def test_dj30_is_long_and_adjusted(market_file):
-    market = load_market(market_file("dj30_test_2021.csv"), symbols=["WMT", "AAPL"])
-    assert market.symbols == ("WMT", "AAPL")
-    assert market.close.shape == (252, 2)
-    assert market.close[0, 1] == pytest.approx(128.45343017578125, rel=1e-15)
-    assert "dj30_test_2021.csv: prices were adjusted to column adjcp" in market.notices
-
-
 def test_quotes_give_the_spread_and_the_close_where_there_is_none(write):
     market = load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,100\n"))
     np.testing.assert_array_equal(market.close[:, 0], [100, 99])
@@ -305,26 +265,6 @@ def test_quotes_give_the_spread_and_the_close_where_there_is_none(write):
     np.testing.assert_array_equal(market.close, [[100.5]])
     with pytest.raises(UserError, match=r"row 2 \(line 3\): the ask of prices is 97, below its bid of 98"):
         load_market(write("time,bid,ask\n2024-01-01,99,101\n2024-01-02,98,97\n"))
-
-
-def test_frames_of_pandas_in_other_layouts():
-    pd = pytest.importorskip("pandas")
-    days = pd.date_range("2024-01-01", periods=2, name="Date")
-    closes = np.array([[1.0, 10.0], [2.0, 20.0]])
-    titles = pd.MultiIndex.from_product([["Close"], ["AAPL", "MSFT"]])
-    side_by_side = pd.DataFrame(closes, index=days, columns=titles)
-    below = pd.DataFrame({"close": closes.ravel()}, index=pd.MultiIndex.from_product([days, ["AAPL", "MSFT"]]))
-    below.index.names = ["date", "ticker"]
-    for frame in (side_by_side, below):
-        market = market_from_frame(frame)
-        assert market.symbols == ("AAPL", "MSFT")
-        np.testing.assert_array_equal(market.close, closes)
-        np.testing.assert_array_equal(market.times, days.to_numpy())
-    seconds = pd.Index([1_700_000_000, 1_700_003_600], name="timestamp")
-    market = market_from_frame(pd.DataFrame({"close": [1.0, 2.0]}, index=seconds))
-    assert str(market.times[1])[:16] == "2023-11-14T23:13"
-    with pytest.raises(UserError, match="but got ndarray; for arrays, use market_from_arrays"):
-        market_from_frame(np.arange(5.0))
 
 
 def test_prices_in_dollars_and_in_groups_of_thousands(write):
@@ -371,23 +311,3 @@ def test_own_features_are_read_from_every_layout(write):
     np.testing.assert_array_equal(market.columns["feature_Y2"], [[np.nan], [9]])
     wide = load_market(write("time,A:close,B:close,B:feature_x\n2024-01-01,1,2,3\n", "wide.csv"))
     np.testing.assert_array_equal(wide.columns["feature_x"], [[np.nan, 3]])
-
-
-def test_frames_of_pandas_and_polars_read_the_same(write):
-    expected = load_market(write(GOOD))
-    frame = pl.read_csv(write(GOOD), try_parse_dates=True)
-    markets = [market_from_frame(frame, name="prices")]
-    try:
-        import pandas as pd
-    except ImportError:
-        pass
-    else:
-        dated = pd.read_csv(write(GOOD), parse_dates=["time"])
-        indexed = dated.set_index("time")
-        zoned = indexed.tz_localize("UTC").tz_convert("Asia/Tokyo")
-        markets += [market_from_frame(each, name="prices") for each in (dated, indexed, zoned)]
-    for market in markets:
-        assert market.symbols == ("prices",)
-        np.testing.assert_array_equal(market.times, expected.times)
-        np.testing.assert_array_equal(market.close, expected.close)
-        np.testing.assert_array_equal(market.volume, expected.volume)
