@@ -90,7 +90,7 @@ class TestParallelEnvInGroups(VectorEnvContract):
     """Environments that could be stepped apart from each other, stepped all at once."""
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
-        return ParallelEnv(env_fns, num_groups=min(2, len(env_fns)), **kwargs)
+        return ParallelEnv(env_fns, num_workers=3, num_groups=min(2, len(env_fns)), **kwargs)
 
 
 @pytest.mark.filterwarnings("ignore:start_method='fork'")

@@ -88,11 +88,35 @@ WORKERS = (
         "V5b",
     ),
     Mutation(
+        "a death in a group that nobody waits for goes unnoticed",
+        f"{RL}/core/workers/pool.py",
+        "if now > self._next_watch and len(indices) < len(self._processes):",
+        "if False:",
+        f"{RL_TESTS}/core/test_partial_steps.py::"
+        "test_a_death_is_noticed_while_other_groups_are_in_a_long_step[briefly_again_and_again-idle]",
+        "V5b",
+    ),
+    Mutation(
+        "the seeds of new episodes depend on who else was lost",
+        f"{RL}/core/workers/restarts.py",
+        "self._of_worker[worker] + 1",
+        "self.total + 1",
+        f"{RL_TESTS}/core/workers/test_restarts.py::test_new_seeds_do_not_depend_on_who_else_was_lost",
+    ),
+    Mutation(
+        "the fork server's socket has too long an address",
+        f"{RL}/core/workers/fork_server.py",
+        "if len(os.fsencode(folder)) + _NAME_BYTES <= _LONGEST_ADDRESS_BYTES:",
+        "if True:",
+        f"{RL_TESTS}/core/workers/test_fork_server.py::"
+        "test_workers_start_however_long_the_path_of_the_temporary_folder_is[87]",
+    ),
+    Mutation(
         "workers outlive a killed trainer",
         f"{RL}/core/workers/main.py",
         "    os._exit(1)",
         "    return",
-        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
+        f"{RL_TESTS}/core/workers/test_main.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
         "V5c",
     ),
     Mutation(
@@ -100,7 +124,7 @@ WORKERS = (
         f"{RL}/core/workers/preload.py",
         "        shutil.rmtree(folder, ignore_errors=True)",
         "        pass",
-        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
+        f"{RL_TESTS}/core/workers/test_fork_server.py::test_the_folder_goes_with_a_killed_trainer[True]",
         "V5d",
     ),
     Mutation(
@@ -108,7 +132,7 @@ WORKERS = (
         f"{RL}/core/workers/main.py",
         "signal.signal(signal.SIGINT, signal.SIG_IGN)",
         "signal.signal(signal.SIGINT, signal.SIG_DFL)",
-        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_leave_ctrl_c_to_the_trainer",
+        f"{RL_TESTS}/core/workers/test_main.py::test_workers_leave_ctrl_c_to_the_trainer",
         "V6a",
     ),
     Mutation(
@@ -116,7 +140,7 @@ WORKERS = (
         f"{RL}/core/workers/main.py",
         "        _send(link, number, reply, block)\n    block.close()\n",
         "        _send(link, number, reply, block)\n",
-        f"{RL_TESTS}/core/workers/test_worker.py::test_closing_closes_the_environments_of_workers",
+        f"{RL_TESTS}/core/workers/test_main.py::test_closing_closes_the_environments_of_workers",
         "V6b",
     ),
     Mutation(
@@ -140,7 +164,7 @@ WORKERS = (
         f"{RL}/core/workers/start.py",
         "environ = {**os.environ, **_ONE_THREAD}",
         "environ = {**_ONE_THREAD, **os.environ}",
-        f"{RL_TESTS}/core/workers/test_worker.py::test_workers_are_light_and_know_the_environment[forkserver]",
+        f"{RL_TESTS}/core/workers/test_main.py::test_workers_are_light_and_know_the_environment[forkserver]",
         "V8",
     ),
     Mutation(
@@ -174,7 +198,7 @@ WORKERS = (
         "        from multiprocessing.shared_memory import SharedMemory\n\n"
         "        self._named = SharedMemory(create=True, size=layout.nbytes())\n"
         "        self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())",
-        f"{RL_TESTS}/core/workers/test_worker.py::test_nothing_is_left_behind[forkserver]",
+        f"{RL_TESTS}/core/workers/test_main.py::test_nothing_is_left_behind[forkserver]",
         "V10",
     ),
 )

@@ -9,6 +9,7 @@ from typing import Any
 import cloudpickle
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
@@ -25,9 +26,10 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     WorkerDiedError,
 )
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from tests.models.rl.core.workers.probes import get_stuck, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 N = 6
 HALVES = ([0, 1, 2], [3, 4, 5])
@@ -85,7 +87,10 @@ def test_overlapping_halves_change_no_result(mode: AutoresetMode) -> None:
 
 
 def test_halves_step_as_the_whole_does() -> None:
-    with ParallelEnv(counting(), num_workers=0) as whole, ParallelEnv(counting(), num_groups=2) as halves:
+    with (
+        ParallelEnv(counting(), num_workers=0) as whole,
+        ParallelEnv(counting(), num_groups=2, num_workers=2) as halves,
+    ):
         whole.reset(seed=3)
         steps = in_turn(halves, 15)
         for t in range(16):
@@ -113,7 +118,7 @@ class GatedEnv(CountingEnv):
 
 
 def test_what_is_ready_comes_back_while_others_are_under_way(tmp_path: Path) -> None:
-    with ParallelEnv([lambda: GatedEnv(tmp_path / "gate")] * 4, num_groups=4) as envs:
+    with ParallelEnv([lambda: GatedEnv(tmp_path / "gate")] * 4, num_groups=4, num_workers=4) as envs:
         envs.reset(seed=0)
         envs.send([0, 1, 0, 0], range(4))
         first = envs.recv(min_ready=3)
@@ -128,7 +133,7 @@ def test_what_is_ready_comes_back_while_others_are_under_way(tmp_path: Path) -> 
 
 
 def test_calls_out_of_order_are_named_and_harmless() -> None:
-    with ParallelEnv([CountingEnv] * 4, num_groups=2) as envs:
+    with ParallelEnv([CountingEnv] * 4, num_groups=2, num_workers=2) as envs:
         envs.reset(seed=0)
         with pytest.raises(NoAsyncCallError, match="without any prior call to `send`"):
             envs.recv()
@@ -153,13 +158,28 @@ def test_calls_out_of_order_are_named_and_harmless() -> None:
         assert envs.step_wait()[0][:, 1].tolist() == [2, 2, 1, 1]
 
 
-def test_actions_follow_the_order_of_the_ids() -> None:
-    with ParallelEnv([lambda: GatedEnv(Path("/nonexistent"))] * 2, num_groups=2, step_timeout_s=0.3) as envs:
+def test_actions_follow_the_order_of_the_ids(tmp_path: Path) -> None:
+    with ParallelEnv([lambda: GatedEnv(tmp_path / "gate")] * 2, num_groups=2, num_workers=2) as envs:
         envs.reset(seed=0)
         envs.send([1, 0], [1, 0])
         assert envs.recv().env_ids.tolist() == [0]
-        with pytest.raises(StepTimeoutError, match="environment 1"):
-            envs.recv()
+        (tmp_path / "gate").touch()
+        assert envs.recv().env_ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("env_ids", [None, [2, 3]])
+def test_a_step_that_never_returns_is_named(stuck: Path, env_ids: list[int] | None) -> None:
+    class StuckEnv(CountingEnv):
+        def step(self, action: int) -> Any:
+            if action == 1:
+                get_stuck(stuck)
+            return super().step(action)
+
+    with ParallelEnv([StuckEnv] * 4, num_groups=2, num_workers=2, step_timeout_s=60) as envs:
+        envs.reset(seed=0)
+        envs.send([0, 1], [2, 3])
+        with pytest.raises(StepTimeoutError, match=r"step within step_timeout_s=60: environment 3 has not returned"):
+            envs.recv(env_ids=env_ids)
         assert envs.closed
 
 
@@ -193,7 +213,7 @@ class TextEnv(CountingEnv):
 
 
 def test_spaces_not_of_fixed_size() -> None:
-    with ParallelEnv([TextEnv] * 4, num_groups=2) as envs:
+    with ParallelEnv([TextEnv] * 4, num_groups=2, num_workers=2) as envs:
         envs.reset(seed=0)
         for _ in range(3):
             envs.send(("a", "b"), [2, 3])
@@ -204,7 +224,7 @@ def test_spaces_not_of_fixed_size() -> None:
 
 
 def test_an_environment_that_raises_leaves_the_rest_usable() -> None:
-    with ParallelEnv([CountingEnv, lambda: FaultyEnv("raise"), CountingEnv], num_groups=3) as envs:
+    with ParallelEnv([CountingEnv, lambda: FaultyEnv("raise"), CountingEnv], num_groups=3, num_workers=3) as envs:
         envs.reset(seed=0)
         envs.send([0, 0, 0], range(3))
         with pytest.raises(EnvRaisedError, match="environment 1 of 3"):
@@ -217,7 +237,9 @@ def test_an_environment_that_raises_leaves_the_rest_usable() -> None:
 
 
 def test_finished_environments_wait_for_a_reset_where_that_is_disabled() -> None:
-    with ParallelEnv([lambda: CountingEnv(length=1)] * 2, num_groups=2, autoreset_mode="Disabled") as envs:
+    with ParallelEnv(
+        [lambda: CountingEnv(length=1)] * 2, num_groups=2, num_workers=2, autoreset_mode="Disabled"
+    ) as envs:
         envs.reset(seed=0)
         envs.send([0], [1])
         assert envs.recv().terminated.tolist() == [True]
@@ -241,7 +263,7 @@ class MortalEnv(CountingEnv):
 
 
 def test_a_killed_worker_is_named() -> None:
-    with ParallelEnv([MortalEnv] * 3, num_groups=3) as envs:
+    with ParallelEnv([MortalEnv] * 3, num_groups=3, num_workers=3) as envs:
         envs.reset(seed=0)
         envs.send([0, 1, 0], range(3))
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
@@ -249,8 +271,44 @@ def test_a_killed_worker_is_named() -> None:
         assert envs.closed
 
 
+class Waits:
+    """How long recv() may wait for other groups, or may not."""
+
+    @staticmethod
+    def for_a_group(envs: ParallelEnv) -> None:
+        envs.recv(env_ids=[0, 1])
+
+    @staticmethod
+    def for_any(envs: ParallelEnv) -> None:
+        envs.recv(min_ready=2)
+
+    @staticmethod
+    def briefly_again_and_again(envs: ParallelEnv) -> None:
+        wait_until(lambda: envs.send([0, 0], [4, 5]) or envs.recv(env_ids=[4, 5]) is None)
+
+
+@pytest.mark.parametrize("victim", ["idle", "stepping"])
+@pytest.mark.parametrize("wait", [Waits.for_a_group, Waits.for_any, Waits.briefly_again_and_again])
+def test_a_death_is_noticed_while_other_groups_are_in_a_long_step(
+    tmp_path: Path, wait: Callable[[ParallelEnv], None], victim: str
+) -> None:
+    gate = tmp_path / "gate"  # which nobody opens: the long step does not end before the death is noticed
+    with ParallelEnv([lambda: GatedEnv(gate)] * 6, num_groups=3, num_workers=3) as envs:
+        envs.reset(seed=0)
+        worker = psutil.Process(envs.apply(lambda env: os.getpid(), env_ids=[2])[0])
+        envs.send([1, 1], [0, 1])
+        if victim == "stepping":
+            envs.send([1, 1], [2, 3])
+            wait_until(lambda: envs._batch.current_env[1] == 2)
+        worker.kill()
+        activity = "in step of environment 2" if victim == "stepping" else "while idle"
+        with pytest.raises(WorkerDiedError, match=rf"Worker 1 .*SIGKILL {activity}"):
+            wait(envs)
+        assert envs.closed
+
+
 def test_a_killed_worker_is_replaced_and_every_step_accounted_for() -> None:
-    with ParallelEnv([MortalEnv] * 3, num_groups=3, on_worker_failure="restart") as envs:
+    with ParallelEnv([MortalEnv] * 3, num_groups=3, num_workers=3, on_worker_failure="restart") as envs:
         envs.reset(seed=0)
         counts = np.zeros(3, int)
         for t in range(12):

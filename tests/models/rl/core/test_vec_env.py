@@ -16,7 +16,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core import vec_env
-from ml_pipeline.models.rl.core.probe_envs import CountingEnv, TimedEnv
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import (
     EnvResultError,
     ResetRequiredError,
@@ -25,12 +25,13 @@ from ml_pipeline.models.rl.core.stepping.errors import (
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.workers import open as open_workers
 from ml_pipeline.models.rl.core.workers import pool as worker_pool
+from ml_pipeline.models.rl.core.workers.choice import StepCost
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
-from tests.models.rl.core.workers.probes import OddEnv, pass_through, worker_pids
+from tests.models.rl.core.workers.probes import OddEnv, pass_through, wait_until, worker_pids
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
-pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(120)]
 
 
 # How many, and where
@@ -50,12 +51,40 @@ def test_no_workers_means_this_process() -> None:
         assert envs.step_wait()[1].tolist() == [11.0, 21.0]
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 2e-3])
-def test_auto_measures_the_step(wait_s: float) -> None:
-    before = np.random.get_state()[1].tolist()
-    with ParallelEnv([lambda: TimedEnv(wait_s=wait_s)] * 6) as envs:
-        assert (envs.num_workers > 2) == (wait_s > 0)  # an empty step stays here, waiting is spread
-    assert np.random.get_state()[1].tolist() == before
+@pytest.mark.parametrize(
+    ("cost", "free_cores", "expected"),
+    [
+        (StepCost(cpu_s=1e-6, wait_s=0.0), [2.0], (0, True)),  # handing over would take longer than all steps
+        (StepCost(cpu_s=1e-3, wait_s=0.0), [2.0], (1, True)),  # computing is shared with this process
+        (StepCost(cpu_s=1e-5, wait_s=2e-3), [2.0], (6, False)),  # waiting is spread
+        (StepCost(cpu_s=1e-3, wait_s=0.0), [1.0, 1.0], (0, True)),  # others keep a core busy
+        (StepCost(cpu_s=1e-3, wait_s=0.0), [1.0, 2.0], (1, True)),  # they did so for a moment only
+    ],
+)
+def test_auto_goes_by_the_step_and_by_the_free_cores(
+    cost: StepCost, free_cores: list[float], expected: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = iter(free_cores)
+    watch = type("Watch", (), {"free_cores": lambda self: next(seen)})
+    for name, forced in {
+        "measure_step": lambda example: cost,
+        "measure_wake": lambda: 6e-5,
+        "usable_cores": lambda: 2.0,
+        "IdleWatch": watch,
+        "_RECHECK_DELAY_S": 0.0,
+    }.items():
+        monkeypatch.setattr(vec_env, name, forced)
+    with ParallelEnv([CountingEnv] * 6) as envs:
+        assert (envs.num_workers, envs.steps_here) == expected
+        envs.reset(seed=0)
+        assert envs.step([1] * 6)[1].tolist() == [11.0] * 6
+
+
+def test_auto_takes_a_worker_per_core_where_steps_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vec_env, "usable_cores", lambda: 3.0)
+    monkeypatch.setattr(vec_env, "_fastest", None)  # which would call an environment that hangs or kills
+    with ParallelEnv([CountingEnv] * 6, on_worker_failure="restart") as envs:
+        assert (envs.num_workers, envs.steps_here) == (3, False)
 
 
 @pytest.mark.parametrize(("platform", "expected"), [("linux", "forkserver"), ("darwin", "spawn"), ("win32", "spawn")])
@@ -201,12 +230,18 @@ def test_calls_may_time_out_too(tmp_path: Path) -> None:
 # Calls cut short
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux tells who sleeps")
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_while_waiting_leaves_it_whole(tmp_path: Path) -> None:
     trainer = os.getpid()
+
+    def is_waiting() -> bool:
+        return Path(f"/proc/{trainer}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
     class Interrupting(CountingEnv):
         def step(self, action: int) -> Any:
             if action == 3:
+                wait_until(is_waiting)
                 os.kill(trainer, signal.SIGINT)
                 pass_through(tmp_path / "gate")  # so that it is the wait that is interrupted
             return super().step(action)

@@ -2,7 +2,9 @@
 
 import os
 import threading
+from typing import Any
 
+import numpy as np
 import pytest
 
 from ml_pipeline.models.rl.core.probe_envs import FaultyEnv, TimedEnv
@@ -48,6 +50,17 @@ def test_computing_and_waiting_are_told_apart() -> None:
     assert waiting is not None
     assert busy.cpu_s >= 2e-3 > waiting.cpu_s
     assert waiting.wait_s > 1e-3
+
+
+def test_measuring_leaves_the_global_generators_as_they_were() -> None:
+    class DrawingEnv(TimedEnv):
+        def step(self, action: Any) -> Any:
+            np.random.random()
+            return super().step(action)
+
+    before = np.random.get_state()[1].tolist()
+    assert measure_step(DrawingEnv(), budget_s=0.01) is not None
+    assert np.random.get_state()[1].tolist() == before
 
 
 def test_an_environment_that_refuses_is_not_measured() -> None:

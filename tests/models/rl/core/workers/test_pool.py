@@ -6,8 +6,8 @@ import re
 import signal
 import sys
 import threading
-import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -25,13 +25,12 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     WorkerDiedError,
 )
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers import pool as worker_pool
 from ml_pipeline.models.rl.core.workers.choice import Division
-from tests.models.rl.core.workers.probes import START_METHODS, OddEnv, is_gone, wait_until
+from tests.models.rl.core.workers.probes import START_METHODS, OddEnv, get_stuck, is_gone, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
-pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(
@@ -45,12 +44,10 @@ def test_a_worker_killed_while_idle_is_named(start_method: Any, cause: signal.Si
     process = psutil.Process(pid)
     process.send_signal(cause)
     wait_until(lambda: is_gone(process))
-    began = time.monotonic()
     with pytest.raises(
         WorkerDiedError, match=rf"Worker 1 \(environments 3 to 4\) was killed by {cause.name} "
     ) as caught:
         envs.step([0] * 5)
-    assert time.monotonic() - began < 1.0
     assert (caught.value.worker, caught.value.signal, list(caught.value.environments)) == (1, cause.name, [3, 4])
     assert envs.closed
     assert not multiprocessing.active_children()
@@ -62,11 +59,9 @@ def test_a_worker_killed_in_mid_step_is_named_though_others_are_busy(start_metho
     envs = ParallelEnv(env_fns, num_workers=2, start_method=start_method)
     envs.reset()
     envs.step([0] * 4)
-    envs.set_attr("armed", True)  # environment 0 now hangs, and its worker is the first to be waited for
-    began = time.monotonic()
+    envs.set_attr("armed", True)  # environment 0 now hangs for an hour, and its worker is the first to be waited for
     with pytest.raises(WorkerDiedError, match="killed by SIGKILL in step of environment 2"):
         envs.step([0] * 4)
-    assert time.monotonic() - began < 1.0
     assert envs.closed
     assert not multiprocessing.active_children()
 
@@ -94,74 +89,84 @@ def test_a_worker_that_dies_while_starting_is_named() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_a_step_that_never_returns_is_named() -> None:
-    envs = ParallelEnv([lambda: FaultyEnv("hang", armed=False)] * 4, num_workers=2, step_timeout_s=0.2)
-    envs.reset()
-    envs.step([0] * 4)
-    envs.set_attr("armed", [False, False, False, True])
-    began = time.monotonic()
-    with pytest.raises(
-        StepTimeoutError, match=r"Worker 1 .*step_timeout_s=0.2: environment 3 has not returned"
-    ) as caught:
-        envs.step([0] * 4)
-    assert time.monotonic() - began < 1.2
-    assert isinstance(caught.value, multiprocessing.TimeoutError)
-    assert caught.value.index == 3
-    assert re.match(r"Stack \(most recent call first\):\n.*, line \d+ in _misbehave\n", caught.value.stack)
-    assert caught.value.stack in str(caught.value)
-    assert envs.closed
-    assert not multiprocessing.active_children()
-
-
 class StuckEnv(CountingEnv):
     """Never returns from one of its methods, in a worker."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, note: Path) -> None:
         super().__init__(length=1)
-        self.method = method
+        self.method, self.note = method, note
         self._get_stuck_in("constructor")
 
     def reset(self, **kwargs: Any) -> Any:
         self._get_stuck_in("first reset" if self.episode == 0 else "later reset")
         return super().reset(**kwargs)
 
+    def step(self, action: int) -> Any:
+        self._get_stuck_in("step")
+        return super().step(action)
+
     def _get_stuck_in(self, method: str) -> None:
         if method == self.method and multiprocessing.parent_process() is not None:
-            threading.Event().wait()
+            get_stuck(self.note)
 
 
-def test_a_reset_that_never_returns_is_named() -> None:
-    with ParallelEnv([CountingEnv, lambda: StuckEnv("first reset")], num_workers=2, step_timeout_s=0.2) as envs:
-        with pytest.raises(StepTimeoutError, match=r"its reset within step_timeout_s=0.2: environment 1 has") as caught:
+def envs_with_one_stuck(method: str, note: Path) -> ParallelEnv:
+    return ParallelEnv([CountingEnv] * 3 + [lambda: StuckEnv(method, note)], num_workers=2, step_timeout_s=60)
+
+
+def test_a_step_that_never_returns_is_named(stuck: Path) -> None:
+    envs = envs_with_one_stuck("step", stuck)
+    envs.reset()
+    with pytest.raises(
+        StepTimeoutError, match=r"Worker 1 .* its step within step_timeout_s=60: environment 3 has not returned"
+    ) as caught:
+        envs.step([0] * 4)
+    assert isinstance(caught.value, multiprocessing.TimeoutError)
+    assert caught.value.index == 3
+    assert caught.value.stack.startswith("Stack (most recent call first):\n")
+    assert re.search(r", line \d+ in _get_stuck_in\n", caught.value.stack)
+    assert caught.value.stack in str(caught.value)
+    assert envs.closed
+    assert not multiprocessing.active_children()
+
+
+def test_a_step_is_overdue_after_its_time() -> None:
+    with ParallelEnv([lambda: FaultyEnv("hang")], num_workers=1, step_timeout_s=60) as envs:
+        envs.reset()
+        envs._pool._step_timeout_s = 0.1  # a reset on a loaded machine may take longer
+        with pytest.raises(StepTimeoutError, match=r"step_timeout_s=0.1: environment 0 has not returned"):
+            envs.step([0])
+
+
+def test_a_reset_that_never_returns_is_named(stuck: Path) -> None:
+    with envs_with_one_stuck("first reset", stuck) as envs:
+        with pytest.raises(StepTimeoutError, match=r"its reset within step_timeout_s=60: environment 3 has") as caught:
             envs.reset()
         assert "in _get_stuck_in" in caught.value.stack
         assert envs.closed
 
 
-def test_a_reset_after_an_episode_that_never_returns_is_named() -> None:
-    with ParallelEnv([CountingEnv, lambda: StuckEnv("later reset")], num_workers=2, step_timeout_s=0.2) as envs:
+def test_a_reset_after_an_episode_that_never_returns_is_named(stuck: Path) -> None:
+    with envs_with_one_stuck("later reset", stuck) as envs:
         envs.reset()
-        with pytest.raises(StepTimeoutError, match=r"its step within step_timeout_s=0.2: environment 1 has"):
-            envs.step([0, 0])
+        with pytest.raises(StepTimeoutError, match=r"its step within step_timeout_s=60: environment 3 has"):
+            envs.step([0] * 4)
 
 
-def test_a_construction_that_never_returns_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "_START_S", 1.0)
-    with pytest.raises(StepTimeoutError, match=r"Worker 1 did not finish its start within 1.2 s: environment 1 has"):
-        ParallelEnv([CountingEnv, lambda: StuckEnv("constructor")], num_workers=2, step_timeout_s=0.2)
+def test_a_construction_that_never_returns_is_named(stuck: Path) -> None:
+    with pytest.raises(StepTimeoutError, match=r"Worker 1 did not finish its start within 120 s: environments 2 to 3"):
+        envs_with_one_stuck("constructor", stuck)
     assert not multiprocessing.active_children()
 
 
-def test_a_failure_is_told_while_others_are_still_busy() -> None:
-    env_fns = [lambda: FaultyEnv("hang", armed=False), lambda: FaultyEnv("raise", at=2)]
-    with ParallelEnv(env_fns, num_workers=2) as envs:
+@pytest.mark.parametrize("hanging", [0, 1])
+def test_a_failure_is_told_while_others_are_still_busy(hanging: int) -> None:
+    faults: list[Any] = ["raise", "raise"]
+    faults[hanging] = "hang"
+    with ParallelEnv([lambda fault=fault: FaultyEnv(fault) for fault in faults], num_workers=2) as envs:
         envs.reset()
-        envs.step([0, 0])
-        envs.set_attr("armed", True)
-        began = time.monotonic()
-        with pytest.raises(EnvRaisedError, match=r"Worker 1 \(environment 1 of 2\) raised ValueError in step 2"):
+        with pytest.raises(EnvRaisedError, match=rf"Worker {1 - hanging} \(environment . of 2\) raised ValueError"):
             envs.step([0, 0])
-        assert time.monotonic() - began < 1.0
         envs.close(terminate=True)
 
 

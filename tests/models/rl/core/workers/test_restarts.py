@@ -1,10 +1,9 @@
 """on_worker_failure="restart": what a lost worker's environments report, and that everything else goes on."""
 
+import multiprocessing
 import os
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,16 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers import pool as worker_pool
-from tests.models.rl.core.workers.probes import is_gone, wait_until
+from tests.models.rl.core.workers.probes import get_stuck, in_the_background, is_gone, pass_through, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 
 KILL, HANG = 3, 2
 
 
 class FragileEnv(CountingEnv):
-    """Counts; one action kills its process, another hangs it."""
+    """Counts; one action kills its process."""
 
     def __init__(self) -> None:
         super().__init__(length=50)
@@ -37,8 +35,6 @@ class FragileEnv(CountingEnv):
         result = super().step(0)  # the observation has changed when it dies
         if action == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
-        if action == HANG:
-            time.sleep(3600)
         return result
 
     def pid(self) -> int:
@@ -139,8 +135,30 @@ def test_observations_not_of_fixed_size_are_kept_too(mode: str) -> None:
             assert envs.step([0] * 4)[0] == ("1 3", "1 3", "2 0", "2 0")
 
 
-def test_a_stuck_worker_is_replaced() -> None:
-    with restarting(step_timeout_s=0.3) as envs:
+class SometimesStuck(FragileEnv):
+    """One action hangs it; so does the method that a file, which it takes away, is named after."""
+
+    def __init__(self, stuck: Path) -> None:
+        super().__init__()
+        self.stuck = stuck
+        self._get_stuck_in("constructor")
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._get_stuck_in("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: int) -> Any:
+        if action == HANG:
+            get_stuck(self.stuck)
+        return super().step(action)
+
+    def _get_stuck_in(self, method: str) -> None:
+        if multiprocessing.parent_process() is not None and disarm(self.stuck.parent / method):
+            get_stuck(self.stuck)
+
+
+def test_a_stuck_worker_is_replaced(stuck: Path) -> None:
+    with restarting(env=lambda: SometimesStuck(stuck), step_timeout_s=60) as envs:
         envs.reset(seed=0)
         assert envs.step([0, HANG, 0, 0])[3].tolist() == [True, True, False, False]
         assert envs.step([0] * 4)[1].tolist() == [1.0, 1.0, 2.0, 2.0]
@@ -148,42 +166,20 @@ def test_a_stuck_worker_is_replaced() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stuck_in", ["constructor", "reset"])
-def test_a_successor_that_gets_stuck_is_replaced_as_well(
-    stuck_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_pool, "_START_S", 1.0)
-
-    class OnceStuck(FragileEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self._get_stuck_in("constructor")
-
-        def reset(self, **kwargs: Any) -> Any:
-            self._get_stuck_in("reset")
-            return super().reset(**kwargs)
-
-        def _get_stuck_in(self, method: str) -> None:
-            if method == stuck_in and disarm(tmp_path / "armed"):
-                threading.Event().wait()
-
-    with restarting(env=OnceStuck, step_timeout_s=0.3) as envs:
+def test_a_successor_that_gets_stuck_is_replaced_as_well(stuck_in: str, stuck: Path) -> None:
+    with restarting(env=lambda: SometimesStuck(stuck), step_timeout_s=60) as envs:
         envs.reset(seed=0)
-        (tmp_path / "armed").touch()
+        (stuck.parent / stuck_in).touch()
         assert envs.step([KILL, 0, 0, 0])[3].tolist() == [True, True, False, False]
         assert envs.num_restarts == 2
+        assert "did not finish its start within 120 s" in envs.take_failures()[1]
         assert envs.step([0] * 4)[1].tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
-def test_a_stuck_reset_is_begun_anew(tmp_path: Path) -> None:
-    class SlowOnce(FragileEnv):
-        def reset(self, **kwargs: Any) -> Any:
-            if disarm(tmp_path / "armed"):
-                threading.Event().wait()
-            return super().reset(**kwargs)
-
-    with restarting(env=SlowOnce, step_timeout_s=0.3) as envs:
+def test_a_stuck_reset_is_begun_anew(stuck: Path) -> None:
+    with restarting(env=lambda: SometimesStuck(stuck), step_timeout_s=60) as envs:
         first, _ = envs.reset(seed=0)
-        (tmp_path / "armed").touch()
+        (stuck.parent / "reset").touch()
         np.testing.assert_array_equal(envs.reset(seed=0)[0], first)
         assert envs.num_restarts == 1
 
@@ -248,3 +244,53 @@ def test_restart_needs_workers() -> None:
         restarting(num_workers=0)
     with restarting(num_workers="auto") as envs:
         assert envs.num_workers >= 1
+
+
+def test_new_seeds_do_not_depend_on_who_else_was_lost() -> None:
+    def beginning_of_3(actions: list[list[int]]) -> float:
+        with restarting() as envs:
+            envs.reset(seed=0)
+            for each in actions:
+                observations, *_ = envs.step(each)
+            return float(observations[3, 2])
+
+    alone = beginning_of_3([[0, 0, 0, KILL]])
+    assert beginning_of_3([[KILL, 0, 0, 0], [0, 0, 0, KILL]]) == alone
+    assert beginning_of_3([[KILL, 0, 0, KILL]]) == alone
+
+
+class Gated(FragileEnv):
+    """One action waits for a file."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def step(self, action: int) -> Any:
+        if action == 1:
+            pass_through(self.gate)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_a_lost_worker_is_replaced_while_others_are_in_a_long_step(num_groups: int, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def open_once_replaced() -> None:
+        wait_until(lambda: envs.num_restarts == 1)
+        gate.touch()
+
+    with restarting(env=lambda: Gated(gate), num_groups=num_groups) as envs:
+        envs.reset(seed=0)
+        worker = psutil.Process(envs.call("pid")[3])
+        with in_the_background(open_once_replaced):
+            if num_groups == 1:
+                truncated = envs.step([0, 1, 0, KILL])[3]
+            else:
+                envs.send([0, 1], [0, 1])
+                worker.kill()  # idle meanwhile
+                assert not envs.recv(env_ids=[0, 1]).truncated.any()
+                envs.send([0, 0], [2, 3])
+                truncated = np.append([False] * 2, envs.recv().truncated)
+        assert truncated.tolist() == [False, False, True, True]
+        assert envs.step([0] * 4)[1].tolist() == [2.0, 2.0, 1.0, 1.0]

@@ -1,233 +1,220 @@
-"""What workers are and know, and that nothing of them stays behind."""
+"""The states of workers of both kinds, and a pool of both."""
 
-import gc
 import multiprocessing
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import gymnasium
-import psutil
+import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
-from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from tests.models.rl.core.workers.probes import START_METHODS, OddEnv, is_gone, wait_until, worker_pids
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
+from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
+from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, WorkerDiedError
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Request, ResetOrder
+from ml_pipeline.models.rl.core.workers.choice import Division
+from ml_pipeline.models.rl.core.workers.groups import divide
+from ml_pipeline.models.rl.core.workers.open import ProcessOptions, open_pool
+from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
+from ml_pipeline.models.rl.core.workers.pool import WorkerPool
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
+from ml_pipeline.models.rl.core.workers.start import WorkerStarter
+from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, local_worker
+from tests.models.rl.core.workers.probes import pass_through
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
-pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(30)]
+EnvFns = list[Callable[[], gymnasium.Env]]
+CALL_LENGTH = Request(Command.CALL, ("length", (), {}))
 
 
-def run_script(tmp_path: Path, text: str, *, popen: bool = False, environ: dict[str, str] | None = None) -> Any:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(text))
-    command = [sys.executable, "-W", "error", str(script)]
-    if popen:
-        env = {**os.environ, **(environ or {})}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def layout_of(env_fns: EnvFns, n_workers: int) -> BatchLayout:
+    env = CountingEnv()
+    return BatchLayout(len(env_fns), env.observation_space, env.action_space, AutoresetMode.SAME_STEP, n_workers)
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-def test_workers_know_what_the_script_registered(start_method: Any) -> None:
-    class Mine(CountingEnv):
-        pass
-
-    gymnasium.register("Mine-v0", Mine, max_episode_steps=3)
-    try:
-        with ParallelEnv([lambda: gymnasium.make("Mine-v0")] * 2, num_workers=1, start_method=start_method) as envs:
-            envs.reset(seed=0)
-            assert envs.get_attr("spec")[0].max_episode_steps == 3
-    finally:
-        del gymnasium.registry["Mine-v0"]
+@pytest.fixture
+def starting() -> Iterator[ProcessWorker]:
+    env_fns: EnvFns = [CountingEnv] * 2
+    (worker,) = WorkerStarter(env_fns, layout_of(env_fns, 1), "forkserver", spin_s=0.0).start({0: range(2)})
+    yield worker
+    if worker.state is not CLOSED:
+        end_all([worker])
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_a_module_that_registers_on_import_does_so_in_workers_without_a_warning(
-    start_method: str, tmp_path: Path
+def test_a_worker_of_another_process_is_idle_between_replies(starting: ProcessWorker) -> None:
+    worker = starting
+    assert worker.state is STARTING
+    worker.read()
+    assert (worker.state, worker.reply.values) == (IDLE, [])
+    worker.send(1, CALL_LENGTH, worker.prepare(CALL_LENGTH))
+    assert worker.state is PENDING
+    worker.read()
+    assert (worker.state, worker.reply.values) == (IDLE, [5, 5])
+    close_all([worker], timeout_s=60.0)
+    assert worker.state is CLOSED
+
+
+def test_a_worker_of_this_process_is_idle_between_replies() -> None:
+    worker, _ = local_worker([CountingEnv] * 2, AutoresetMode.SAME_STEP)
+    assert (worker.state, worker.reply.values) == (IDLE, [])
+    worker.send(1, CALL_LENGTH)
+    assert worker.state is PENDING
+    worker.read()
+    assert (worker.state, worker.reply.values) == (IDLE, [5, 5])
+    worker.send(2, CALL_LENGTH)
+    worker.forget()
+    assert worker.state is IDLE
+    worker.close()
+    assert worker.state is CLOSED
+
+
+@pytest.mark.parametrize("method", ["note", "send"])
+def test_a_worker_is_lost_where_a_command_is_cut_off(
+    starting: ProcessWorker, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "registers.py").write_text(
-        "import gymnasium\n"
-        "from gymnasium.envs.classic_control import CartPoleEnv as Mine\n"
-        "gymnasium.register('Mine-v0', 'registers:Mine')\n"
-    )
-    done = run_script(
-        tmp_path,
-        f"""
-        import gymnasium
-        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-
-        make = lambda: gymnasium.make("registers:Mine-v0")
-        with ParallelEnv([make], num_workers=1, start_method="{start_method}") as envs:
-            envs.reset(seed=0)
-        """,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    starting.read()
+    monkeypatch.setattr(WorkerLink, method, cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        starting.send(1, CALL_LENGTH, starting.prepare(CALL_LENGTH))
+    assert starting.state is LOST
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_workers_are_light_and_know_the_environment(start_method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ML_PIPELINE_PROBE", start_method)  # set after the fork server was started
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    with ParallelEnv([OddEnv] * 2, num_workers=2, start_method=start_method) as envs:
-        for modules in envs.call("modules"):
-            assert not modules & {"torch", "polars", "matplotlib", "pydantic", "psutil", "pytest"}
-        assert [seen[1:] for seen in envs.call("surroundings")] == [("1", start_method)] * 2
-    assert os.environ["OMP_NUM_THREADS"] == "3"
+@pytest.mark.parametrize("method", ["read_note", "receive"])
+def test_a_worker_is_lost_where_a_reply_is_cut_off(
+    starting: ProcessWorker, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkerLink, method, cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        starting.read()
+    assert starting.state is LOST
 
 
-def test_workers_leave_ctrl_c_to_the_trainer() -> None:
-    with ParallelEnv([OddEnv] * 2, num_workers=2) as envs:
-        envs.reset(seed=0)
-        for pid in worker_pids(envs):
-            os.kill(pid, signal.SIGINT)
-        assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
+def cut_off(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
-def test_closing_closes_the_environments_of_workers(tmp_path: Path) -> None:
-    class Noting(CountingEnv):
-        def close(self) -> None:
-            (tmp_path / str(self.np_random_seed)).touch()
-
-    envs = ParallelEnv([Noting] * 3, num_workers=2)
-    envs.reset(seed=4)
-    envs.close()
-    assert {"4", "5", "6"} <= set(os.listdir(tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start_method", START_METHODS)
-def test_nothing_is_left_behind(start_method: Any) -> None:
-    def count() -> tuple[int, int, set[str]]:
-        gc.collect()
-        return psutil.Process().num_fds(), len(multiprocessing.active_children()), set(os.listdir("/dev/shm"))
-
-    ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method).close()  # starts the fork server, if any
-    before = count()
-    for _ in range(3):
-        with ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method) as envs:
-            envs.reset()
-            envs.step([0, 0, 0])
-            assert set(os.listdir("/dev/shm")) == before[2]
-    envs = ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method)
-    del envs  # as good as closed
-    assert count() == before
+def test_a_worker_whose_process_ended_says_so_when_it_is_read(starting: ProcessWorker) -> None:
+    starting.read()
+    starting.process.kill()
+    starting.process.join()
+    starting.send(1, CALL_LENGTH, starting.prepare(CALL_LENGTH))
+    with pytest.raises(EOFError):
+        starting.read()
+    assert "killed by SIGKILL while idle" in str(starting.death())
 
 
-def test_a_script_needs_no_guard_and_is_not_imported_again(tmp_path: Path) -> None:
-    done = run_script(
-        tmp_path,
-        """
-        print("imported")
-        import gymnasium
-        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-
-        class Mine(gymnasium.Wrapper):
-            def step(self, action):
-                *rest, info = self.env.step(action)
-                return *rest, {"mine": Mine}
-
-        for method in ("forkserver", "spawn", "fork"):
-            make = lambda: Mine(gymnasium.make("CartPole-v1"))
-            envs = ParallelEnv([make] * 2, num_workers=2, start_method=method)
-            envs.reset(seed=1)
-            assert envs.step([0, 1])[4]["mine"][1] is Mine
-        print("done")
-        """,
-    )
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["imported", "done"], "")
+def test_a_worker_is_overdue_once_its_limit_has_passed_and_something_is_pending(starting: ProcessWorker) -> None:
+    assert not starting.is_overdue()
+    starting.limit = 0.0
+    assert starting.is_overdue()
+    assert starting.interval_s(9.0) == 0.0
+    starting.read()
+    assert not starting.is_overdue()
+    starting.limit = None
+    assert starting.interval_s(9.0) == 9.0
+    assert starting.interval_s(9.0, deadline=0.0) == 0.0
 
 
-@pytest.mark.parametrize("start_method", START_METHODS)
-def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method: str) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    trainer = run_script(
-        tmp_path,
-        f"""
-        import os, time, multiprocessing
-        from ml_pipeline.models.rl.core.probe_envs import FaultyEnv
-        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-        make = lambda: FaultyEnv("hang", at=2)
-        idle = ParallelEnv([make] * 2, num_workers=2, start_method="{start_method}")
-        busy = ParallelEnv([make] * 2, num_workers=2, start_method="{start_method}")
-        for envs in (idle, busy):
-            envs.reset()
-            envs.step([0, 0])
-        busy.step_async([0, 0])
-        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-        time.sleep(60)
-        """,
-        popen=True,
-        environ={"TMPDIR": str(temporary)},
-    )
-    try:
-        workers = [psutil.Process(int(pid)) for pid in trainer.stdout.readline().split()]
-        assert len(workers) == 4
-        before = set(os.listdir("/dev/shm"))
-        trainer.kill()
-        wait_until(lambda: all(is_gone(worker) for worker in workers), timeout_s=2.0)
-        assert list(temporary.iterdir()) == []
-        assert set(os.listdir("/dev/shm")) <= before
-    finally:
-        trainer.kill()
-        _, errors = trainer.communicate()
-    assert errors == ""  # no complaint of a resource tracker
+# A pool of both kinds
 
 
-def test_a_killed_trainer_leaves_no_files_where_its_workers_are_idle(tmp_path: Path) -> None:
-    """The end of their link often reaches them before the end of its process."""
-    script = """
-        import multiprocessing, time
-        from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-        envs = ParallelEnv([CountingEnv] * 2, num_workers=2, start_method="forkserver")
-        envs.reset()
-        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-        time.sleep(60)
-        """
-    folder = Path(tempfile.mkdtemp())  # a short path, for the fork server's socket
-    trainers = []
-    for number in range(4):
-        (tmp_path / str(number)).mkdir()
-        trainers.append(run_script(tmp_path / str(number), script, popen=True, environ={"TMPDIR": str(folder)}))
-    try:
-        workers = [psutil.Process(int(pid)) for trainer in trainers for pid in trainer.stdout.readline().split()]
-        assert len(workers) == 8
-        for trainer in trainers:
-            trainer.kill()
-        wait_until(lambda: all(is_gone(worker) for worker in workers))
-        assert list(folder.iterdir()) == []
-    finally:
-        for trainer in trainers:
-            trainer.kill()
-            trainer.communicate()
-        shutil.rmtree(folder)
+@pytest.fixture
+def mixed() -> Iterator[Callable[[EnvFns], WorkerPool]]:
+    """Makes pools in which this process steps the first block, and two others the rest."""
+    pools: list[WorkerPool] = []
+
+    def make(env_fns: EnvFns) -> WorkerPool:
+        partition = divide(len(env_fns), 1, Division(n_workers=2, steps_here=True))
+        pools.append(open_pool(env_fns, layout_of(env_fns, 3), partition, ProcessOptions("forkserver")))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close(terminate=True)
+    assert not multiprocessing.active_children()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no limit on open files")
-@pytest.mark.parametrize(("hard", "expected"), [(4096, "8 workers step"), (60, "8 workers need")])
-def test_a_low_limit_on_open_files_is_raised_or_named(hard: int, expected: str) -> None:
-    script = (
-        "import resource\n"
-        f"resource.setrlimit(resource.RLIMIT_NOFILE, (40, {hard}))\n"
-        "from ml_pipeline.config.errors import UserError\n"
-        "from ml_pipeline.models.rl.core.probe_envs import CountingEnv\n"
-        "from ml_pipeline.models.rl.core.vec_env import ParallelEnv\n"
-        "try:\n"
-        "    with ParallelEnv([CountingEnv] * 8, num_workers=8) as envs:\n"
-        "        envs.reset(seed=0)\n"
-        "        print('8 workers step', envs.step([0] * 8)[1].sum())\n"
-        "except UserError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
-    assert expected in done.stdout, done.stderr
+def states(pool: WorkerPool) -> list[Any]:
+    return [worker.state for worker in pool._workers]
+
+
+def results(pool: WorkerPool, *command: Any) -> list[Any]:
+    pool.post(*command)
+    return pool.collect().values
+
+
+def new_episodes(pool: WorkerPool) -> None:
+    results(pool, Command.RESET, None, [ResetOrder(0, wanted=True)] * pool.batch.layout.num_envs)
+
+
+def test_both_kinds_take_part_in_every_command(mixed: Callable[[EnvFns], WorkerPool]) -> None:
+    pool = mixed([CountingEnv] * 5)
+    assert [worker.environments for worker in pool._workers] == [range(2), range(2, 4), range(4, 5)]
+    assert (len(pool.here), len(pool.processes)) == (1, 2)
+    assert states(pool) == [IDLE] * 3
+    new_episodes(pool)
+    pool.post(Command.CALL, ("_t", (), {}))
+    assert states(pool) == [PENDING] * 3
+    assert pool.collect().values == [0] * 5
+    pids = results(pool, Command.APPLY, (lambda env: os.getpid(), ()), [True] * 5)
+    assert pids[:2] == [os.getpid()] * 2
+    assert len(set(pids)) == 3
+    assert pool.batch.actions is not None
+    pool.batch.actions[:] = np.arange(5) % 4
+    pool.post(STEP)
+    pool.collect()
+    assert pool.batch.rewards.tolist() == [1.0, 11.0, 21.0, 31.0, 1.0]
+    pool.close()
+    assert pool.closed
+
+
+def test_failures_of_both_kinds_are_mentioned(mixed: Callable[[EnvFns], WorkerPool]) -> None:
+    pool = mixed([lambda: FaultyEnv("raise")] * 3)
+    new_episodes(pool)
+    pool.post(STEP)
+    with pytest.raises(EnvRaisedError, match=r"^Environment 0 of 3") as caught:
+        pool.collect()
+    assert caught.value.__notes__ == [
+        "Worker 0 failed as well: environment 1 raised ValueError.",
+        "Worker 1 failed as well: environment 2 raised ValueError.",
+    ]
+    assert states(pool) == [IDLE] * 3
+
+
+def test_what_was_given_up_is_dropped_by_both_kinds(mixed: Callable[[EnvFns], WorkerPool], tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def count_or_wait(env: Any) -> None:
+        if multiprocessing.parent_process() is not None:
+            pass_through(gate)
+        env.length += 1
+
+    count = (Command.APPLY, (count_or_wait, ()), [True] * 3)
+    pool = mixed([CountingEnv] * 3)
+    pool.post(*count)
+    with pytest.raises(multiprocessing.TimeoutError, match=r"No reply within 0.01 second\(s\); worker 0 is still busy"):
+        pool.collect(timeout_s=0.01)
+    assert states(pool) == [IDLE, PENDING, PENDING]
+    gate.touch()
+    pool.drain_replies()
+    assert states(pool) == [IDLE] * 3
+    pool.post(*count)
+    pool.drain_replies()  # nobody has waited: the worker in this process did not begin
+    assert results(pool, *CALL_LENGTH) == [6, 7, 7]
+
+
+def test_all_are_closed_where_one_dies(mixed: Callable[[EnvFns], WorkerPool]) -> None:
+    pool = mixed([CountingEnv] * 3)
+    workers = list(pool._workers)
+    pool.post(Command.APPLY, (lambda env: os.kill(os.getpid(), signal.SIGKILL), ()), [False, False, True])
+    with pytest.raises(WorkerDiedError, match=r"Worker 1 \(environment 2\) was killed by SIGKILL in apply"):
+        pool.collect()
+    assert [worker.state for worker in workers] == [CLOSED] * 3
+    assert pool.here[0].envs == []

@@ -1,0 +1,192 @@
+"""What workers are and know, and that nothing of them stays behind."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import psutil
+import pytest
+
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from tests.models.rl.core.workers.probes import (
+    START_METHODS,
+    OddEnv,
+    is_gone,
+    run_script,
+    start_script,
+    wait_until,
+    worker_pids,
+)
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
+
+pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(120)]
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_workers_know_what_the_script_registered(start_method: Any) -> None:
+    class Mine(CountingEnv):
+        pass
+
+    gymnasium.register("Mine-v0", Mine, max_episode_steps=3)
+    try:
+        with ParallelEnv([lambda: gymnasium.make("Mine-v0")] * 2, num_workers=1, start_method=start_method) as envs:
+            envs.reset(seed=0)
+            assert envs.get_attr("spec")[0].max_episode_steps == 3
+    finally:
+        del gymnasium.registry["Mine-v0"]
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_module_that_registers_on_import_does_so_in_workers_without_a_warning(
+    start_method: str, tmp_path: Path
+) -> None:
+    (tmp_path / "registers.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv as Mine\n"
+        "gymnasium.register('Mine-v0', 'registers:Mine')\n"
+    )
+    done = run_script(
+        tmp_path,
+        f"""
+        import gymnasium
+        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+        make = lambda: gymnasium.make("registers:Mine-v0")
+        with ParallelEnv([make], num_workers=1, start_method="{start_method}") as envs:
+            envs.reset(seed=0)
+        """,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_workers_are_light_and_know_the_environment(start_method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ML_PIPELINE_PROBE", start_method)  # set after the fork server was started
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with ParallelEnv([OddEnv] * 2, num_workers=2, start_method=start_method) as envs:
+        for modules in envs.call("modules"):
+            assert not modules & {"torch", "polars", "matplotlib", "pydantic", "psutil", "pytest"}
+        assert [seen[1:] for seen in envs.call("surroundings")] == [("1", start_method)] * 2
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+
+
+def test_workers_leave_ctrl_c_to_the_trainer() -> None:
+    with ParallelEnv([OddEnv] * 2, num_workers=2) as envs:
+        envs.reset(seed=0)
+        for pid in worker_pids(envs):
+            os.kill(pid, signal.SIGINT)
+        assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
+
+
+def test_closing_closes_the_environments_of_workers(tmp_path: Path) -> None:
+    class Noting(CountingEnv):
+        def close(self) -> None:
+            (tmp_path / str(self.np_random_seed)).touch()
+
+    envs = ParallelEnv([Noting] * 3, num_workers=2)
+    envs.reset(seed=4)
+    envs.close()
+    assert {"4", "5", "6"} <= set(os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_nothing_is_left_behind(start_method: Any) -> None:
+    def count() -> tuple[int, int, set[str]]:
+        gc.collect()
+        return psutil.Process().num_fds(), len(multiprocessing.active_children()), set(os.listdir("/dev/shm"))
+
+    ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method).close()  # starts the fork server, if any
+    before = count()
+    for _ in range(3):
+        with ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method) as envs:
+            envs.reset()
+            envs.step([0, 0, 0])
+            assert set(os.listdir("/dev/shm")) == before[2]
+    envs = ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method)
+    del envs  # as good as closed
+    assert count() == before
+
+
+def test_a_script_needs_no_guard_and_is_not_imported_again(tmp_path: Path) -> None:
+    done = run_script(
+        tmp_path,
+        """
+        print("imported")
+        import gymnasium
+        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+        class Mine(gymnasium.Wrapper):
+            def step(self, action):
+                *rest, info = self.env.step(action)
+                return *rest, {"mine": Mine}
+
+        for method in ("forkserver", "spawn", "fork"):
+            make = lambda: Mine(gymnasium.make("CartPole-v1"))
+            envs = ParallelEnv([make] * 2, num_workers=2, start_method=method)
+            envs.reset(seed=1)
+            assert envs.step([0, 1])[4]["mine"][1] is Mine
+        print("done")
+        """,
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["imported", "done"], "")
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method: str) -> None:
+    trainer = start_script(
+        tmp_path,
+        f"""
+        import os, time, multiprocessing
+        from ml_pipeline.models.rl.core.probe_envs import FaultyEnv
+        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+        make = lambda: FaultyEnv("hang", at=2)
+        idle = ParallelEnv([make] * 2, num_workers=2, start_method="{start_method}")
+        busy = ParallelEnv([make] * 2, num_workers=2, start_method="{start_method}")
+        for envs in (idle, busy):
+            envs.reset()
+            envs.step([0, 0])
+        busy.step_async([0, 0])
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        time.sleep(600)
+        """,
+    )
+    try:
+        workers = [psutil.Process(int(pid)) for pid in trainer.stdout.readline().split()]
+        assert len(workers) == 4
+        before = set(os.listdir("/dev/shm"))
+        trainer.kill()
+        wait_until(lambda: all(is_gone(worker) for worker in workers))
+        assert set(os.listdir("/dev/shm")) <= before
+    finally:
+        trainer.kill()
+        _, errors = trainer.communicate()
+    assert errors == ""  # no complaint of a resource tracker
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no limit on open files")
+@pytest.mark.parametrize(("hard", "expected"), [(4096, "8 workers step"), (60, "8 workers need")])
+def test_a_low_limit_on_open_files_is_raised_or_named(hard: int, expected: str) -> None:
+    script = (
+        "import resource\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (40, {hard}))\n"
+        "from ml_pipeline.config.errors import UserError\n"
+        "from ml_pipeline.models.rl.core.probe_envs import CountingEnv\n"
+        "from ml_pipeline.models.rl.core.vec_env import ParallelEnv\n"
+        "try:\n"
+        "    with ParallelEnv([CountingEnv] * 8, num_workers=8) as envs:\n"
+        "        envs.reset(seed=0)\n"
+        "        print('8 workers step', envs.step([0] * 8)[1].sum())\n"
+        "except UserError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    assert expected in done.stdout, done.stderr
