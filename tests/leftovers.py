@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Set
+from multiprocessing import forkserver
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
@@ -58,8 +59,11 @@ class Leftovers:
         return found
 
     def _files(self) -> Iterator[str]:
-        named_for_this_process = f"-{os.getpid()}-"  # a market's arrays on disk, removed at its exit
-        for name in sorted(set(os.listdir(self.folder)) - _FOREIGN):
+        # This process removes at its exit: a market's arrays, which bear its number, and its fork server's socket.
+        named_for_this_process = f"-{os.getpid()}-"
+        socket = os.fsdecode(forkserver._forkserver._forkserver_address or "")
+        of_fork_server = os.path.basename(os.path.dirname(socket))
+        for name in sorted(set(os.listdir(self.folder)) - {*_FOREIGN, of_fork_server}):
             if named_for_this_process not in name:
                 yield f"{name} in TMPDIR, first seen after {self.first_seen_after.get(name, 'the last test')}"
 
