@@ -141,6 +141,7 @@ def test_ctrl_c_ends_it_and_the_video_keeps_what_it_has(run, tmp_path):
         assert gif.n_frames == result.n_frames == sum(episode.length + 1 for episode in result.episodes)
 
 
+@pytest.mark.slow
 def test_a_market_is_passed_through_once_and_drawn_now_and_then(tmp_path, monkeypatch):
     folder = _train(tmp_path / "run")
     monkeypatch.setattr(enjoy, "_MARKET_FRAMES", 2)

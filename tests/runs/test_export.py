@@ -92,6 +92,7 @@ def learned(kind):
     return policy, env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_torch_file_is_proven_for_every_kind_of_policy(kind, tmp_path):
     policy, env = learned(kind)

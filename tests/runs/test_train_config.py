@@ -198,6 +198,7 @@ def test_every_setting_has_a_sentence_in_the_help(capsys):
         assert len(sentence.split()) > 4, name
 
 
+@pytest.mark.slow
 def test_every_setting_can_be_given_as_a_flag():
     for name, default in flatten(TrainConfig()).items():
         values = default if isinstance(default, list) else [default]
