@@ -234,11 +234,10 @@ def test_it_says_where_the_time_goes(num_workers):
         took_s = time.perf_counter() - began
     spent, slept_s = statistics.time_spent, 16 * 0.005
     assert min(spent) >= 0.0
-    assert 0.9 * took_s < sum(spent) < took_s
-    if num_workers == 0:
-        assert (spent.waiting_s, spent.stepping_s > slept_s) == (0.0, True)
-    else:
-        assert spent.waiting_s > 0.9 * slept_s
+    assert sum(spent) < took_s
+    # However busy the machine is: no reply comes before its environment has slept.
+    assert spent.stepping_s + spent.waiting_s > slept_s
+    assert (spent.waiting_s > 0.0) == (num_workers > 0)
     assert statistics.metrics()["time/waiting_s"] == spent.waiting_s
 
 

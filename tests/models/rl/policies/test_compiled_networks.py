@@ -1,6 +1,8 @@
 """Compiled acting and values against NumPy's and torch's, what can be compiled, and what is done where that fails."""
 
 import importlib
+import os
+import subprocess
 import sys
 
 import gymnasium
@@ -62,15 +64,6 @@ def test_what_can_be_compiled():
     assert not can_compile(Policy(observations, CHOICES).network.double())
 
 
-@pytest.fixture
-def numba_untried(monkeypatch):
-    """As if neither numba nor the kernel had been imported, and nothing had failed."""
-    monkeypatch.setattr(compiled_networks, "_failures", [])
-    for name in list(sys.modules):
-        if name.split(".")[0] == "numba" or name.startswith("ml_pipeline.models.rl.compiled"):
-            monkeypatch.delitem(sys.modules, name)
-
-
 def train_once():
     """The kinds of choosing and of steps that a training has come to, after a first iteration."""
     config = PPOConfig(n_steps=8, minibatch_size=8, n_epochs=1)
@@ -79,13 +72,36 @@ def train_once():
     return policy._compiled is not None, trainer.state_dict()["update"]["steps"]
 
 
-def test_where_numba_cannot_be_imported_training_goes_on_in_torch(numba_untried, monkeypatch, tmp_path):
+UNTRIED = """
+import warnings, gymnasium
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    config = PPOConfig(n_steps=8, minibatch_size=8, n_epochs=1)
+    trainer = PPOTrainer(gymnasium.make("CartPole-v1"), config, total_timesteps=8)
+    policy = trainer.train()
+print(policy._compiled, trainer.state_dict()["update"]["steps"])
+print(*(each.message for each in warned if each.category is UserWarning), sep="\\n")
+"""
+
+
+def test_where_numba_cannot_be_imported_training_goes_on_in_torch(tmp_path):
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1.26 or less. Got NumPy 9.9.')")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.warns(UserWarning, match="training goes on in torch") as warned:
-        assert train_once() == (False, "torch")
-    (only,) = warned
-    assert "fails here (ImportError: Numba needs NumPy 1.26 or less. Got NumPy 9.9.)" in str(only.message)
+    path = os.pathsep.join([str(tmp_path), *sys.path])  # in a process of its own, which has not imported numba yet
+    run = subprocess.run(
+        [sys.executable, "-c", UNTRIED], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert (run.stderr, run.returncode) == ("", 0)
+    found, *warned = run.stdout.splitlines()
+    assert found == "None torch"
+    assert len(warned) == 1
+    assert (
+        "fails here (ImportError: Numba needs NumPy 1.26 or less. Got NumPy 9.9.), so training goes on in torch"
+        in (warned[0])
+    )
 
 
 @pytest.mark.parametrize(("broken", "left"), [("choose", (False, "torch")), ("update", (True, "torch"))])
