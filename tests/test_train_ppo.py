@@ -20,6 +20,7 @@ import yaml
 
 from ml_pipeline import evaluate_ppo, train_ppo
 from ml_pipeline.models.rl.core.probe_envs import FaultyEnv
+from ml_pipeline.runs.state import read_state
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = [sys.executable, "-m", "ml_pipeline.train_ppo"]
@@ -161,10 +162,13 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
                 process.send_signal(signal_number)
                 break
         rest = process.stdout.read()
+    state = read_state(tmp_path)
     if signal_number == signal.SIGKILL:
         assert process.returncode == -signal.SIGKILL
+        assert (state.status, "is gone" in state.reason) == ("failed", True)
     else:
         assert process.returncode == 128 + signal_number
+        assert (state.status, state.reason) == ("stopped", f"Stopped by {signal_number.name}.")
         assert f"--resume {tmp_path}" in rest
     done = train("--resume", "auto", "--checkpoint-dir", tmp_path)
     assert "Going on after episode" in done.stdout
@@ -173,6 +177,21 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
         ours, theirs = ((folder / name).read_text().splitlines() for folder in (tmp_path, uninterrupted))
         assert len(ours) == len(theirs)  # every iteration and episode once
         assert [line.split(",")[columns] for line in ours] == [line.split(",")[columns] for line in theirs]
+
+
+def test_a_run_that_is_being_written_is_neither_resumed_nor_written_over(tmp_path):
+    folder = tmp_path / "run"
+    endless = [*TRAIN, *EPISODES, *SMALL, "--num-episodes", "1000000", "--checkpoint-dir", str(folder)]
+    with subprocess.Popen(endless, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            next(line for line in process.stdout if line.startswith("Episode 10/"))
+            for options in (["--resume", folder], ["--resume", "auto", "--checkpoint-dir", folder], endless[3:]):
+                told = run([*TRAIN, *options], expect=2).stderr
+                assert told.startswith(f"train_ppo.py: {folder} is being written by process {process.pid} on ")
+                assert told.count("
+") == 1
+        finally:
+            process.kill()
 
 
 def test_training_that_ends_early_is_evaluated_and_ends_there_after_a_resumption_too(tmp_path, capsys):

@@ -19,7 +19,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener
-from ml_pipeline.runs.checkpoint import load_checkpoint
+from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.state import FolderInUse, read_state
@@ -319,13 +319,12 @@ def test_a_folder_that_holds_another_run_is_not_continued_into(tmp_path):
     assert contents(tmp_path / "other") == before
 
 
-def test_new_runs_of_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
+def test_a_run_without_a_folder_gets_one_and_its_checkpoint_tells_which(tmp_path, monkeypatch):
     monkeypatch.setattr("ml_pipeline.runs.folder.runs_folder", lambda: tmp_path)
-    folders = [trained(None, num_episodes=1).folder for _ in range(2)]
-    assert {folder.parent for folder in folders} == {tmp_path}
-    assert len(set(folders)) == 2
-    assert all(folder.name.startswith("CartPole-v1-2") for folder in folders)
-    assert load_checkpoint(folders[1] / "latest.pt")["config"]["checkpoint_dir"] == str(folders[1])
+    folder = trained(None, num_episodes=1).folder
+    assert folder.parent == tmp_path
+    assert folder.name.startswith("CartPole-v1-2")
+    assert load_checkpoint(folder / "latest.pt")["config"]["checkpoint_dir"] == str(folder)
 
 
 def test_a_finished_run_that_is_resumed_keeps_its_files(tmp_path):
@@ -363,7 +362,8 @@ def test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning(
 def test_a_checkpoint_that_was_moved_away_is_continued_where_it_lies(tmp_path):
     trained(tmp_path / "run", eval_interval=2)
     (tmp_path / "moved").mkdir()
-    moved = (tmp_path / "run" / "latest.pt").rename(tmp_path / "moved" / "mine.pt")
+    moved = tmp_path / "moved" / "mine.pt"
+    save_checkpoint(moved, {**load_checkpoint(tmp_path / "run" / "latest.pt"), "best_score": 1e9})
     finished = Run(resumed_config(moved, {}), make_task(config_of(None)), checkpoint=moved).train()
     assert finished.report is not None  # of the last policy: the best one was left behind
     longer = resumed_config(moved, {"num_episodes": 6})
