@@ -1,10 +1,12 @@
 """The report on a Gymnasium run: evaluation.json, learning_curve.png, and all of it with its settings on one page."""
 
+import contextlib
 import html
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.wording import written
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult
@@ -35,7 +37,8 @@ def write_gym_report(folder: Path, env_id: str, result: EvaluationResult) -> Non
     rows = [[str(i + 1), f"{total:,.4g}", f"{length:,}"] for i, (total, length) in enumerate(episodes)]
     parts += ["<h2>Episodes of the evaluation</h2>", html_table([["episode", "return", "length (steps)"], *rows])]
     if (folder / SETTINGS_FILE).is_file():
-        parts += ["<h2>Settings</h2>", _settings(folder)]
+        with contextlib.suppress(UserError):  # a file that is for reading, and that somebody edited, costs no report
+            parts += ["<h2>Settings</h2>", _settings(folder)]
     write_html_page(folder / PAGE_FILE, f"{env_id}, trained by PPO", parts)
 
 

@@ -6,7 +6,7 @@ from tests.mutations.metrics_catalogue import METRICS, SANITY
 from tests.mutations.mutation import Mutation
 from tests.mutations.network_catalogue import BEGINNINGS, DISTRIBUTIONS, MASKS
 from tests.mutations.rollout_catalogue import ACTIONS_TAKEN, GAE, MEMORY, NORMALIZATION
-from tests.mutations.run_catalogue import JUDGING, RESUMING, SAVING
+from tests.mutations.run_catalogue import FOLDERS, JUDGING, RESUMING, SAVING
 from tests.mutations.trading_catalogue import ACCOUNTS, EPISODES, MARKETS
 from tests.mutations.update_catalogue import LOSS, SEQUENCES, STEPS
 from tests.mutations.vec_env_catalogue import ENVIRONMENTS, WORKERS
@@ -18,7 +18,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "updates": (*LOSS, *STEPS, *SEQUENCES),
     "compiled": COMPILED,
     "networks": (*BEGINNINGS, *DISTRIBUTIONS, *MASKS),
-    "runs": (*SAVING, *RESUMING, *JUDGING),
+    "runs": (*SAVING, *FOLDERS, *RESUMING, *JUDGING),
     "trading": (*MARKETS, *ACCOUNTS, *EPISODES),
     "figures": (*METRICS, *SANITY),
 }

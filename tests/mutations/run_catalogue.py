@@ -49,7 +49,60 @@ SAVING = (
     ),
 )
 
+FOLDERS = (
+    Mutation(
+        "two runs that start at once both write a folder",
+        "ml_pipeline/runs/state.py",
+        "fcntl.flock(descriptor, fcntl.LOCK_EX)",
+        "pass",
+        "tests/runs/test_state.py::test_of_processes_that_start_at_once_one_wins_each_folder[nothing]",
+    ),
+    Mutation(
+        "a pid that another process has by now counts as the writer",
+        "ml_pipeline/runtime/process_identity.py",
+        "started == process.started",
+        "True",
+        "tests/runs/test_state.py::test_a_pid_of_another_process_by_now_is_no_writer",
+    ),
+    Mutation(
+        "a killed run reads as running",
+        "ml_pipeline/runs/state.py",
+        "is_alive(state.writer) is not False",
+        "True",
+        "tests/runs/test_state.py::test_a_killed_run_reads_as_failed_and_its_folder_is_taken_over",
+    ),
+    Mutation(
+        "a run that is being written is resumed elsewhere",
+        "ml_pipeline/runs/run.py",
+        "check_not_written(checkpoint.absolute().parent)",
+        "pass",
+        "tests/runs/test_run.py::test_a_folder_that_is_being_written_is_refused_to_a_new_run_and_to_a_resumption",
+    ),
+    Mutation(
+        "a thread that learns leaves its thread count to new threads",
+        "ml_pipeline/models/rl/update/threads.py",
+        "target=torch.set_num_threads, args=(before,)",
+        "target=torch.get_num_threads",
+        "tests/models/rl/update/test_threads.py::"
+        "test_threads_of_others_are_as_many_as_before_within_the_block_and_after_it",
+    ),
+)
+
 RESUMING = (
+    Mutation(
+        "a finished run that is resumed gets new settings though nothing is trained",
+        "ml_pipeline/runs/training.py",
+        "if not self.trainer.finished:",
+        "if True:",
+        "tests/runs/test_run.py::test_a_finished_run_that_is_resumed_keeps_its_files",
+    ),
+    Mutation(
+        "new settings of a resumed run are lost if it is killed",
+        "ml_pipeline/runs/training.py",
+        "if not trainer.finished and not self._is_latest(self._resumed_from):",
+        "if trainer.global_step == 0:",
+        "tests/runs/test_run.py::test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning",
+    ),
     Mutation(
         "the order of minibatches begins anew after a resumption",
         f"{RL}/update/ppo_update.py",

@@ -338,6 +338,16 @@ def test_a_finished_run_that_is_resumed_keeps_its_files(tmp_path):
     assert {name for name in before if before[name] != after[name]} == {"state.json"}
 
 
+@pytest.mark.parametrize("written", [None, "seed: [5\n", "seed: 6\n"], ids=repr)
+def test_a_finished_run_is_reported_on_again_whatever_became_of_its_config_file(tmp_path, written):
+    first = trained(tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    if written:
+        (tmp_path / "config.yaml").write_text(written)
+    again = resumed(tmp_path).train()
+    assert (again.status, again.report) == ("finished", first.report)
+
+
 def test_a_finished_run_is_continued_with_more_steps(tmp_path):
     trained(tmp_path / "short")
     result = resumed(tmp_path / "short", total_timesteps=512).train()
