@@ -1,4 +1,4 @@
-"""What a run is, besides its algorithm and its market: `RunConfig`."""
+"""The settings of a run besides those of its algorithm and its market: `RunConfig`."""
 
 import multiprocessing
 from dataclasses import dataclass
@@ -25,57 +25,57 @@ class RunConfig:
     """
 
     env_id: str | None = None
-    """Any Gymnasium environment, such as CartPole-v1; without it, trading."""
+    """Any Gymnasium environment, such as CartPole-v1; none: trading."""
 
     n_envs: int = 1
-    """Environments that are stepped side by side."""
+    """Number of environments that are stepped in parallel."""
 
     vec_env: VecEnvKind = "parallel"
     """How environments are stepped: by worker processes (parallel), one after another in the trainer's process
-    (serial), or, in trading, all by a single call (batched: fastest for hundreds of them, with other random starts)."""
+    (serial), or for trading all in one call (batched: fastest for hundreds of them; its random starts differ)."""
 
     n_workers: int | Literal["auto"] = "auto"
     """Worker processes that share the environments; auto measures, 0 steps them in the trainer's process."""
 
     parallel_start_method: StartMethod | None = None
-    """How workers are started; none is forkserver on Linux and spawn elsewhere."""
+    """How workers are started; none: forkserver on Linux, spawn elsewhere."""
 
     step_timeout_s: float | None = None
-    """Seconds after which a step or a reset counts as stuck, and its worker as failed; none waits forever."""
+    """Longest time for a step or a reset, in seconds; a worker that takes longer has failed. none: no limit."""
 
     on_worker_failure: OnWorkerFailure = "raise"
-    """Where a worker is killed, crashes or is stuck: end the run (raise), or go on with another in its place, and with
-    new episodes of its environments (restart)."""
+    """What to do when a worker is killed, crashes or hangs: end the run (raise), or start another worker, with new
+    episodes of its environments (restart)."""
 
     num_episodes: int | None = 300
-    """Iterations of one rollout and one update."""
+    """Number of iterations, each of one rollout and one update."""
 
     total_timesteps: int | None = None
-    """Steps to train for, over all environments, in place of --num-episodes; rounded up to whole iterations."""
+    """Environment steps to train for, in place of --num-episodes; rounded up to whole iterations."""
 
     device: Device = "auto"
-    """Where the networks live; auto takes what is fastest here."""
+    """Device of the networks; auto takes the fastest one here."""
 
     seed: int = 0
     """Seed of everything random: environment i is seeded with seed + i."""
 
     checkpoint_dir: Path | None = None
-    """Folder of this run; without it, a new one in checkpoints."""
+    """Folder of this run; none: a new one in checkpoints/."""
 
     checkpoint_interval: int = 10
-    """Iterations between two checkpoints."""
+    """Number of iterations between two checkpoints."""
 
     eval_interval: int = 25
-    """Iterations between two evaluations."""
+    """Number of iterations between two evaluations."""
 
     eval_episodes: int = 10
-    """Episodes in an evaluation, on a single environment."""
+    """Number of episodes in an evaluation, on a single environment."""
 
     stop_at_return: float | None = None
-    """Mean return of the last 100 training episodes at which training ends early; none never ends it."""
+    """Mean return of the last 100 training episodes at which training ends early; none: never."""
 
     stop_on_plateau: int | None = None
-    """Iterations without a rise of that mean after which training ends early; none never ends it."""
+    """Number of iterations without a rise of that mean after which training ends early; none: never."""
 
     def __post_init__(self) -> None:
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, one line an iteration."""
+"""metrics.jsonl: one JSON object per line, one line per iteration."""
 
 import json
 import math

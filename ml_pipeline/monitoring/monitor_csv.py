@@ -1,4 +1,4 @@
-"""monitor.csv: one line a finished episode, with the columns r, l and t of Stable-Baselines3's Monitor first.
+"""monitor.csv: one line per finished episode, with the columns r, l and t of Stable-Baselines3's Monitor first.
 
 Its comment line above the header is left out, so that every reader of CSV takes the file as it is.
 """
@@ -28,7 +28,7 @@ class MonitorCsv:
         self._file = LineFile(path, [HEADER, *kept], replace=resume_step is not None)
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
-        """Add a line an episode."""
+        """Add one line per episode."""
         self._file.append(
             f"{episode.episode_return:.9g},{episode.length},{episode.time_s:.6f},{episode.env_index},{episode.global_step}"
             for episode in episodes

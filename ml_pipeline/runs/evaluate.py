@@ -42,7 +42,7 @@ def _evaluate_trading(
     start: EvaluationStart, config: TrainConfig, saved: dict[str, Any], folder: Path
 ) -> EvaluationReport:
     if start.config.eval_episodes is not None:
-        raise UserError("--eval-episodes is for environments that are no market; a market is passed through once.")
+        raise UserError("--eval-episodes is for Gymnasium environments; a market is evaluated in one pass.")
     of_data: dict[str, Any] = {"symbols": (), "bar_time": None} if "data" in start.changes else {}
     of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in start.changes else {}
     trading = replace(config.trading, **{**of_data, **of_fees, **start.changes})
@@ -64,7 +64,7 @@ def _evaluate_episodes(
     of_market = [*start.changes, *(name for name in ("split", "certify") if getattr(asked, name))]
     if of_market:
         raise UserError(
-            f"This checkpoint is of {run.env_id}, which is no market: {flag_of(of_market[0])} says nothing here."
+            f"This checkpoint is of {run.env_id}, but {flag_of(of_market[0])} is for markets; leave it out."
         )
     task = GymTask(run.env_id, eval_episodes=asked.eval_episodes or run.eval_episodes, seed=run.seed)
     env = task.evaluation_env()

@@ -25,16 +25,16 @@ class EvaluationConfig:
     """Checkpoint to evaluate, such as checkpoints/RUN/best.pt."""
 
     split: Split | None = None
-    """Part of the market; none is test and, with --data, all of it."""
+    """Part of the market to evaluate on; none: test, or everything with --data."""
 
     eval_episodes: int | None = None
-    """Episodes in an environment that is no market; none is as many as the run had."""
+    """Number of episodes in a Gymnasium environment; none: as many as the run had."""
 
     certify: bool = False
-    """Have vectorbt replay the orders, and fail where its equity differs by more than 1e-9; needs the extra certify."""
+    """Replay the orders in vectorbt, and fail if its equity differs by more than 1e-9; needs the extra certify."""
 
     output_dir: Path | None = None
-    """Folder for the report; none is the run's for its best.pt as trained, and evaluation-WHAT in it for all else."""
+    """Folder for the report; none: the run folder for its best.pt as trained, else evaluation-WHAT in it."""
 
     def __post_init__(self) -> None:
         if self.eval_episodes is not None:
@@ -52,7 +52,7 @@ class EvaluationStart:
 
 
 def _as_trained(each: Field[Any], hint: Any) -> tuple[str, Any, Any]:
-    """A flag of training with its description, which is left as it was trained with where it is not given."""
+    """A flag of training with its description; where it is not given, the value of training stays."""
     default = field(default=each.default)
     return each.name, Annotated[hint, tyro.conf.arg(help_behavior_hint="(default: as trained)")], default
 

@@ -25,10 +25,10 @@ class ExportConfig:
     """Checkpoint to export, such as checkpoints/RUN/best.pt."""
 
     format: Format = "onnx"
-    """File to write: onnx, for onnxruntime and needs the extra onnx here, or torch, a program of torch.export."""
+    """File format: onnx, for onnxruntime (writing it needs the extra onnx), or torch, a program of torch.export."""
 
     output: Path | None = None
-    """File to write to; none is the checkpoint's name with .onnx or .pt2."""
+    """File to write; none: the checkpoint's name with .onnx or .pt2."""
 
     def __post_init__(self) -> None:
         check_choice("format", self.format, get_args(Format))

@@ -61,10 +61,10 @@ class _StartConfig:
     """YAML or JSON file of settings, named as the flags are; flags win over it."""
 
     resume: str | None = None
-    """Run folder or checkpoint to go on from; auto takes the newest run, or starts one where there is none."""
+    """Run folder or checkpoint to resume; auto: the newest run, or a new one if there is none."""
 
     check_env: bool = False
-    """Look the environment over instead of training: what it returns, whether its seed settles everything."""
+    """Check the environment instead of training: what it returns, and whether its seed determines everything."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,7 @@ def test_other_data_whose_feature_sees_ahead_are_refused(checkpoint, tmp_path):
         (["--fee-bps", "-1"], "fee_bps must be from 0 to 1000 basis points, but got -1"),
         (["--fee-bps", "1e9"], "fee_bps must be from 0 to 1000 basis points"),
         (["--max-position", "2"], "max_position must be above 0 and at most 1"),
-        (["--eval-episodes", "3"], "--eval-episodes is for environments that are no market"),
+        (["--eval-episodes", "3"], "--eval-episodes is for Gymnasium environments"),
         (["--max-posit", "1"], 'Unknown flag --max-posit. Did you mean "--max-position"'),
         (["--symbols", "trained"], 'has no symbol "trained". Did you mean "trained_on"'),
         (
@@ -108,10 +108,10 @@ def test_what_cannot_be_used_is_one_sentence(checkpoint, flags, sentence):
     assert "\n" not in str(told.value)
 
 
-def test_a_flag_of_the_market_says_nothing_to_another_environment(tmp_path):
+def test_a_flag_of_the_market_is_refused_for_another_environment(tmp_path):
     config = TrainConfig()
     config = replace(config, run=replace(config.run, env_id="CartPole-v1"))
     save_checkpoint(tmp_path / "best.pt", {"config": flatten(config)})
     for flag, value in (("--max-gross", ["1"]), ("--certify", []), ("--split", ["test"])):
-        with pytest.raises(UserError, match=f"of CartPole-v1, which is no market: {flag} says nothing here"):
+        with pytest.raises(UserError, match=f"of CartPole-v1, but {flag} is for markets; leave it out"):
             _evaluate(tmp_path / "best.pt", flag, *value)
