@@ -1,12 +1,10 @@
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import numpy as np
 import psutil
@@ -28,7 +26,6 @@ from ml_pipeline.models.rl.core.stepping.errors import (
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from tests.models.rl.core.workers.probes import get_stuck, wait_until
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 pytestmark = pytest.mark.timeout(120)
 
 N = 6

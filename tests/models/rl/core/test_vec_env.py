@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -28,8 +27,6 @@ from ml_pipeline.models.rl.core.workers import pool as worker_pool
 from ml_pipeline.models.rl.core.workers.choice import StepCost
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from tests.models.rl.core.workers.probes import OddEnv, pass_through, wait_until, worker_pids
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
 pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(120)]
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import psutil
 import pytest
@@ -25,8 +24,6 @@ from tests.models.rl.core.workers.probes import (
     wait_until,
     worker_pids,
 )
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
 pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(120)]
 

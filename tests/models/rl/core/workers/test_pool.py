@@ -4,13 +4,11 @@ import multiprocessing
 import os
 import re
 import signal
-import sys
 import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import psutil
 import pytest
@@ -27,8 +25,6 @@ from ml_pipeline.models.rl.core.stepping.errors import (
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
 from tests.models.rl.core.workers.probes import START_METHODS, OddEnv, get_stuck, is_gone, wait_until
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
 pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(120)]
 

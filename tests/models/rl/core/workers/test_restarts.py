@@ -3,11 +3,9 @@
 import multiprocessing
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import psutil
 import pytest
@@ -19,7 +17,6 @@ from ml_pipeline.models.rl.core.stepping.errors import WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from tests.models.rl.core.workers.probes import get_stuck, in_the_background, is_gone, pass_through, wait_until
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 pytestmark = pytest.mark.timeout(120)
 
 KILL, HANG = 3, 2

@@ -3,12 +3,10 @@
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -27,8 +25,6 @@ from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all,
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, local_worker
 from tests.models.rl.core.workers.probes import pass_through
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test module
 
 EnvFns = list[Callable[[], gymnasium.Env]]
 CALL_LENGTH = Request(Command.CALL, ("length", (), {}))
