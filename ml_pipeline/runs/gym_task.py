@@ -33,6 +33,9 @@ class GymTask:
         with closing(_make_checked(env_id)) as env:
             self._masks_in_info = _masks_in_info(env, seed)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._env_id})"
+
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
         return [partial(_make, self._env_id, self._masks_in_info)] * n
 

@@ -73,6 +73,9 @@ class TradingTask:
         self.scaler = scaler
         self._prepared = prepare_market(market, features, scaler)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.market!r})"
+
     def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
         """Picklable factories of n training environments; they hold only the bars of the training split.
 

@@ -134,3 +134,7 @@ def test_an_unknown_id_is_answered_with_what_to_do(env_id, hint):
     with pytest.raises(UserError) as told:
         GymTask(env_id, eval_episodes=1, seed=0)
     assert str(told.value).startswith(f'There is no environment "{env_id}". {hint}')
+
+
+def test_a_task_shows_its_environment():
+    assert repr(GymTask("CartPole-v1", eval_episodes=1, seed=0)) == "GymTask(CartPole-v1)"

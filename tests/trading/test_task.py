@@ -269,3 +269,8 @@ def test_rules_that_would_refuse_what_exploring_tries_do_not_train(changes, trai
     for make in (task.train_env_fns, task.batched_train_env):
         with nullcontext() if trains else refused:
             make(2)
+
+
+def test_a_task_shows_its_market():
+    task = TradingTask(TradingConfig())
+    assert repr(task) == f"TradingTask({task.market!r})"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.calendar import Calendar, infer_calendar
 
 FloatArray = NDArray[np.float64]
@@ -19,6 +20,8 @@ BarTime = Literal["open", "close"]
 
 _BAD_PRICE = "but a price must be positive and finite; drop the bar or fix it"
 _BAD_VOLUME = "but a volume must be finite and not negative; fix it, or write 0"
+# Symbols that a repr names.
+_MOST_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,11 @@ class MarketData:
     columns: Mapping[str, FloatArray] = field(default_factory=dict)
 
     shared_between_environments: ClassVar[bool] = True
+
+    def __repr__(self) -> str:
+        symbols = ", ".join(self.symbols[:_MOST_SHOWN]) + (", ..." if len(self.symbols) > _MOST_SHOWN else "")
+        span = f" from {str(self.times[0])[:10]} to {str(self.times[-1])[:10]}" if self.n_bars else ""
+        return f"{type(self).__name__}({self.source}: {symbols}; {counted(self.n_bars, 'bar')}{span})"
 
     @property
     def n_bars(self) -> int:

@@ -87,3 +87,12 @@ def test_a_bar_that_cannot_be_is_named_with_its_row_and_a_remedy(arrays, sentenc
 def test_a_bar_that_does_not_exist_may_hold_anything():
     market = market_from_arrays(["A"], DAYS[:3], [1, NAN, 2], high=[1, 0, 2], low=[1, 5, 2], volume=[1, -1, 1])
     np.testing.assert_array_equal(market.high[:, 0], [1, 1, 2])
+
+
+def test_a_market_shows_its_symbols_and_its_span_in_one_line():
+    times = ["2024-01-01", "2024-01-02", "2024-01-05"]
+    market = market_from_arrays(["A", "B"], times, np.ones((3, 2)), source="prices.csv")
+    assert repr(market) == "MarketData(prices.csv: A, B; 3 bars from 2024-01-01 to 2024-01-05)"
+    assert repr(market.bars(0, 0)) == "MarketData(prices.csv: A, B; 0 bars)"
+    many = market_from_arrays([*"ABCDEF"], times, np.ones((3, 6)), source="six")
+    assert repr(many).startswith("MarketData(six: A, B, C, D, E, ...; 3 bars from ")

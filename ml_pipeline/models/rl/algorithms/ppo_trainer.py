@@ -96,6 +96,10 @@ class PPOTrainer:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        progress = f"step {self.global_step:,} of {self.total_timesteps:,}"
+        return f"{type(self).__name__}({self._envs!r}, {self.policy!r}, {progress})"
+
     def __enter__(self) -> Self:
         return self
 

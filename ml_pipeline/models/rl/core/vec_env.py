@@ -108,6 +108,10 @@ class ParallelEnv(BlockVectorEnv):
         if num_groups > 1:
             self._partial = PartialSteps(pool, self._actions)
 
+    def __repr__(self) -> str:
+        started = f", start_method={self.start_method!r}" if self.num_workers else ""
+        return f"{type(self).__name__}(num_envs={self.num_envs}, num_workers={self.num_workers}{started})"
+
     @property
     def num_workers(self) -> int:
         """How many worker processes step environments; 0: this process steps all."""

@@ -343,3 +343,12 @@ def test_normalization_is_frozen_during_an_update():
         trainer.train_episode_vectorized()
         # Each observation once: those of the resets at first, then one of every step.
         assert trainer.policy.observations.normalizer.moments.count == NUM_ENVS * (1 + iteration * CONFIG.n_steps)
+
+
+def test_a_trainer_shows_what_it_trains_and_how_far_it_is():
+    envs = SerialEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    trainer = PPOTrainer(envs, PPOConfig(n_steps=16, minibatch_size=32), total_timesteps=1000)
+    policy = "Policy(Box(4,) -> Discrete(2), hidden sizes [64, 64], tanh)"
+    assert repr(trainer) == f"PPOTrainer(SerialEnv(num_envs=2), {policy}, step 0 of 1,024)"
+    trainer.train_episode_vectorized()
+    assert repr(trainer).endswith(", step 32 of 1,024)")

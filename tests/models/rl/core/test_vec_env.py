@@ -294,3 +294,11 @@ def test_states_that_fail_half_way_ask_for_a_reset() -> None:
             envs.step([0, 0])
         envs.set_states(states)
         assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
+
+
+def test_it_shows_how_many_environments_and_workers_it_has() -> None:
+    with ParallelEnv([CountingEnv] * 3, num_workers=0) as envs:
+        assert repr(envs) == "ParallelEnv(num_envs=3, num_workers=0)"
+    with ParallelEnv([CountingEnv] * 3, num_workers=2, start_method="spawn") as envs:
+        assert repr(envs) == "ParallelEnv(num_envs=3, num_workers=2, start_method='spawn')"
+    assert repr(envs) == "ParallelEnv(num_envs=3, num_workers=2, start_method='spawn')"
