@@ -20,7 +20,7 @@ PROG = "compare.py"
 def main(argv: list[str], *, prog: str = PROG) -> int:
     """Print the table and write the picture; return 0.
 
-    Exits with code 2, after one sentence, where something given cannot be used.
+    Exits with code 2, after one sentence, if something given cannot be used.
     """
     with entry(prog):
         config = parse_compare(argv, prog=prog, description=COMMANDS["compare"].sentence)

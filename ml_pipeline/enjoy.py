@@ -21,7 +21,7 @@ PROG = "enjoy.py"
 def main(argv: list[str], *, prog: str = PROG) -> int:
     """Print the return and the length of each episode; return 0, or 130 after Ctrl-C.
 
-    Exits with code 2, after one sentence, where something given cannot be used.
+    Exits with code 2, after one sentence, if something given cannot be used.
     """
     with entry(prog):
         config = parse_enjoy(argv, prog=prog, description=COMMANDS["enjoy"].sentence)

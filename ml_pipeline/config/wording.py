@@ -1,4 +1,4 @@
-"""How sentences and tables that are told to a user put things."""
+"""How sentences and tables for a user are written."""
 
 from collections.abc import Sequence
 

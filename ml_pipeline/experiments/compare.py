@@ -1,4 +1,4 @@
-"""Several runs beside each other: a table, what differs in their settings, and their learning curves in one picture."""
+"""A comparison of runs: a table, the settings that differ, and their learning curves in one figure."""
 
 import math
 from collections import Counter
@@ -26,7 +26,7 @@ _WITHIN_A_GROUP = frozenset({
     "seed", "checkpoint_dir", "checkpoint_interval", "n_workers", "parallel_start_method", "step_timeout_s",
     "on_worker_failure",
 })  # fmt: skip
-# So many settings that differ stand in the legend of the picture; more are only told in words.
+# The legend shows the settings that differ, if they are no more than this.
 _MOST_IN_LEGEND = 2
 
 
@@ -41,7 +41,7 @@ class ComparedRun:
 
     @property
     def task(self) -> str:
-        """What was learned: runs of one task have returns that compare."""
+        """What was learned; returns of one task compare."""
         if self.settings["env_id"] is not None:
             return str(self.settings["env_id"])
         data = self.settings["data"]
@@ -62,7 +62,7 @@ class Comparison:
         """Settings in which groups differ: by name the groups that have each value, as text."""
 
     def table(self) -> str:
-        """A row a run, and below it what a reader has to know of them."""
+        """One row per run, and the remarks below."""
         header = ["run", "seed", "steps", "best score", "last score", "return, last 5 %", "steps/s"]
         rows = [
             [
@@ -79,15 +79,17 @@ class Comparison:
         return "\n".join([text_table([header, *rows]), *([""] if self.remarks() else []), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Sentences: means of groups, what differs in settings, and what does not compare."""
+        """Sentences: means of groups, settings that differ, and what does not compare."""
         return [*self._about_groups(), *self._about_settings(), *self._about_tasks(), *self._about_doubtful()]
 
     def figure(self, *, by: By = "steps", smooth: int = 10) -> "Figure":
-        """Learning curves, a column for each task. Raises UserError where no run has finished an iteration yet."""
+        """Learning curves, one column per task. Raises UserError if no run has finished an iteration yet."""
         panels = []
         for task in dict.fromkeys(run.task for run in self.runs):
-            told = [tuple(run for run in group if run.task == task and len(run.curve.steps)) for group in self.groups]
-            groups = [CurveGroup(self._label(group), [run.curve for run in group]) for group in told if group]
+            of_task = [
+                tuple(run for run in group if run.task == task and len(run.curve.steps)) for group in self.groups
+            ]
+            groups = [CurveGroup(self._label(group), [run.curve for run in group]) for group in of_task if group]
             if groups:
                 panels.append(CurvePanel(task, groups))
         if not panels:
@@ -134,7 +136,7 @@ class Comparison:
 
 
 def read_comparison(folders: Sequence[Path]) -> Comparison:
-    """Read the runs in these folders. Raises UserError where one is no run folder, or is named twice."""
+    """Read the runs in these folders. Raises UserError if one is no run folder, or is named twice."""
     if not folders:
         raise UserError("RUN is missing; name the folders of runs to compare, such as checkpoints/RUN.")
     resolved = [folder.expanduser().resolve() for folder in folders]
@@ -156,7 +158,7 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
 
 
 def write_figure(figure: "Figure", path: Path) -> None:
-    """Raises UserError where the file cannot be written."""
+    """Raises UserError if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
@@ -183,7 +185,7 @@ def _differing(groups: Sequence[Sequence[ComparedRun]]) -> dict[str, dict[str, l
 
 
 def _name_of(group: Sequence[ComparedRun]) -> str:
-    """That of a single run, or what the names of several have in common."""
+    """The name of a single run, or what the names of several have in common."""
     if len(group) == 1:
         return group[0].name
     in_common = takewhile(lambda letters: len({*letters}) == 1, zip(*(run.name for run in group), strict=False))

@@ -19,7 +19,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 class CompareConfig:
     """Which runs are compared, and how they are drawn.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]

@@ -35,7 +35,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def html_picture(figure: "Figure", description: str) -> str:
-    """The figure as a PNG within the page; `description` is read to who cannot see it."""
+    """The figure as a PNG within the page; description: its text for readers who cannot see it."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
     data = b64encode(stream.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""A trained policy at play: whole episodes in the environment of its run, shown or recorded where asked."""
+"""A trained policy plays whole episodes in the environment of its run, in a window or for a video if asked."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ class Played:
 
 @dataclass(frozen=True)
 class PlayResult:
-    """policy: who played. interrupted: whether Ctrl-C ended it. n_frames: those of the video; 0 without one."""
+    """policy: the one that played. interrupted: whether Ctrl-C ended it. n_frames: of the video; 0 without one."""
 
     policy: LoadedPolicy
     episodes: tuple[Played, ...]
@@ -47,9 +47,9 @@ class PlayResult:
 
 
 def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda played: None) -> PlayResult:
-    """Play as `config` asks, and tell `on_episode` of each episode; Ctrl-C ends it, and a video keeps what it has.
+    """Play as `config` asks, and call `on_episode` after each episode. Ctrl-C ends it; the video keeps its frames.
 
-    Raises UserError where policy, environment, render mode or video cannot be used.
+    Raises UserError if policy, environment, render mode or video cannot be used.
     """
     policy = load_policy(config.run)
     render_mode: RenderMode | None = config.render or ("rgb_array" if config.video else None)
@@ -74,7 +74,7 @@ def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda p
 
 
 class _Recorded(gymnasium.Wrapper):
-    """Sends the frame after a reset, after every so many steps, and after the last step of an episode, to a video."""
+    """Adds frames to a video: after a reset, after every `every` steps, and after the last step of an episode."""
 
     def __init__(self, env: gymnasium.Env, video: VideoFile, *, every: int) -> None:
         super().__init__(env)
@@ -95,8 +95,8 @@ class _Recorded(gymnasium.Wrapper):
         return result
 
 
-class _Drawing:
-    """Acts like the policy, but draws its actions from a generator."""
+class _Sampling:
+    """Acts with the policy, by sampled actions."""
 
     def __init__(self, policy: Policy, generator: np.random.Generator) -> None:
         self._act = policy.act
@@ -110,7 +110,7 @@ class _Drawing:
 def _episodes(config: EnjoyConfig, policy: LoadedPolicy, env: gymnasium.Env) -> Iterator[Played]:
     run = policy.config.run
     seed = run.seed + EVALUATION_SEED_OFFSET if config.seed is None else config.seed
-    act = _Drawing(policy, random_generator(seed, "playing")) if config.stochastic else policy.act
+    act = _Sampling(policy, random_generator(seed, "playing")) if config.stochastic else policy.act
     for i in range(config.episodes or (1 if run.env_id is None else _EPISODES)):
         result = evaluate(env, act, n_episodes=1, seed=seed + i)
         yield Played(i + 1, result.returns[0], result.lengths[0])

@@ -1,4 +1,4 @@
-"""The settings of a trained policy at play, and how the command line fills them."""
+"""The settings of `enjoy`, and how the command line fills them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ Render = Literal["human"]
 
 @dataclass(frozen=True, kw_only=True)
 class EnjoyConfig:
-    """What is played, how often, and what is recorded.
+    """Which policy plays, how often, and what is recorded.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     run: tyro.conf.Positional[Path]
-    """Run folder, of which the best policy plays, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+    """Run folder, whose best policy plays, or a checkpoint, such as checkpoints/RUN/latest.pt."""
 
     episodes: int | None = None
     """Episodes to play; none is 3, and for trading one pass through the test split."""
@@ -30,10 +30,10 @@ class EnjoyConfig:
     """File to record to: .mp4, which needs the extra video, or .gif."""
 
     seed: int | None = None
-    """Seed of the first episode; none plays the episodes of the run's evaluation."""
+    """Seed of the first episode, one more for each after it; none plays the episodes of the run's evaluation."""
 
     stochastic: bool = False
-    """Draw actions at random, as in training, instead of taking the likeliest."""
+    """Sample actions, as in training, instead of taking the likeliest."""
 
     render: Render | None = None
     """Show a window while playing (human); none shows nothing."""

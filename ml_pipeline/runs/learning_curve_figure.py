@@ -1,4 +1,4 @@
-"""The picture of learning curves: training above, evaluations below; runs of a group as mean and 95 % interval."""
+"""The figure of learning curves: training above, evaluations below; runs of a group as mean and 95 % interval."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _WIDTH_IN, _HEIGHT_IN = 8.0, 3.0
 
 @dataclass(frozen=True)
 class CurveGroup:
-    """Runs that are drawn as one: their mean with its interval, or the line of a single one."""
+    """Runs that are drawn as their mean with its interval, or a single run as its line."""
 
     label: str
     curves: Sequence[LearningCurve]
@@ -28,14 +28,14 @@ class CurveGroup:
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """What stands in one column of the picture: groups of one task, whose returns compare."""
+    """One column of the figure: groups of one task, whose returns compare."""
 
     title: str
     groups: Sequence[CurveGroup]
 
 
 def learning_curve_figure(panels: Sequence[CurvePanel], *, by: By = "steps", smooth: int = 10) -> "Figure":
-    """One column for each panel: returns of training episodes, and below them scores, where there was an evaluation.
+    """One column for each panel: returns of training episodes, and below them the scores of evaluations, if any.
 
     smooth: iterations over which returns are averaged.
     """
@@ -78,11 +78,11 @@ class _Drawing:
     def returns(self, axes: "Axes", smooth: int) -> None:
         if len(self._group.curves) == 1 and smooth > 1:
             (curve,) = self._group.curves
-            axes.plot(*self._told(curve, curve.returns), color=self._look["color"], linewidth=0.7, alpha=0.25)
-        self._draw(axes, [self._told(curve, curve.smoothed(smooth)) for curve in self._group.curves], marker="")
+            axes.plot(*self._known(curve, curve.returns), color=self._look["color"], linewidth=0.7, alpha=0.25)
+        self._draw(axes, [self._known(curve, curve.smoothed(smooth)) for curve in self._group.curves], marker="")
 
     def scores(self, axes: "Axes") -> None:
-        self._draw(axes, [self._told(curve, curve.scores) for curve in self._group.curves], marker="o")
+        self._draw(axes, [self._known(curve, curve.scores) for curve in self._group.curves], marker="o")
 
     def _draw(self, axes: "Axes", curves: Sequence[tuple[FloatArray, FloatArray]], *, marker: str) -> None:
         points: dict[str, Any] = {"marker": marker, "markersize": 3.5, "linewidth": 1.5, "label": self._group.label}
@@ -96,9 +96,9 @@ class _Drawing:
         low, high = together.mean - together.half_width, together.mean + together.half_width
         axes.fill_between(together.x, low, high, color=self._look["color"], alpha=0.15, linewidth=0)
 
-    def _told(self, curve: LearningCurve, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-        told = np.isfinite(y)
-        return curve.at(self._by)[told] * self._scale, y[told]
+    def _known(self, curve: LearningCurve, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+        known = np.isfinite(y)
+        return curve.at(self._by)[known] * self._scale, y[known]
 
 
 def _looks(groups: Sequence[CurveGroup]) -> Iterator[tuple[CurveGroup, str, str]]:
@@ -119,7 +119,7 @@ def _finish(above: "Axes", below: "Axes", panel: CurvePanel, by: By) -> None:
 
 
 def _limits(axes: "Axes") -> tuple[float | None, float | None]:
-    """The lines, and an interval only as far as it does not press them flat: of few runs it is very wide."""
+    """The range of the lines alone: the interval of two or three runs is so wide that it would flatten them."""
     values = np.concatenate([np.empty(0), *(np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines)])
     if not len(values):
         return None, None

@@ -1,4 +1,4 @@
-"""The learning curve of a run, read from its metrics.jsonl, and what several say together. T iterations, R runs."""
+"""The learning curve of a run, read from its metrics.jsonl, and the mean of several. T iterations, R runs."""
 
 import json
 import math
@@ -26,7 +26,7 @@ _LAST_PART = 0.05
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """Figures of each iteration, float64 (T,), NaN where an iteration has none.
+    """Figures of each iteration, float64 (T,), NaN for an iteration without one.
 
     steps: environment steps so far. seconds: since training began, evaluations included; training_s: without them.
     returns: mean of the n_episodes episodes that ended in the iteration. scores: of the evaluation after it.
@@ -46,35 +46,35 @@ class LearningCurve:
 
     @property
     def best_score(self) -> float:
-        """Of all evaluations; NaN where there is none."""
+        """Of all evaluations; NaN without one."""
         return float(np.nanmax(self.scores)) if np.isfinite(self.scores).any() else math.nan
 
     @property
     def last_score(self) -> float:
-        told = self.scores[np.isfinite(self.scores)]
-        return float(told[-1]) if len(told) else math.nan
+        scores = self.scores[np.isfinite(self.scores)]
+        return float(scores[-1]) if len(scores) else math.nan
 
     def last_return(self) -> float:
-        """Mean return of the episodes that ended in the last 5 % of the steps; NaN where none did."""
+        """Mean return of the episodes that ended in the last 5 % of the steps; NaN if none did."""
         late = self.steps > (1 - _LAST_PART) * self.steps[-1] if len(self.steps) else np.zeros(0, bool)
         return float(_mean_return(self.returns[late], self.n_episodes[late]))
 
     def at(self, by: By) -> FloatArray:
-        """Where the iterations lie: environment steps or seconds, (T,)."""
+        """The horizontal axis of the curve: environment steps or seconds, (T,)."""
         return self.steps if by == "steps" else self.seconds
 
     def smoothed(self, window: int) -> FloatArray:
-        """Mean of the returns of the last `window` iterations, (T,); NaN where no episode ended in any of them."""
-        told = np.isfinite(self.returns)
-        sums = _window_sums(np.where(told, self.returns, 0.0), window)
-        counts = _window_sums(told.astype(np.float64), window)
+        """Mean of the returns of the last `window` iterations, (T,); NaN if no episode ended in any of them."""
+        known = np.isfinite(self.returns)
+        sums = _window_sums(np.where(known, self.returns, 0.0), window)
+        counts = _window_sums(known.astype(np.float64), window)
         return np.divide(sums, counts, out=np.full(len(sums), math.nan), where=counts > 0)
 
 
 def read_learning_curve(folder: Path) -> LearningCurve:
-    """What metrics.jsonl of a run folder tells so far; lines that are torn or no metrics are left out.
+    """The curve in metrics.jsonl of a run folder, so far; lines that are torn or hold no metrics are left out.
 
-    Raises UserError where there is no such file.
+    Raises UserError if there is no such file.
     """
     path = folder / _METRICS_FILE
     if not path.is_file():
@@ -95,25 +95,25 @@ def read_learning_curve(folder: Path) -> LearningCurve:
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """The mean of several runs at some places x, and the half width of its 95 % interval; (X,) each."""
+    """The mean of several runs at points x, and half the width of its 95 % interval; (X,) each."""
 
     x: FloatArray
     mean: FloatArray
     half_width: FloatArray
 
 
-def mean_curve(curves: Sequence[tuple[FloatArray, FloatArray]], *, n_places: int = 300) -> MeanCurve:
-    """The mean of R curves (x, y) where all of them are told, interpolated; NaN in y is passed over.
+def mean_curve(curves: Sequence[tuple[FloatArray, FloatArray]], *, n_points: int = 300) -> MeanCurve:
+    """The mean of R curves (x, y) over the part of x that all of them cover, interpolated; NaN in y is left out.
 
-    Empty where they have no place in common.
+    Empty if they have no part in common.
     """
-    told = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
-    if not all(len(x) for x, _ in told):
+    known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
+    if not all(len(x) for x, _ in known):
         return MeanCurve(*(np.empty(0) for _ in range(3)))
-    first, last = max(x[0] for x, _ in told), min(x[-1] for x, _ in told)
-    places = np.linspace(first, last, n_places) if last > first else np.full(int(last == first), last)
-    mean, half_width = mean_and_interval(np.stack([np.interp(places, x, y) for x, y in told]))
-    return MeanCurve(places, mean, half_width)
+    first, last = max(x[0] for x, _ in known), min(x[-1] for x, _ in known)
+    points = np.linspace(first, last, n_points) if last > first else np.full(int(last == first), last)
+    mean, half_width = mean_and_interval(np.stack([np.interp(points, x, y) for x, y in known]))
+    return MeanCurve(points, mean, half_width)
 
 
 def mean_and_interval(values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -144,12 +144,12 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
 
 
 def _mean_return(returns: FloatArray, n_episodes: FloatArray) -> float:
-    told = np.isfinite(returns)
-    return float(np.average(returns[told], weights=n_episodes[told])) if told.any() else math.nan
+    known = np.isfinite(returns)
+    return float(np.average(returns[known], weights=n_episodes[known])) if known.any() else math.nan
 
 
 def _window_sums(values: FloatArray, window: int) -> FloatArray:
-    """Sums of the last `window` values at each place, fewer at the beginning."""
+    """Sums of the last `window` values, of fewer at the beginning."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     return sums[ends] - sums[np.maximum(ends - window, 0)]

@@ -1,4 +1,4 @@
-"""`load_policy`: from a run folder or a checkpoint to a policy that acts, where the environment need not be at hand."""
+"""`load_policy`: from a run folder or a checkpoint to a policy that acts, without its environment."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -20,9 +20,9 @@ from ml_pipeline.runs.train_config import TrainConfig
 class LoadedPolicy(Policy):
     """The policy of a checkpoint. config: every setting of its run; trained_steps: for how many environment steps.
 
-    task_state: what it depends on besides its weights, such as the scaling of a market's features.
-    `act(observation)` gives the likeliest action, `act(observation, generator=...)` one that is drawn. A policy with
-    memory remembers from call to call: call `act.begin_episode()` before each episode.
+    task_state: what the policy depends on besides its weights, such as the scaling of a market's features.
+    `act(observation)` gives the likeliest action, `act(observation, generator=...)` a sampled one. A policy with memory
+    remembers from call to call: call `act.begin_episode()` before each episode.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LoadedPolicy(Policy):
 
 
 def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
-    """The policy of a run folder (its best so far) or of a checkpoint in it, such as best.pt or latest.pt.
+    """The best policy of a run folder, or the policy of a checkpoint, such as checkpoints/RUN/latest.pt.
 
-    The checkpoint alone is enough: neither the environment nor market data are needed. Only a checkpoint of an older
-    version, which does not tell its spaces, makes the environment once to ask for them.
-    Raises UserError where there is no checkpoint, or it cannot be used.
+    The checkpoint is enough: neither the environment nor market data are needed. A checkpoint of an older version does
+    not hold its spaces; for these the environment is made once.
+    Raises UserError if there is no checkpoint, or it cannot be used.
     """
     device = choose_device(device)
     checkpoint = find_policy(path)
@@ -59,8 +59,8 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
         config, saved = load_run(checkpoint)
         state, task_state = saved["trainer"]["policy"], saved["task"]
         trained_steps = saved["trainer"]["collector"]["global_step"]
-        told = _told_spaces(state)
-    observation_space, action_space = told or _spaces_of_env(config, task_state)
+        saved_spaces = _saved_spaces(state)
+    observation_space, action_space = saved_spaces or _spaces_of_env(config, task_state)
     policy = LoadedPolicy(
         observation_space,
         action_space,
@@ -76,9 +76,9 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
 
 
 def find_policy(path: str | Path) -> Path:
-    """The checkpoint that a path means: itself or, in a run folder, best.pt or else latest.pt.
+    """The checkpoint that a path names: the file itself, or best.pt of a run folder, or latest.pt without one.
 
-    Raises UserError where a folder has neither.
+    Raises UserError if a folder has neither.
     """
     path = Path(path).expanduser()
     if not path.is_dir():
@@ -91,18 +91,18 @@ def find_policy(path: str | Path) -> Path:
 
 @contextmanager
 def _whole(checkpoint: Path) -> Iterator[None]:
-    """What misses in a checkpoint, or has another shape there, becomes one sentence."""
+    """Turn the errors of a checkpoint that lacks something, or holds other shapes, into one sentence."""
     try:
         yield
-    except (KeyError, AttributeError, RuntimeError) as error:  # RuntimeError: torch's, where shapes differ
+    except (KeyError, AttributeError, RuntimeError) as error:  # torch raises RuntimeError for other shapes
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError(f"{checkpoint} does not hold a whole policy: {reason}.") from error
 
 
-def _told_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] | None:
-    """Those of observations and actions as a policy's state tells them; None where it does not."""
-    told = state.get("spaces", {})
-    observation, action = told.get("observation"), told.get("action")
+def _saved_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] | None:
+    """The spaces of observations and actions that a policy's state holds; None if it does not hold both."""
+    data = state.get("spaces", {})
+    observation, action = data.get("observation"), data.get("action")
     return None if observation is None or action is None else (space_from_data(observation), space_from_data(action))
 
 

@@ -18,7 +18,7 @@ def make_saved_env(
 ) -> gymnasium.Env:
     """The environment that a checkpoint's policy was trained in; of a market, one pass through `split`.
 
-    task_state: what the checkpoint holds of its task. Raises UserError where environment, market or render mode cannot
+    task_state: what the checkpoint holds of its task. Raises UserError if environment, market or render mode cannot
     be used.
     """
     run = config.run

@@ -23,12 +23,12 @@ _GIF_FPS, _GIF_WIDTH = 25.0, 400
 class VideoFile:
     """A video that grows by frames, within a `with` block: at its end the file is there, whole.
 
-    Where the block fails there is no file, and one that was there before stays.
-    n_frames: how many were taken so far.
+    If the block fails, there is no new file, and one that was there before stays.
+    n_frames: how many frames it has so far.
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:
-        """fps: frames per second. Raises UserError where the suffix is neither .mp4 nor .gif, the extra is missing, or
+        """fps: frames per second. Raises UserError if the suffix is neither .mp4 nor .gif, the extra is missing, or
         the folder cannot be made."""
         writers: dict[str, Callable[[Path, float], _Writer]] = {".mp4": _Mp4, ".gif": _Gif}
         if path.suffix.lower() not in writers:
@@ -44,7 +44,7 @@ class VideoFile:
         self._writer = writers[path.suffix.lower()](self._unfinished, fps)
 
     def append(self, frame: Any) -> None:
-        """Add a frame: uint8 (height, width, 3), all of one size. Raises UserError where it is anything else, or the
+        """Add a frame: uint8 (height, width, 3), all of one size. Raises UserError if it is anything else, or the
         file cannot be written."""
         array = np.asarray(frame)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:

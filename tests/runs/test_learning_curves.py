@@ -94,7 +94,7 @@ def test_many_runs_take_the_interval_of_the_normal():
 def test_means_are_taken_where_all_runs_are_told():
     one = (np.array([0.0, 10.0, 20.0]), np.array([0.0, 10.0, 20.0]))
     other = (np.array([5.0, 12.0, 15.0]), np.array([5.0, math.nan, 35.0]))  # three times as steep, from 5 to 15
-    together = mean_curve([one, other], n_places=3)
+    together = mean_curve([one, other], n_points=3)
     np.testing.assert_allclose(together.x, [5, 10, 15])
     np.testing.assert_allclose(together.mean, [5, 15, 25])
 

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as plain data, which a checkpoint can hold and torch's `weights_only` reads, and back again."""
+"""Gymnasium spaces to plain data, which a checkpoint can hold and torch's `weights_only` reads, and back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _PLAIN_KEYS = (str, int)
 def space_as_data(space: spaces.Space) -> Data | None:
     """Kind, shape, bounds and dtype as numbers, strings and lists, and the parts of a Dict or Tuple likewise.
 
-    None where data cannot tell the space: kinds that no policy reads, and Dict keys other than strings and numbers.
+    None for what it cannot describe: kinds that no policy reads, and Dict keys other than strings and numbers.
 
     >>> space_as_data(spaces.Discrete(3, start=-1))
     {'kind': 'Discrete', 'n': 3, 'start': -1, 'dtype': 'int64'}
@@ -24,8 +24,8 @@ def space_as_data(space: spaces.Space) -> Data | None:
     """
     if isinstance(space, spaces.Dict):
         parts = [[key, space_as_data(part)] for key, part in space.spaces.items()]
-        is_told = all(type(key) in _PLAIN_KEYS and part is not None for key, part in parts)
-        return {"kind": "Dict", "parts": parts} if is_told else None
+        is_plain = all(type(key) in _PLAIN_KEYS and part is not None for key, part in parts)
+        return {"kind": "Dict", "parts": parts} if is_plain else None
     if isinstance(space, spaces.Tuple):
         in_order = [space_as_data(part) for part in space.spaces]
         return None if None in in_order else {"kind": "Tuple", "parts": in_order}
@@ -33,7 +33,7 @@ def space_as_data(space: spaces.Space) -> Data | None:
 
 
 def space_from_data(data: Mapping[str, Any]) -> spaces.Space:
-    """The space that `space_as_data` told. Raises UserError where the data tell none."""
+    """The space that `space_as_data` described. Raises UserError if the data describe none."""
     try:
         return _READERS[data["kind"]](data)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -70,7 +70,7 @@ def _leaf_as_data(space: spaces.Space) -> Data | None:
 
 
 def _as_numbers(bounds: np.ndarray) -> Any:
-    """One number where all are the same, as those of images are; else all of them, flat."""
+    """One number if all are the same, as the bounds of images are; else all of them, flat."""
     flat = bounds.ravel()
     return flat[0].item() if flat.size and (flat == flat[0]).all() else flat.tolist()
 
