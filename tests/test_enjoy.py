@@ -1,5 +1,8 @@
 """The command that plays a trained policy, on CartPole."""
 
+import os
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -54,3 +57,18 @@ def test_a_wrong_path_is_one_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         enjoy.main([str(tmp_path / "none")])
     assert capsys.readouterr().err == f"enjoy.py: There is no checkpoint {tmp_path / 'none'}.\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal sends Ctrl-C to a process group on POSIX alone")
+def test_ctrl_c_of_a_terminal_leaves_a_video_that_plays(run, tmp_path):
+    pytest.importorskip("pygame")
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    video = tmp_path / "out.mp4"
+    command = [sys.executable, "-m", "ml_pipeline.enjoy", str(run), "--episodes", "1000", "--video", str(video)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as playing:
+        assert playing.stdout.readline().startswith("Episode 1: ")
+        os.killpg(playing.pid, signal.SIGINT)
+        said = playing.stdout.read().splitlines()
+    assert playing.returncode == 130
+    n_frames = int(said[-1].rpartition(": ")[2].removesuffix(" frames").replace(",", ""))
+    assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] == n_frames

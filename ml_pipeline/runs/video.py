@@ -1,8 +1,11 @@
 """Frames to a video file: MP4 by ffmpeg, which the extra video brings, or GIF by Pillow, which matplotlib brings."""
 
+import contextlib
 import math
-from collections.abc import Callable, Generator
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -87,6 +90,8 @@ class _Writer(Protocol):
 
 
 class _Mp4:
+    """Pipes raw frames to ffmpeg, which ends with the file whole once the pipe is closed."""
+
     def __init__(self, path: Path, fps: float) -> None:
         try:
             import imageio_ffmpeg
@@ -95,24 +100,45 @@ class _Mp4:
                 "An .mp4 needs imageio-ffmpeg, which is not installed; pip install 'ml-pipeline[video]', or record a "
                 ".gif, which needs nothing more."
             ) from error
-        self._write_frames = imageio_ffmpeg.write_frames
+        self._ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
         self._path, self._fps = path, fps
-        self._frames: Generator[None, Any, None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = TemporaryFile()
 
     def append(self, frame: Frame) -> None:
-        if self._frames is None:
-            height, width, _ = frame.shape
-            # The format that every player takes has an even number of pixels on each side.
-            even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
-            self._frames = self._write_frames(
-                self._path, (width, height), fps=self._fps, macro_block_size=1, output_params=even
-            )
-            self._frames.send(None)
-        self._frames.send(frame)
+        if self._process is None:
+            self._process = self._start(*frame.shape[:2])
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(frame.tobytes())
+        except BrokenPipeError as error:
+            raise self._failure() from error
 
     def close(self) -> None:
-        if self._frames is not None:
-            self._frames.close()
+        try:
+            if self._process is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self._process.communicate()
+                if self._process.returncode:
+                    raise self._failure()
+        finally:
+            self._said.close()
+
+    def _start(self, height: int, width: int) -> subprocess.Popen[bytes]:
+        raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self._fps:g}", "-i", "-"]
+        # The format that every player takes has an even number of pixels on each side.
+        encoded = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4"]
+        return subprocess.Popen(
+            [self._ffmpeg, "-v", "error", "-y", *raw, *encoded, str(self._path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            start_new_session=True,  # Ctrl-C is for the player; ffmpeg ends with the frames that it got
+        )
+
+    def _failure(self) -> OSError:
+        self._said.seek(0)
+        return OSError(self._said.read().decode(errors="replace").strip() or "ffmpeg ended early")
 
 
 class _Gif:

@@ -99,3 +99,15 @@ def test_a_place_or_a_kind_that_cannot_be_is_one_sentence(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(UserError, match=r"imageio-ffmpeg, which is not installed; pip install 'ml-pipeline\[video"):
         VideoFile(tmp_path / "out.mp4", fps=10.0)
+
+
+@pytest.mark.parametrize("size", [10, 1000])  # seen when the pipe is closed, and already when it is written
+def test_an_encoder_that_fails_is_one_sentence(size, tmp_path, monkeypatch):
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    broken = tmp_path / "ffmpeg"
+    broken.write_text("#!/bin/sh\necho no such encoder >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(broken))
+    with pytest.raises(UserError, match=r"out\.mp4 cannot be written: no such encoder\.$"):
+        _record(tmp_path / "out.mp4", [np.zeros((size, size, 3), np.uint8)] * 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["ffmpeg"]
