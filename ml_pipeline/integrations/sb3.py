@@ -27,7 +27,7 @@ Indices = int | Iterable[int] | None
 
 
 class SB3ParallelEnv(VecEnv):
-    """Takes what `ParallelEnv` takes, less autoreset_mode and copy, which Stable-Baselines3 leaves no choice.
+    """Takes the arguments of `ParallelEnv`, except autoreset_mode and copy, which Stable-Baselines3 determines.
 
     Each info has "TimeLimit.truncated", and "terminal_observation" where an episode ended. `parallel_env` is the
     `ParallelEnv` itself. The arrays it returns are the caller's to keep.
@@ -66,7 +66,7 @@ class SB3ParallelEnv(VecEnv):
         self.parallel_env.step_async(actions)
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Ends it: observations, rewards float32 (N,), dones bool (N,), infos, one an environment."""
+        """Ends it: observations, rewards float32 (N,), dones bool (N,), infos, one per environment."""
         observations, rewards, terminated, truncated, batched = self.parallel_env.step_wait()
         dones = terminated | truncated
         final_obs = batched.pop("final_obs", None)
@@ -107,7 +107,7 @@ class SB3ParallelEnv(VecEnv):
 
 
 def _per_env(batched: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:
-    """One info an environment out of Gymnasium's dict of arrays and masks; NumPy scalars stay what they are."""
+    """One info per environment, out of Gymnasium's dict of arrays and masks; NumPy scalars stay what they are."""
     infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
     for key, mask in batched.items():
         name = key[1:]

@@ -59,5 +59,5 @@ class StatesContract:
         envs = make([CountingEnv] * 2)
         with pytest.raises(StateNotAvailable, match="cannot be restored"):
             envs.set_states([b"cut short"] * 2)
-        with pytest.raises(ValueError, match="one state an environment, 2, but got 1"):
+        with pytest.raises(ValueError, match="one state per environment, 2, but got 1"):
             envs.set_states([b""])

@@ -133,7 +133,7 @@ class SteppingContract:
         envs = make([lambda: WholeNumberEnv(space)] * 2)
         envs.reset(seed=0)
         batch = spaces.Tuple([space] * 3) if isinstance(space, spaces.Text) else spaces.Box(0, 1, (3,))
-        with pytest.raises(ValueError, match="one action an environment, 2, but got 3"):
+        with pytest.raises(ValueError, match="one action per environment, 2, but got 3"):
             envs.step(batch.sample())
         assert envs.step(envs.action_space.sample())[0].tolist() == [1, 1]
 

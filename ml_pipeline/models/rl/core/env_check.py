@@ -1,4 +1,4 @@
-"""Looks an environment over before it is trained in: what it returns, whether it repeats itself, what it draws from."""
+"""Checks an environment before training: what it returns, whether a seed repeats it, which generators it draws from."""
 
 import warnings
 from collections.abc import Callable, Generator
@@ -16,7 +16,7 @@ from ml_pipeline.runtime.global_random import global_generators_untouched, outco
 
 
 def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> list[str]:
-    """What is wrong with the environments that `env_fn` makes, a sentence each; empty where nothing was found.
+    """What is wrong with the environments that `env_fn` makes, one sentence each; empty if nothing was found.
 
     Makes three, resets each and takes n_steps random actions, with resets between episodes. Leaves the global
     generators as they were.
@@ -30,7 +30,7 @@ def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: 
 def check_env_apart(
     env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0, step_timeout_s: float | None = None
 ) -> list[str]:
-    """What `check_env` says, from a worker process, so that a call that kills it, or hangs in it, is told as well."""
+    """`check_env` in a worker process, so that it also reports a call that hangs or that kills its process."""
     look_over = partial(_LookOver, env_fn, n_steps, seed)
     doing = "construction"
     with ParallelEnv([look_over], num_workers=1, step_timeout_s=step_timeout_s) as envs:
@@ -78,7 +78,9 @@ def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> 
                 drawn = yield from watch_global_random(env_fn, n_steps=n_steps, seed=seed)
                 seen, failure = yield from _walk(one, n_steps, seed)
                 differing = None
-                if not (drawn or failure):  # who draws from a global generator never repeats itself, and was told so
+                if not (
+                    drawn or failure
+                ):  # an environment that draws from a global generator never repeats itself, and that is reported
                     again, failure = yield from _walk(one, n_steps, seed)
                     fresh, failure_too = yield from _walk(other, n_steps, seed)
                     differing, failure = _first_difference(again, fresh, seed), failure or failure_too

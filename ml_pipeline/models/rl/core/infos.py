@@ -1,4 +1,4 @@
-"""Joins the infos of single environments into a batch's, as Gymnasium does one value after another."""
+"""Joins the infos of single environments into those of a batch, with the result of Gymnasium's `_add_info`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether the environments of a batch must have equal observation spaces, or such that fit the same arrays."""
+"""Whether the environments of a batch must have equal observation spaces, or only spaces that fit the same arrays."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -11,13 +11,13 @@ from ml_pipeline.models.rl.core.stepping.errors import SpacesDifferError
 from ml_pipeline.models.rl.core.stepping.protocol import SpaceMismatch
 from ml_pipeline.models.rl.core.stepping.rows import have_equal_rows
 
-# "same": they are equal. "different": they may differ in what is not shape and dtype, as in their bounds. A tuple: so
-# may they, and these are the batch's space and the single one. The names and messages are Gymnasium's.
+# "same": they are equal. "different": they may differ in all but shape and dtype, for example in their bounds. A tuple:
+# the batch's space and the single one, and they may differ as well. The names and messages are Gymnasium's.
 ObservationMode = Literal["same", "different"] | tuple[Space, Space]
 
 
 def check_observation_mode(mode: Any) -> None:
-    """Raises UserError or TypeError where it is none."""
+    """Raises UserError or TypeError if `mode` is not an ObservationMode."""
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, Space) for space in mode):
             kinds = " and ".join(str(type(space)) for space in mode)
@@ -30,7 +30,7 @@ def check_observation_mode(mode: Any) -> None:
 
 
 def check_space_mismatches(space_mismatches: Sequence[SpaceMismatch], mode: ObservationMode) -> None:
-    """Raises SpacesDifferError where environments cannot be stepped as one batch."""
+    """Raises SpacesDifferError if environments cannot be stepped as one batch."""
     for mismatch in space_mismatches:
         if mismatch.has_equal_rows and mode != "same":
             continue

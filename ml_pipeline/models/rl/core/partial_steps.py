@@ -1,6 +1,6 @@
-"""Steps groups of a batch's environments apart from each other: what `ParallelEnv.send` and `recv` do.
+"""Steps groups of environments independently of each other, for `ParallelEnv.send` and `recv`.
 
-K environments of one or more groups. It checks no order of calls beyond its own two.
+K environments of one or more groups. Only the order of these two calls is checked here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,8 +21,8 @@ class PartialStep(NamedTuple):
     """What a step of K environments returned, all the caller's own.
 
     env_ids: int64 (K,), ascending within a group, groups in the order in which they were sent. observations: as from
-    step(), K rows. rewards: float64 (K,). terminated, truncated: bool (K,). infos: K dicts, as single environments give
-    them; in SAME_STEP mode what ended an episode is in "final_obs" and "final_info".
+    step(), K rows. rewards: float64 (K,). terminated, truncated: bool (K,). infos: K dicts, as from
+    single environments; in SAME_STEP mode an episode's last observation and info are in "final_obs" and "final_info".
     """
 
     env_ids: np.ndarray
@@ -37,7 +37,7 @@ class PartialSteps:
     """The groups of a pool, each at rest or under way."""
 
     def __init__(self, pool: WorkerPool, actions: Any) -> None:
-        """actions: arrays of the batch, None where they travel one by one."""
+        """actions: arrays of the batch; None if each environment is sent its own."""
         self._pool, self._actions = pool, actions
         self._groups = groups = pool.group_environments()
         self._layout = layout = pool.batch.layout
@@ -65,7 +65,7 @@ class PartialSteps:
             )
         per_env: list[Any] | None = None
         for number in numbers:
-            self._pool.drain_replies(number)  # a step that was given up may still read its actions
+            self._pool.drain_replies(number)  # a step that was given up may still be reading its actions
         if self._actions is None:
             per_env = [None] * self._layout.num_envs
             for index, action in zip(

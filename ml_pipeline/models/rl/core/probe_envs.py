@@ -52,7 +52,7 @@ class CountingEnv(gymnasium.Env):
 
 
 class TimedEnv(gymnasium.Env):
-    """Takes a known time a step: computing for `busy_s`, or sleeping for `wait_s`. Its episodes never end.
+    """Takes a known time per step: computing for `busy_s`, or sleeping for `wait_s`. Its episodes never end.
 
     sigma: the deviation of the logarithm of the time, which keeps its mean. shape, dtype: of the observation.
     """

@@ -1,4 +1,4 @@
-"""What a caller of a vectorized reset() asks for: a seed an environment, and which of them begin anew."""
+"""The arguments of a vectorized reset(): one seed per environment, and which environments are reset."""
 
 from numbers import Integral
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
-    """One seed an environment: `seed` + i, or those of a sequence. Raises ValueError where it has another length."""
+    """One seed per environment: `seed` + i, or a sequence of them. Raises ValueError if its length is not num_envs."""
     if seed is None:
         return [None] * num_envs
     if isinstance(seed, Integral):
@@ -22,7 +22,7 @@ def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
 def split_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[np.ndarray, dict[str, Any] | None]:
     """Which environments to reset, bool (N,), and the options without that; the caller's dict stays as it is.
 
-    Raises TypeError or ValueError where the mask is none, as Gymnasium does.
+    Raises TypeError or ValueError if the mask is not bool (N,) or all False, as Gymnasium does.
     """
     if options is None or "reset_mask" not in options:
         return np.ones(num_envs, np.bool_), options

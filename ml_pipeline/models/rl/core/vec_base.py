@@ -1,6 +1,6 @@
-"""What every vectorized environment of ours does in the trainer's process, whoever steps the environments.
+"""The part of a vectorized environment that runs in the trainer's process, whichever workers step the environments.
 
-Seeds, masks, actions in, the order of calls, and results out as Gymnasium shapes them.
+It spreads seeds, masks and actions, checks the order of calls, and shapes results as Gymnasium does.
 """
 
 import multiprocessing
@@ -47,7 +47,7 @@ class BlockVectorEnv(VectorEnv):
         self.action_space = batch_space(layout.action_space, self.num_envs)
         self._pool = pool
         self._batch = batch = pool.batch
-        # A scalar Box's actions go on as they came, as they do in Gymnasium: an np.float64 is a float, float32 is none.
+        # A scalar Box's actions keep their type, as in Gymnasium: an np.float64 is a float, an np.float32 is not.
         is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
         self._actions = None if is_scalar else batch.actions
         self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
@@ -72,8 +72,8 @@ class BlockVectorEnv(VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Starts a new episode in every environment, or in those where options["reset_mask"] is True.
 
-        seed: environment i gets seed + i, or the i-th of a sequence; None leaves its generator as it is. options are
-        handed to every environment, less the mask. Returns observations of all, and infos of those that were reset.
+        seed: environment i gets seed + i, or the i-th of a sequence; None leaves its generator as it is. Every
+        environment gets the options without the mask. Returns observations of all, and infos of those that were reset.
         """
         self._reset_async(seed, options)
         return self._reset_wait(None)
@@ -81,14 +81,15 @@ class BlockVectorEnv(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Steps every environment: observations, rewards float64 (N,), terminated and truncated bool (N,), infos.
 
-        With copy=False the observations are views, valid until the next call. In SAME_STEP mode what ended an episode
-        is in infos["final_obs"] and infos["final_info"], where infos["_final_obs"] is True.
+        With copy=False the observations are views, valid until the next call. In SAME_STEP mode the last
+        observation and info of an episode are in infos["final_obs"] and infos["final_info"], where
+        infos["_final_obs"] is True.
         """
         self._step_async(actions)
         return self._step_wait(None)
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of every environment, or reads an attribute; one result an environment."""
+        """Calls a method of every environment, or reads an attribute; one result per environment."""
         self._call_async(name, args, kwargs)
         return self._call_wait(None)
 
@@ -97,7 +98,7 @@ class BlockVectorEnv(VectorEnv):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute: a list or tuple has one value an environment, anything else goes to all."""
+        """Sets an attribute: a list or tuple has one value per environment, anything else goes to all."""
         per_env = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(per_env) != self.num_envs:
             raise ValueError(
@@ -107,7 +108,7 @@ class BlockVectorEnv(VectorEnv):
         self._do(Command.SET_ATTR, name, per_env)
 
     def render(self) -> tuple[Any, ...]:
-        """One rendered frame, or list of frames, an environment."""
+        """One rendered frame, or list of frames, per environment."""
         return self.call("render")
 
     @property  # type: ignore[misc]
@@ -139,7 +140,7 @@ class BlockVectorEnv(VectorEnv):
     # What Gymnasium does not have
 
     def apply(self, function: Callable[..., Any], *args: Any, env_ids: Iterable[int] | None = None) -> list[Any]:
-        """function(env, *args) of each of these environments, all by default, run in the process that owns it."""
+        """Runs function(env, *args) on each of these environments, all by default, in the process that owns it."""
         chosen = list(range(self.num_envs)) if env_ids is None else list(env_ids)
         wanted = [index in chosen for index in range(self.num_envs)]
         values = self._do(Command.APPLY, (function, args), wanted).values
@@ -148,14 +149,14 @@ class BlockVectorEnv(VectorEnv):
     def get_states(self) -> list[bytes]:
         """The state of every environment in full: wrappers, generators, pending resets.
 
-        Raises StateNotAvailable where an environment cannot be written without loss.
+        Raises StateNotAvailable if an environment cannot be written without loss.
         """
         return self._do(Command.GET_STATES).values
 
     def set_states(self, states: Sequence[bytes]) -> None:
-        """Puts every environment into a state that `get_states` returned; stepping then goes on as it did there."""
+        """Puts every environment into a state that `get_states` returned; stepping then continues from there."""
         if len(states) != self.num_envs:
-            raise ValueError(f"set_states needs one state an environment, {self.num_envs}, but got {len(states)}.")
+            raise ValueError(f"set_states needs one state per environment, {self.num_envs}, but got {len(states)}.")
         self._finished[:] = self._do(Command.SET_STATES, None, list(states)).values
         self._reset_first = ""
 
@@ -184,7 +185,7 @@ class BlockVectorEnv(VectorEnv):
         if self._actions is None:
             per_env = list(iterate(self.action_space, actions))
             if len(per_env) != self.num_envs:
-                raise ValueError(f"step() needs one action an environment, {self.num_envs}, but got {len(per_env)}.")
+                raise ValueError(f"step() needs one action per environment, {self.num_envs}, but got {len(per_env)}.")
             self._post(STEP, None, per_env)
         else:
             if not self._pool.is_drained:

@@ -36,26 +36,27 @@ class ParallelEnv(BlockVectorEnv):
     """A `gymnasium.vector.VectorEnv` over worker processes, each of which owns a block of the environments.
 
     env_fns: functions that make the environments; lambdas and closures will do.
-    num_workers: "auto" measures a step for at most half a second and takes what will be fastest: this process, workers,
-    or workers beside this process, which then steps a share itself; or a worker a processor where steps are expected
-    to hang or kill (the last two arguments). 0 steps in this process. Never changes results.
+    num_workers: how many processes step environments; 0: this one alone. "auto" measures a step for at most half a
+    second and chooses the fastest: this process, workers, or both. With step_timeout_s or on_worker_failure="restart",
+    "auto" starts one worker per core and measures nothing. The choice never changes results.
     start_method: default "forkserver" on Linux, "spawn" elsewhere.
     autoreset_mode: one of Gymnasium's three.
     copy: whether step() and reset() return observations of their own, or views that are valid until the next call.
-    step_timeout_s: a step (with the resets in it) or a reset() that takes longer raises StepTimeoutError; so does the
-    start of a worker that takes a minute longer than that. Needs workers.
-    on_worker_failure: where a worker is killed, crashes or is stuck, "raise" raises WorkerFailedError, and closes.
-    "restart" starts another in its place: a step then reports the episodes of its environments as truncated where they
-    were last seen, with reward 0 and the info "worker_restarted", and new episodes begin with new seeds. Attributes
-    that were set are as the factory left them. What keeps failing is raised in the end. Needs workers.
-    observation_mode: as in Gymnasium; "different" lets observation spaces differ in all but shape and dtype, a tuple of
-    the batch's space and the single one as well.
-    num_groups: how many groups of consecutive environments send() and recv() step apart from each other: 2 to step one
-    half while a policy looks at the other, num_envs where steps take unequal time. Each needs a worker of its own,
-    unless this process steps all.
+    step_timeout_s: a step (with the resets in it) or a reset() that takes longer raises StepTimeoutError; so does a
+    worker that takes a minute longer than that to start. Needs workers.
+    on_worker_failure: what to do if a worker is killed, crashes or is stuck. "raise" raises WorkerFailedError and
+    closes this object. "restart" starts another worker: the next step reports the lost episodes as truncated at their
+    last observation, with reward 0 and the info "worker_restarted", and new episodes begin with new seeds. Attributes
+    that were set are lost. A worker that fails four times in a row is raised. Needs workers.
+    observation_mode: as in Gymnasium. "different" lets observation spaces differ in all but shape and dtype; so does a
+    tuple of the batch's space and the single one.
+    num_groups: into how many groups of consecutive environments send() and recv() divide the batch: 2 to step one half
+    while a policy looks at the other, num_envs if steps take unequal time. Each group needs a worker of its own, unless
+    this process steps all.
 
-    Environment i is seeded seed + i, whichever worker owns it. `stepping.errors` draws what can be raised. After a
-    worker failed this object is closed; after an environment failed it is whole, and waits for a reset().
+    Environment i is seeded seed + i, whichever worker owns it. `stepping.errors` draws all exceptions. After a worker
+    failed, this object is closed; after an environment failed, it waits for a reset(). A worker that dies is noticed
+    within a second, whatever the others are doing.
 
     >>> import gymnasium
     >>> envs = ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 4, num_workers=2)
@@ -119,12 +120,12 @@ class ParallelEnv(BlockVectorEnv):
 
     @property
     def steps_here(self) -> bool:
-        """Whether this process steps environments: all where there are no workers, or, chosen by "auto", a share."""
+        """Whether this process steps environments: all of them without workers, or a share if "auto" chose so."""
         return self._division.steps_here
 
     @property
     def start_method(self) -> str | None:
-        """How the workers were started; None where there are none."""
+        """How the workers were started; None without workers."""
         return self._options.start_method if self.num_workers else None
 
     @property
@@ -133,7 +134,7 @@ class ParallelEnv(BlockVectorEnv):
         return 0 if self._pool.restarts is None else self._pool.restarts.total
 
     def take_failures(self) -> list[str]:
-        """How workers failed that were replaced since the last call, a sentence each; of very many the last."""
+        """How the workers failed that were replaced since the last call, one sentence each; at most the last 100."""
         if self._pool.restarts is None:
             return []
         taken = list(self._pool.restarts.failures)
@@ -187,9 +188,9 @@ class ParallelEnv(BlockVectorEnv):
     def recv(self, min_ready: int = 1, *, env_ids: Iterable[int] | None = None) -> PartialStep:
         """Ends steps that send() began: of `env_ids`, or of what is ready as soon as `min_ready` environments are.
 
-        Which are ready first depends on time, and so does what a policy learns from them; with `env_ids`, whole groups
-        received in an order of your own, results depend on nothing but seeds and actions. What a failure leaves under
-        way is dropped.
+        Which environments are ready first depends on time, and so does what a policy learns from them. With `env_ids`
+        (whole groups, in any order) results depend on seeds and actions alone. After a failure, the results of groups
+        that are still under way are dropped.
         """
         partial = self._grouped()
         if self.closed:

@@ -1,7 +1,7 @@
 """A block of consecutive environments, stepped one after another into their rows of a batch.
 
-All that happens to a single environment happens here (autoreset, checks, final observations, infos), whether the block
-lives in the trainer's process or in a worker's: serial and parallel cannot differ.
+Everything that happens to a single environment happens here: autoreset, checks, final observations, infos. The block is
+the same in the trainer's process and in a worker process, so serial and parallel cannot differ.
 """
 
 import copy
@@ -48,7 +48,7 @@ class _Slot:
 class EnvBlock:
     """Environments first, first + 1, ... of `num_envs`, made by their factories.
 
-    Raises EnvFailedError where a factory raises; `execute()` never raises, what fails is in its reply.
+    Raises EnvFailedError if a factory raises. `execute()` does not raise: its reply says what failed.
     """
 
     def __init__(self, env_fns: Sequence[EnvFactory], first: int, num_envs: int, autoreset_mode: AutoresetMode) -> None:
@@ -112,9 +112,9 @@ class EnvBlock:
         parts: list[tuple[Any, ...]] = [*reply.infos, *reply.finals, *enumerate(reply.values, start=first)]
         self._at = next((part[0] for part in parts if not is_sendable(part)), first)
         remedy = "return only what can be pickled, or choose num_workers=0"
-        received = f"something that cannot ({type(error).__name__}: {error})"
+        received = f"something that cannot be ({type(error).__name__}: {error})"
         invalid = InvalidResultError(
-            "what it returns or puts into info", "such that it can be pickled", received, remedy
+            "what it returns or puts into info", "something that can be pickled", received, remedy
         )
         return self._report(invalid, step=self._doing_now == "step")
 
@@ -149,7 +149,7 @@ class EnvBlock:
         return NOTHING
 
     def close(self) -> None:
-        """Closes every environment, also where one of them raises; the first error is raised at the end."""
+        """Closes every environment, even if one of them raises; raises the first error at the end."""
         errors: list[Exception] = []
         while self._slots:
             try:
@@ -190,7 +190,7 @@ class EnvBlock:
                     plain = type(reward) is float and terminated is False and truncated is False and type(info) is dict
                 except (TypeError, ValueError):
                     plain = False
-                # What nearly every step returns is told here in 0.1 µs; the rest is looked at, and named.
+                # This recognizes in 0.1 µs what nearly every step returns; checked_step looks at all else.
                 if not plain or reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
                     observation, reward, terminated, truncated, info = checked_step(result)
                     if terminated or truncated:
@@ -218,7 +218,7 @@ class EnvBlock:
             self._batch.terminated[self.span] = self._batch.truncated[self.span] = self._has_flags = False
 
     def _split_actions(self) -> list[Any]:
-        """One action an environment, copied: it may keep its own, and the trainer writes the next in the same place."""
+        """One action per environment, copied: an environment may keep it, and the trainer overwrites its own."""
         if self._action_rows is not None:
             return list(self._action_rows.copy())
         mine = rows_between(self._batch.actions, self.span.start, self.span.stop)

@@ -8,7 +8,7 @@
     │   ├── WorkerDiedError      killed or crashed; carries exit code and signal
     │   └── StepTimeoutError     no reply within step_timeout_s; also a multiprocessing.TimeoutError
     ├── SpacesDifferError        the environments do not share their spaces; also a RuntimeError
-    ├── ResetRequiredError       stepped where only reset() makes sense; also Gymnasium's ResetNeeded
+    ├── ResetRequiredError       a reset() has to come before the next step(); also Gymnasium's ResetNeeded
     ├── FactoryNotPicklableError a factory cannot travel to a worker
     └── StateNotAvailable        an environment cannot be written in full, or not be restored
 
@@ -96,7 +96,7 @@ class StepTimeoutError(WorkerFailedError, multiprocessing.TimeoutError):
     """A step or a reset took longer than step_timeout_s, or the start of a worker much longer.
 
     index: the environment that was at work, None if none was. overdue: what did not end, and when it should have.
-    stack: where it is stuck, as text, innermost call first; empty where the system cannot tell.
+    stack: where it is stuck, as text, innermost call first; empty if the system cannot read it.
     """
 
     def __init__(self, worker: int, environments: range, index: int | None, overdue: str, stack: str) -> None:
@@ -116,7 +116,7 @@ class SpacesDifferError(VectorEnvError, RuntimeError):
 
 
 class ResetRequiredError(VectorEnvError, gymnasium.error.ResetNeeded):
-    """step() was called where only reset() makes sense."""
+    """step() was called, but a reset() has to come first."""
 
 
 class FactoryNotPicklableError(VectorEnvError):

@@ -1,4 +1,4 @@
-"""What an environment returned, checked: by which name to call it where it cannot be used, and what to do about it."""
+"""Checks what an environment returned, and names what cannot be used, and what to do about it."""
 
 from numbers import Real
 from typing import Any
@@ -9,9 +9,9 @@ from ml_pipeline.models.rl.core.stepping.errors import InvalidResultError
 
 
 def checked_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """The five parts of what step() returned. Raises InvalidResultError where one cannot be used.
+    """The five parts of what step() returned. Raises InvalidResultError if one cannot be used.
 
-    Whether the observation fits is found where it is written.
+    The observation is checked when it is written into its row.
     """
     try:
         observation, reward, terminated, truncated, info = result
@@ -31,7 +31,7 @@ def checked_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
 
 
 def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:
-    """The two parts of what reset() returned. Raises InvalidResultError where they are no such thing."""
+    """The two parts of what reset() returned. Raises InvalidResultError if it is anything else."""
     if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[1], dict):
         received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
         if received == "2 values":

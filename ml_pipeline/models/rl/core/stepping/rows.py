@@ -1,7 +1,7 @@
 """One environment's observation as a row of a batch: written after a check, read back as a copy.
 
 Spaces whose values have one shape (Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them) become NumPy
-arrays with one row an environment. All others (Text, Graph, Sequence, OneOf, a user's own) are not of fixed size.
+arrays with one row per environment. All others (Text, Graph, Sequence, OneOf, a user's own) are not of fixed size.
 """
 
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class Rows(Protocol):
-    """Rows of a batch, one an environment."""
+    """Rows of a batch, one per environment."""
 
     def write(self, index: int, value: Any) -> None:
         """Copies `value` into row `index`. Raises InvalidResultError where it does not fit the space."""

@@ -1,7 +1,7 @@
-"""Who steps a batch: measures a step on a scratch environment, and compares what each division would take.
+"""Chooses who steps a batch: measures a step of a scratch environment, and estimates what each division would take.
 
-The model has three times, all measured: what a step computes, what it waits, and what waking a worker costs. Results
-never depend on the choice, only speed does.
+The estimate has three measured times: computing in a step, waiting in a step, and waking a worker. The choice changes
+speed, never results.
 """
 
 import math
@@ -35,7 +35,7 @@ class StepCost:
 
 
 def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | None:
-    """The cost of a step of `env`, resets included; None where it refuses random actions.
+    """The cost of a step of `env`, resets included; None if it refuses random actions.
 
     Takes at most `budget_s`, or one reset and step where these take longer. Leaves the global generators as they were.
     """
@@ -106,9 +106,9 @@ HERE = Division(n_workers=0, steps_here=True)
 
 
 def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_s: float) -> Division:
-    """That with the fewest workers whose expected vector step is within 3 % of the shortest.
+    """The division with the fewest workers whose expected vector step is within 3 % of the shortest.
 
-    cores: how many are free for it; nearly one is one.
+    cores: how many are free for it; 0.65 of a core counts as one.
 
     >>> choose_division(StepCost(cpu_s=1e-6, wait_s=0), num_envs=8, cores=2, wake_s=6e-5)
     Division(n_workers=0, steps_here=True)
@@ -133,7 +133,7 @@ def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_
 
 @dataclass(frozen=True, slots=True)
 class _Clocks:
-    """This thread's time: on the wall, on a processor, and queued for one that others had (Linux tells that apart)."""
+    """This thread's time: on the wall, on a processor, and queued for one that others had (known on Linux only)."""
 
     wall_s: float
     cpu_s: float
@@ -149,7 +149,7 @@ class _Clocks:
 
 
 def _stay_on_core(which: int) -> set[int]:
-    """Keep this thread on one of its cores, where the system can; return those it had, none where it cannot."""
+    """Keeps this thread on one of its cores; returns those it had, none if the system cannot."""
     if not hasattr(os, "sched_setaffinity"):
         return set()
     before = os.sched_getaffinity(0)

@@ -38,7 +38,7 @@ _COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster tha
 
 @dataclass(slots=True)
 class WorkerSetup:
-    """What a worker is told first.
+    """The first message to a worker.
 
     worker: its number. first: the index of its first environment. spin_s: how long it spins for the next command before
     it sleeps. registered: environments that the trainer's script registered, each pickled. env_fns: a pickled list,
@@ -75,11 +75,11 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
         if block is not None:
             _serve(link, block, spin_s)
     except (EOFError, BrokenPipeError):
-        pass  # the trainer closed the link, or is gone: there is no one left to tell
+        pass  # the trainer closed the link, or is gone
 
 
 def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any) -> EnvBlock | None:
-    """The block, once every environment is made and fits the others; None, and the trainer told, where one does not."""
+    """The block, once all its environments are made; None if one failed. The trainer gets a reply either way."""
     os.environ.update(setup.environ)
     _register(setup.registered)
     layout = setup.layout
@@ -106,7 +106,7 @@ def _register(pickled_specs: list[bytes]) -> None:
     """Makes known here what the trainer knows; the module that registered it there may be imported here later."""
     warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
     for pickled in pickled_specs:
-        with contextlib.suppress(Exception):  # its module may be missing here: then only who makes it is told
+        with contextlib.suppress(Exception):  # its module may be missing here, which fails in whoever makes it
             spec = pickle.loads(pickled)
             gymnasium.registry[spec.id] = spec
 
@@ -149,7 +149,7 @@ def _is_sendable(value: Any) -> bool:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickled quickly where that works, by value where it needs classes that only this process knows."""
+    """Pickles quickly if possible, and by value if it needs classes that only this process knows."""
     try:
         return pickle.dumps(value, protocol=5)
     except Exception:  # the fast pickler raises AttributeError, TypeError and PicklingError for the same thing

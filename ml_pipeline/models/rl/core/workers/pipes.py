@@ -1,8 +1,8 @@
 """The two one-way pipes between the trainer and one worker.
 
-What happens every step is a note: 8 bytes, a command number and a code. The rest is messages: bytes of any length,
-sent only after a note that announces one. A round trip through raw pipes took 2.8 µs here, through an eventfd 2.6,
-through a semaphore 2.3, through `Connection` objects 11.9; of these only pipes say at once that the other end is gone.
+Every step sends a note: 8 bytes, with a command number and a code. All else is a message: bytes of any length, sent
+after a note that announces it. A round trip through raw pipes took 2.8 µs here, through an eventfd 2.6, through a
+semaphore 2.3, through `Connection` objects 11.9; of these only pipes report at once that the other end is gone.
 
 Where both ends have a core to themselves, a reader may spin for a while before it sleeps: between the two cores of a
 virtual machine a round trip then takes 2.6 µs instead of 60, since no sleeping core must be woken. It asks the kernel

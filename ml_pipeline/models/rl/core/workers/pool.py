@@ -190,7 +190,7 @@ class WorkerPool:
             raise errors[0]
 
     def _abandon(self) -> None:
-        """Closes all at once; whatever made that necessary is what the caller is told."""
+        """Closes all workers at once, after an error that the caller raises."""
         with contextlib.suppress(Exception):
             self.close(terminate=True)
 

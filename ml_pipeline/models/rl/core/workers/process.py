@@ -135,7 +135,7 @@ class ProcessWorker:
         return index if index in self.environments else None
 
     def _stack(self) -> str:
-        """The Python stack of its main thread down to our own code, innermost call first; "" where it cannot be had."""
+        """The Python stack of its main thread down to our own code, innermost call first; "" if it cannot be read."""
         if not hasattr(signal, "SIGUSR1") or self.process.pid is None:
             return ""
         os.kill(self.process.pid, signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""Starts worker processes: alike by every start method, quietly, and ready to be told what to do."""
+"""Starts worker processes, in the same way by every start method."""
 
 import contextlib
 import ctypes
@@ -37,7 +37,7 @@ class WorkerStarter:
     """Starts the workers of one batch, whose memory it owns, as often as need be.
 
     spin_s: how long a wait, at either end of a link, spins before it sleeps.
-    Raises FactoryNotPicklableError where a factory cannot travel.
+    `start` raises FactoryNotPicklableError if a factory cannot be sent to a worker.
     """
 
     def __init__(self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str, spin_s: float) -> None:
@@ -53,7 +53,7 @@ class WorkerStarter:
     def start(
         self, blocks: Mapping[int, range], first_reset: Sequence[ResetOrder] | None = None
     ) -> list[ProcessWorker]:
-        """Workers with these numbers for these blocks, told to set up, which is their command 0.
+        """Starts workers with these numbers for these blocks, and sends each its setup, which is its command 0.
 
         first_reset: how the environments of a single one begin; None if they wait for a command.
         """
@@ -122,7 +122,7 @@ def _registered_here() -> list[bytes]:
 
 
 def _make_room_for(n_workers: int) -> None:
-    """Lets this process open as many files as these workers need. Raises UserError where the system forbids it."""
+    """Lets this process open as many files as these workers need. Raises UserError if the system forbids it."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -174,7 +174,7 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
 
 
 def _warn_of_threads() -> None:
-    """Warns where forking may copy a lock that a thread holds, which then nobody ever releases."""
+    """Warns if forking may copy a lock that a thread holds, which nobody in the copy would release."""
     torch = sys.modules.get("torch")
     if threading.active_count() > 1 or (torch is not None and torch.get_num_threads() > 1):
         warnings.warn(

@@ -15,11 +15,13 @@ from typing import Any
 import cloudpickle
 import psutil
 
+from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a module of tests
 
+ROOT = Path(vec_env.__file__).parents[4]
 START_METHODS = ["forkserver", "spawn", "fork"]
 
 
@@ -88,12 +90,12 @@ def run_script(tmp_path: Path, text: str, **environ: str) -> subprocess.Complete
 
 
 def start_script(tmp_path: Path, text: str, **environ: str) -> "subprocess.Popen[str]":
-    """The same, without waiting for its end."""
+    """The same, without waiting for its end. It imports the package that is under test, wherever another is installed."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text))
     command = [sys.executable, "-W", "error", str(script)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(command, text=True, env={**os.environ, **environ}, **pipes)  # type: ignore[call-overload]
+    return subprocess.Popen(command, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), **environ}, **pipes)  # type: ignore[call-overload]
 
 
 def have_ended(pids: Iterable[int]) -> bool:
