@@ -104,6 +104,13 @@ COMPILED = (
         "P6a",
     ),
     Mutation(
+        "compiled: a forbidden choice is taken by the least noise",
+        f"{RL}/compiled/distributions.py",
+        "cumulative[a] <= noise * total",
+        "cumulative[a] < noise * total",
+        f"{RL_TESTS}/compiled/test_distributions.py::test_choices_worked_by_hand",
+    ),
+    Mutation(
         "compiled: a numba that fails ends the training",
         f"{RL}/policies/compiled_networks.py",
         "except Exception as error:",

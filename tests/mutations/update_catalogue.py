@@ -53,8 +53,8 @@ LOSS = (
     Mutation(
         "the unclipped objective",
         f"{RL}/update/ppo_loss.py",
-        "objectives = torch.min(inputs.advantages * ratios, inputs.advantages * clipped)",
-        "objectives = inputs.advantages * ratios",
+        "torch.min(*_surrogates(log_ratios, inputs.advantages, weights.clip_range))",
+        "inputs.advantages * log_ratios.exp()",
         f"{RL_TESTS}/update/test_ppo_loss.py::test_the_loss_of_two_samples_worked_by_hand",
     ),
     Mutation(

@@ -50,7 +50,10 @@ def categorical_slopes(loss: Slopes, chosen: Chosen, action: int, p: Array, logi
 
 @jit
 def draw(logits: Array, noise: float, cumulative: Array) -> int:
-    """A choice, for noise uniform in 0..1. logits: float32 (A,). cumulative: float64, A or more, is overwritten."""
+    """The choice that noise, uniform in [0, 1), falls on, by the rule of `choices_of`, for one sample.
+
+    logits: float32 (A,). cumulative: float64, A or more, is overwritten.
+    """
     largest = logits[0]
     for a in range(1, len(logits)):
         largest = max(largest, logits[a])

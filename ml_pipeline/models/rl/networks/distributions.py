@@ -6,7 +6,7 @@ derivatives stand here in closed form beside them: autograd is what the tests ho
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -44,6 +44,17 @@ class ActionDistribution(Protocol):
         """The same two, and how derivatives by them become derivatives by the parameters, without a graph."""
 
 
+def choices_of(cumulative: Any, noise: Any) -> Any:
+    """Which of A choices each noise falls on, by the inverse of the cumulative distribution; arrays or tensors.
+
+    cumulative: float (B, A), sums of weights, which need not add up to 1. noise: float (B,), uniform in [0, 1). Returns
+    int64 (B,). NumPy and torch draw by this function, and the compiled kernel by its own copy, which a test compares.
+    """
+    # float32 noise is at most 1 - 2^-24: its product with the last sum rounds to less than that sum, so that no choice
+    # of weight 0 is taken, be it the first or the last.
+    return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
+
+
 class Categorical(nn.Module):
     """One of A choices; the parameters are logits. Actions are int64 (B,)."""
 
@@ -55,11 +66,8 @@ class Categorical(nn.Module):
         return generator.random(shape, dtype=np.float32)
 
     def sample(self, parameters: Array, noise: Array) -> Array:
-        # Inverse of the cumulative distribution: one uniform number an action. Noise is at most 1 - 2^-24, so that its
-        # product with the sum is rounded to less than the sum: a choice of weight 0 is never taken.
         weights = np.exp(parameters - parameters.max(axis=1, keepdims=True))
-        cumulative = weights.cumsum(axis=1)
-        return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
+        return choices_of(weights.cumsum(axis=1), noise)
 
     def mode(self, parameters: Array) -> Array:
         return parameters.argmax(axis=1)

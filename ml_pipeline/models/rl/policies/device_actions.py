@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ml_pipeline.models.rl.networks.distributions import DiagonalGaussian
+from ml_pipeline.models.rl.networks.distributions import DiagonalGaussian, choices_of
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 
@@ -65,9 +65,9 @@ class _Choices:
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         if self._single:
-            return _inverse_cumulative(parameters, noise)
+            return _drawn(parameters, noise)
         logits = parameters.split(self._counts, dim=1)
-        choices = [_inverse_cumulative(own, drawn) for own, drawn in zip(logits, noise.unbind(1), strict=True)]
+        choices = [_drawn(own, drawn) for own, drawn in zip(logits, noise.unbind(1), strict=True)]
         return torch.stack(choices, dim=1).to(torch.float32)
 
     def fit(self, actions: Tensor) -> Tensor:
@@ -102,9 +102,7 @@ class _Numbers:
         return actions.clamp(low, high).reshape(-1, *self._shape)
 
 
-def _inverse_cumulative(logits: Tensor, noise: Tensor) -> Tensor:
-    """`Categorical.sample`, which explains it; a device whose noise may be 1 takes the last choice there."""
+def _drawn(logits: Tensor, noise: Tensor) -> Tensor:
+    """As `Categorical.sample`; if the device's noise may be 1, that is the last choice."""
     weights = torch.exp(logits - logits.amax(dim=1, keepdim=True))
-    cumulative = weights.cumsum(dim=1)
-    below = cumulative <= noise[:, None] * cumulative[:, -1:]
-    return below.sum(dim=1).clamp_(max=logits.shape[1] - 1)
+    return choices_of(weights.cumsum(dim=1), noise).clamp_(max=logits.shape[1] - 1)

@@ -72,9 +72,7 @@ def ppo_loss(
 ) -> tuple[Tensor, LossRows]:
     """The loss, differentiable by its first three arguments, and its parts."""
     log_ratios = log_probs - inputs.old_log_probs
-    ratios = log_ratios.exp()
-    clipped = ratios.clamp(1.0 - weights.clip_range, 1.0 + weights.clip_range)
-    objectives = torch.min(inputs.advantages * ratios, inputs.advantages * clipped)
+    objectives = torch.min(*_surrogates(log_ratios, inputs.advantages, weights.clip_range))
     errors = (values - inputs.returns).square()
     if weights.clip_range_vf is not None:
         bound = weights.clip_range_vf
@@ -90,10 +88,8 @@ def ppo_loss_gradients(
     """What autograd would find for `ppo_loss`, in a handful of kernels."""
     scale = 1.0 / len(log_probs)
     log_ratios = log_probs - inputs.old_log_probs
-    ratios = log_ratios.exp()
-    surrogates = inputs.advantages * ratios
-    clipped = inputs.advantages * ratios.clamp_(1.0 - weights.clip_range, 1.0 + weights.clip_range)
-    # Where clipping makes the objective smaller, it is constant: no derivative.
+    surrogates, clipped = _surrogates(log_ratios, inputs.advantages, weights.clip_range)
+    # If clipping makes the objective smaller, it is constant: no derivative.
     d_log_probs = (surrogates * (surrogates <= clipped)).mul_(-scale)
 
     residuals = values - inputs.returns
@@ -108,6 +104,12 @@ def ppo_loss_gradients(
         errors = torch.max(errors, near_errors)
     rows = LossRows(torch.min(surrogates, clipped), errors, entropies, log_ratios)
     return LossGradients(d_log_probs, d_values, -weights.ent_coef * scale), rows
+
+
+def _surrogates(log_ratios: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
+    """The advantages times the ratios, and times the clipped ratios: the smaller of the two is the objective."""
+    ratios = log_ratios.exp()
+    return advantages * ratios, advantages * ratios.clamp(1.0 - clip_range, 1.0 + clip_range)
 
 
 def loss_terms(rows: LossRows, clip_range: float) -> LossTerms:

@@ -72,6 +72,7 @@ def trained(envs):
     return weights_of(with_envs)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork")
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 def test_weights_are_the_same_bits_for_every_worker_count_and_start_method(kind):
@@ -223,6 +224,7 @@ class Sleepy(Drift):
         return super().step(action)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_it_says_where_the_time_goes(num_workers):
     env_class, action_space = Sleepy, ACTION_SPACES["box"]
@@ -260,6 +262,7 @@ class Mortal(Drift):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_restarts_of_workers_are_counted():
     env_class, action_space = Mortal, ACTION_SPACES["box"]
     with ParallelEnv([lambda: env_class(action_space)] * 2, num_workers=2, on_worker_failure="restart") as envs:

@@ -87,6 +87,7 @@ print(*(each.message for each in warned if each.category is UserWarning), sep="\
 """
 
 
+@pytest.mark.slow
 def test_where_numba_cannot_be_imported_training_goes_on_in_torch(tmp_path):
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1.26 or less. Got NumPy 9.9.')")
     path = os.pathsep.join([str(tmp_path), *sys.path])  # in a process of its own, which has not imported numba yet
