@@ -106,7 +106,7 @@ if __name__ == "__main__":
     assert trainers_folder != folder(), "the trainer has a server of its own"
     trainer.kill()
     trainer.join()
-    print(*workers, trainers_folder, flush=True)
+    print(*workers, trainers_folder, sep="\\t", flush=True)
     sys.stdin.readline()  # until the workers are gone
     assert os.path.exists(kept)
     assert start(say, "forkserver")[1] == "here"
@@ -116,7 +116,7 @@ if __name__ == "__main__":
     parent = start_script(tmp_path, script)
     try:
         assert parent.stdout is not None
-        *pids, folder = parent.stdout.readline().split()
+        *pids, folder = parent.stdout.readline().rstrip().split("\t")
         wait_until(lambda: have_ended(map(int, pids)))
         wait_until(lambda: not os.path.exists(folder))
         output, errors = parent.communicate(input="\n", timeout=100)
