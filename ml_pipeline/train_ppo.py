@@ -3,12 +3,14 @@
 python -m ml_pipeline.train_ppo --n-envs 8
 python -m ml_pipeline.train_ppo --data prices.csv --n-envs 4 --num-episodes 200
 python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000
+python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --seeds 1 2 3
 python -m ml_pipeline.train_ppo --env-id mine:MyEnv-v0 --check-env
 """
 
 import signal
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,8 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
         from ml_pipeline.runs.tasks import make_task
 
+        if start.seeds:
+            return _train_seeds(start, prog)
         task = make_task(start.config)
         if start.check_env:
             return _check_env(task.name, task.train_env_fns(1)[0], start.config.run.step_timeout_s)
@@ -96,6 +100,32 @@ def _train(start: TrainStart, task: "Task", prog: str) -> int:
         )
         return 128 + terminal.signals[0]
     print(f"{result.report}\n\nWritten to {shown_path(result.folder)}", flush=True)
+    return 0
+
+
+def _train_seeds(start: TrainStart, prog: str) -> int:
+    """Train a run for each seed, then compare them; the first that does not finish is the last."""
+    from ml_pipeline.experiments.compare import read_comparison, write_figure
+    from ml_pipeline.experiments.seeds import name_seed_runs, seed_configs
+    from ml_pipeline.runs.tasks import make_task
+
+    task = make_task(start.config)
+    base = name_seed_runs(start.config, task.name)
+    configs = seed_configs(start.config, start.seeds, base)
+    for i, config in enumerate(configs):
+        print(f"Seed {config.run.seed} ({i + 1} of {len(configs)})", flush=True)
+        try:
+            code = _train(replace(start, config=config), make_task(config), prog)
+        except KeyboardInterrupt:  # before the run began
+            code = 130
+        if code:
+            if left := start.seeds[i + 1 :]:
+                print(f"Not trained: --seeds {' '.join(map(str, left))}", file=sys.stderr)
+            return code
+    comparison = read_comparison([config.run.checkpoint_dir for config in configs if config.run.checkpoint_dir])
+    picture = base.with_name(f"{base.name}-comparison.png")
+    write_figure(comparison.figure(), picture)
+    print(f"\n{comparison.table()}\n\nWritten to {shown_path(picture)}", flush=True)
     return 0
 
 

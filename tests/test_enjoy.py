@@ -66,9 +66,8 @@ def test_ctrl_c_of_a_terminal_leaves_a_video_that_plays(run, tmp_path):
     video = tmp_path / "out.mp4"
     command = [sys.executable, "-m", "ml_pipeline.enjoy", str(run), "--episodes", "1000", "--video", str(video)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as playing:
-        assert playing.stdout.readline().startswith("Episode 1: ")
+        length = int(playing.stdout.readline().split(", ")[1].removesuffix(" steps\n"))
         os.killpg(playing.pid, signal.SIGINT)
-        said = playing.stdout.read().splitlines()
+        assert f"Written to {video}" in playing.stdout.read()
     assert playing.returncode == 130
-    n_frames = int(said[-1].rpartition(": ")[2].removesuffix(" frames").replace(",", ""))
-    assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] == n_frames
+    assert imageio_ffmpeg.count_frames_and_secs(str(video))[0] > length

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 from ml_pipeline import evaluate_ppo, train_ppo
-from ml_pipeline.models.rl.core.probe_envs import FaultyEnv
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.runs.state import read_state
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -28,6 +28,7 @@ EVALUATE = [sys.executable, "-m", "ml_pipeline.evaluate_ppo"]
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "64", "--n-epochs", "2", "--hidden-sizes", "8"]
 # Episodes, not the market: its report at the end takes longer than the whole training.
 EPISODES = ["--env-id", "CartPole-v1", "--eval-episodes", "2"]
+SEEDS = ["--seeds", "7", "4", "--checkpoint-dir"]
 LONG = [*EPISODES, *SMALL, "--num-episodes", "30", "--checkpoint-interval", "3", "--eval-interval", "100"]
 
 
@@ -423,3 +424,47 @@ def test_a_terminal_that_knows_only_ascii_gets_question_marks(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("? Using 2 parallel environments")
+
+
+class Interrupting(CountingEnv):
+    """Presses Ctrl-C in the first step of the training environment that is seeded with 20."""
+
+    def reset(self, *, seed=None, options=None):
+        self._presses = seed == 20
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self._presses:
+            self._presses = False
+            signal.raise_signal(signal.SIGINT)
+        return super().step(action)
+
+
+def test_several_seeds_are_trained_one_after_another_and_compared(tmp_path):
+    done = train(*EPISODES, *SMALL, "--num-episodes", "2", "--n-workers", "0", *SEEDS, tmp_path / "base")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base-comparison.png", "base-seed4", "base-seed7"]
+    assert [line for line in done.stdout.splitlines() if line.startswith("Seed ")] == [
+        "Seed 7 (1 of 2)",
+        "Seed 4 (2 of 2)",
+    ]
+    table = done.stdout[done.stdout.index("run         seed") :].splitlines()
+    assert [row.split()[:3] + row.split()[-1:] for row in table[2:4]] == [
+        ["base-seed7", "7", "128", "finished"],
+        ["base-seed4", "4", "128", "finished"],
+    ]
+    assert table[5].startswith("base (2 runs): return of the last 5 % ")
+    alone = ["--seed", "4", "--num-episodes", "2", "--n-workers", "0", "--checkpoint-dir", tmp_path / "alone"]
+    train(*EPISODES, *SMALL, *alone)
+    assert torch.equal(weights_in(tmp_path / "alone" / "latest.pt"), weights_in(tmp_path / "base-seed4" / "latest.pt"))
+
+
+def test_ctrl_c_stops_at_the_seed_that_is_trained_and_names_the_others(tmp_path):
+    gymnasium.register("Interrupting-v0", Interrupting, disable_env_checker=True)
+    flags = ["--env-id", "Interrupting-v0", *SMALL, "--num-episodes", "3", "--n-workers", "0"]
+    try:
+        done = train(*flags, "--seeds", "10", "20", "30", "40", "--checkpoint-dir", tmp_path / "base", expect=130)
+    finally:
+        del gymnasium.registry["Interrupting-v0"]
+    assert done.stderr == "Not trained: --seeds 30 40\n"
+    assert f"--resume {tmp_path / 'base-seed20'}" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base-seed10", "base-seed20"]

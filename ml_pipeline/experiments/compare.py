@@ -16,6 +16,7 @@ from ml_pipeline.config.wording import counted, text_table, written
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.runs.learning_curves import By, LearningCurve, mean_and_interval, read_learning_curve
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ _MOST_IN_LEGEND = 2
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run by its folder. settings: every setting by name, defaults included."""
+    """A run by its folder. settings: every setting by name, defaults included. status: - without a state.json."""
 
     name: str
     folder: Path
     settings: Mapping[str, Any]
     curve: LearningCurve
+    status: str = "-"
 
     @property
     def task(self) -> str:
@@ -63,7 +65,7 @@ class Comparison:
 
     def table(self) -> str:
         """One row per run, and the remarks below."""
-        header = ["run", "seed", "steps", "best score", "last score", "return, last 5 %", "steps/s"]
+        header = ["run", "seed", "steps", "best score", "last score", "return, last 5 %", "steps/s", "status"]
         rows = [
             [
                 run.name,
@@ -73,6 +75,7 @@ class Comparison:
                 _figure(run.curve.last_score),
                 _figure(run.curve.last_return()),
                 _figure(run.curve.steps_per_second, ",.0f"),
+                run.status,
             ]
             for run in self.runs
         ]
@@ -151,6 +154,7 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
                 folder=folder,
                 curve=read_learning_curve(folder),
                 settings=_settings_of(folder),
+                status="-" if (state := read_state(folder)) is None else state.status,
             )
             for typed, folder in zip(folders, resolved, strict=True)
         ]

@@ -20,10 +20,8 @@ from ml_pipeline.models.rl.policies.exported import PortablePolicy
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
 from ml_pipeline.runs.export_config import ExportConfig, Format
-from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.restore import load_run, restore_policy
-from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.runs.saved_env import make_saved_env
 
 Array = np.ndarray
 Program = Callable[[Sequence[Array]], list[Array]]
@@ -51,7 +49,8 @@ def export_checkpoint(export: ExportConfig) -> ExportResult:
     """Write a checkpoint's policy to a file. Raises as `export_policy`, and UserError for an unusable checkpoint."""
     config, saved = load_run(export.checkpoint)
     config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
-    with closing(_environment(config, saved)) as env:
+    # In the market it was trained on: the test split stays closed.
+    with closing(make_saved_env(config, saved["task"], split="train")) as env:
         portable = export_policy(restore_policy(config, env, saved), env, export.path, export.format)
     return ExportResult(export.path, portable.input_names, portable.output_names)
 
@@ -76,14 +75,6 @@ def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: F
     finally:
         unproven.unlink(missing_ok=True)
     return portable
-
-
-def _environment(config: TrainConfig, saved: dict[str, Any]) -> gymnasium.Env:
-    """To play in, on what the policy was trained on: the test split stays closed."""
-    run = config.run
-    if run.env_id is None:
-        return TradingTask.from_state(saved["task"], config.trading, run.seed).evaluation_env("train")
-    return GymTask(run.env_id, eval_episodes=1, seed=run.seed).evaluation_env()
 
 
 def _write_torch(portable: PortablePolicy, path: Path) -> None:

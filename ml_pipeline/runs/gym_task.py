@@ -85,10 +85,8 @@ def _make_rendered(env_id: str, render_mode: str) -> gymnasium.Env:
         if not enough & {*modes}:
             raise TypeError(f"its render modes are {', '.join(map(str, modes)) or 'none'}")
         return gymnasium.make(env_id, render_mode=render_mode)
-    except TypeError as error:  # also of a constructor that does not take render_mode
-        raise UserError(f'{env_id} cannot be rendered as "{render_mode}": {error}.') from error
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"{env_id} cannot be rendered: {error}") from error
+    except (TypeError, gymnasium.error.Error) as error:  # also of a constructor that does not take render_mode
+        raise UserError(f'{env_id} cannot be rendered as "{render_mode}": {str(error).rstrip(".")}.') from error
 
 
 def _masks_in_info(env: gymnasium.Env, seed: int) -> bool:

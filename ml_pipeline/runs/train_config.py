@@ -52,6 +52,9 @@ class TrainStart:
     check_env: bool = False
     """Look the environment over instead of training."""
 
+    seeds: tuple[int, ...] = ()
+    """Train one run for each of these, in place of the seed of `config`."""
+
 
 @dataclass(frozen=True)
 class _StartConfig:
@@ -62,6 +65,9 @@ class _StartConfig:
 
     resume: str | None = None
     """Run folder or checkpoint to resume; auto: the newest run, or a new one if there is none."""
+
+    seeds: tuple[int, ...] = ()
+    """Train with these seeds, one run after another, in folders NAME-seed1, NAME-seed2, ..., and compare the runs."""
 
     check_env: bool = False
     """Check the environment instead of training: what it returns, and whether its seed determines everything."""
@@ -81,11 +87,24 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     """
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     file, resume, check_env = (flags.pop(name, None) for name in ("config", "resume", "check_env"))
+    seeds = flags.pop("seeds", ())
+    _check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
     given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
     checkpoint = find_checkpoint(resume, given) if resume else None
     config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
     _reject_irrelevant_settings(config, given)
-    return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env))
+    return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env), seeds=seeds)
+
+
+def _check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
+    """Raise UserError if seeds repeat, are out of range, or stand beside a flag that begins no new run of any seed."""
+    for seed in seeds:
+        RunConfig(seed=seed)
+    if len({*seeds}) < len(seeds):
+        raise UserError(f"seeds must be different numbers, but got {' '.join(map(str, seeds))}.")
+    for name, is_given in beside.items():
+        if seeds and is_given:
+            raise UserError(f"--seeds begins a new run for each seed, so that {flag_of(name)} does not go with it.")
 
 
 def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:

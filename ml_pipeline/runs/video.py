@@ -56,11 +56,11 @@ class VideoFile:
         if self._shape not in (None, array.shape):
             raise UserError(f"Frames of a video must be of one size, but after {self._shape} came {array.shape}.")
         self._shape = array.shape
-        self.n_frames += 1
         try:
             self._writer.append(np.ascontiguousarray(array))
         except OSError as error:
             raise self._failure(error) from error
+        self.n_frames += 1
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +103,7 @@ class _Mp4:
         self._ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
         self._path, self._fps = path, fps
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = TemporaryFile()
+        self._said = TemporaryFile()  # noqa: SIM115  # closed by close()
 
     def append(self, frame: Frame) -> None:
         if self._process is None:

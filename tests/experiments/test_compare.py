@@ -10,6 +10,7 @@ from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.experiments.compare import read_comparison, write_figure
 from ml_pipeline.experiments.compare_config import parse_compare
+from ml_pipeline.runs.state import FolderClaim
 from ml_pipeline.runs.train_config import TrainConfig
 
 
@@ -30,12 +31,13 @@ def write_run(folder, returns=(1.0, 2.0), *, scores=(), ppo=None, **run):
 
 def test_a_row_tells_a_run(tmp_path):
     one = write_run(tmp_path / "one", scores=(5.0, 4.0), seed=3)
+    FolderClaim(one).end("finished", None, global_step=2000, iterations=2, best_score=5.0)
     two = write_run(tmp_path / "two", returns=(1.0, 2.0, 8.0), ppo={"gamma": 0.9})
     header, line, *rows = read_comparison([one, two]).table().splitlines()
     assert header.split("  ")[0].strip() == "run"
     assert set(line) == {"-"}
-    assert rows[0].split() == ["one", "3", "2,000", "5", "4", "2", "500"]
-    assert rows[1].split() == ["two", "0", "3,000", "-", "-", "8", "500"]
+    assert rows[0].split() == ["one", "3", "2,000", "5", "4", "2", "500", "finished"]
+    assert rows[1].split() == ["two", "0", "3,000", "-", "-", "8", "500", "-"]
     assert rows[2:] == ["", "gamma: 0.99 in one; 0.9 in two"]
 
 

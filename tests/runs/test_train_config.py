@@ -288,3 +288,24 @@ def test_auto_takes_the_newest_run_that_agrees_with_what_is_given(tmp_path, monk
     assert find_checkpoint("auto", {}) == tmp_path / "new" / "latest.pt"
     assert find_checkpoint("auto", {"env_id": "CartPole-v1"}) == tmp_path / "old" / "latest.pt"
     assert find_checkpoint("auto", {"env_id": "Pendulum-v1"}) is None
+
+
+def test_seeds_are_trained_one_after_another():
+    assert parse_train_start(["--seeds", "1", "2", "30"]).seeds == (1, 2, 30)
+    assert parse_train_start([]).seeds == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--seeds", "1", "-2"], r"seed must be a whole number of at least 0, but got -2"),
+        (["--seeds", "1", "2", "1"], r"seeds must be different numbers, but got 1 2 1\."),
+        (["--seeds", "1", "--seed", "0"], "--seeds begins a new run for each seed, so that --seed does not go with it"),
+        (["--seeds", "1", "--resume", "auto"], "so that --resume does not go with it"),
+        (["--seeds", "1", "--check-env"], "so that --check-env does not go with it"),
+        (["--seeds", "one"], "--seeds must be whole numbers, but got"),
+    ],
+)
+def test_seeds_that_cannot_be_are_one_sentence(flags, sentence):
+    with pytest.raises(UserError, match=sentence):
+        parse_train_start(flags)
