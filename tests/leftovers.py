@@ -9,14 +9,14 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator
 from multiprocessing import forkserver
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import psutil
 
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 _GRACE_S = 10.0  # what was told to end may need a moment on a busy machine
 _FOREIGN = {".ses"}  # onnxruntime keeps the number of its session there
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")  # end with the process they serve
@@ -34,7 +34,6 @@ class Leftovers:
 
     def __enter__(self) -> "Leftovers":
         get_temp_dir()  # multiprocessing keeps its own until this process exits: outside of the folder
-        self._shared_before = _names_in(_SHARED_MEMORY)
         # A short name: the path of a socket may have 107 characters.
         self.folder = Path(self._undo.enter_context(tempfile.TemporaryDirectory(prefix="t-")))
         self._undo.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
@@ -85,40 +84,31 @@ class Leftovers:
                     yield process
 
     def _shared_memory(self) -> Iterator[str]:
-        """Files of this user that were made there during the session, and that nobody else uses."""
-        new = {}
-        for name in sorted(_names_in(_SHARED_MEMORY) - self._shared_before):
-            with contextlib.suppress(OSError):
-                file = (_SHARED_MEMORY / name).stat()
-                if file.st_uid == os.getuid():
-                    new[name] = file.st_ino
-        if new:
-            ours = {os.getpid(), *(process.pid for process in self._processes_of_the_session())}
-            of_others = inodes_in_use(_SHARED_MEMORY, besides=ours)
-            yield from (f"{name} in shared memory" for name, inode in new.items() if inode not in of_others)
+        of_this_session = {os.getpid(), *(process.pid for process in self._processes_of_the_session())}
+        yield from (f"{name} in shared memory" for name in sorted(named_shared_memory(of_this_session)))
 
 
-def _names_in(folder: Path) -> set[str]:
-    return set(os.listdir(folder)) if folder.is_dir() else set()
+def named_shared_memory(pids: Collection[int], folder: Path = SHARED_MEMORY) -> set[str]:
+    """The names of files there that these processes have open or mapped, and that would stay if they were killed.
 
-
-def inodes_in_use(folder: Path, *, besides: Set[int]) -> set[int]:
-    """Files of the folder that processes besides these have open or mapped, as far as this user may ask.
-
-    They are told by their inodes: a semaphore is mapped under a name that it had before its own.
+    Not those that bear no name any more, nor semaphores, which multiprocessing removes. Empty where there is no /proc.
     """
-    found: set[int] = set()
-    for process in psutil.process_iter():
-        if process.pid not in besides:
-            with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
-                    *_, inode, path = [*line.split(maxsplit=5), ""][:6]
-                    if path.startswith(f"{folder}/"):
-                        found.add(int(inode))
-            with contextlib.suppress(OSError):
-                for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
-                    if os.readlink(descriptor).startswith(f"{folder}/"):
-                        found.add(descriptor.stat().st_ino)
+    used: set[int] = set()  # by inode: what is mapped may have had another name
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                *_, inode, path = [*line.split(maxsplit=5), ""][:6]
+                if path.startswith(f"{folder}/"):
+                    used.add(int(inode))
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                if os.readlink(descriptor).startswith(f"{folder}/"):
+                    used.add(descriptor.stat().st_ino)
+    found = set()
+    for name in os.listdir(folder) if used else ():
+        with contextlib.suppress(OSError):
+            if (folder / name).stat().st_ino in used and not name.startswith("sem."):
+                found.add(name)
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from tests.leftovers import Leftovers, inodes_in_use
+from tests.leftovers import Leftovers, named_shared_memory
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -77,27 +77,24 @@ def test_workers_that_still_run_are_found(leftovers: Leftovers) -> None:
     assert leftovers.find() == []
 
 
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="shared memory is not a folder here")
-def test_shared_memory_is_found_unless_a_process_of_others_has_it_open(
-    leftovers: Leftovers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are not told here")
+
+
+@needs_proc
+def test_shared_memory_is_found(leftovers: Leftovers) -> None:
     memory = SharedMemory(create=True, size=1)
     try:
         assert leftovers.find(grace_s=0) == [f"{memory.name} in shared memory"]
-        with monkeypatch.context() as patched:
-            inode = os.stat(f"/dev/shm/{memory.name}").st_ino
-            patched.setattr("tests.leftovers.inodes_in_use", lambda folder, besides: {inode})
-            assert leftovers.find(grace_s=0) == []
     finally:
         memory.close()
         memory.unlink()
     assert leftovers.find() == []
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are not told here")
-def test_files_that_others_have_open_or_mapped_are_known_under_any_name(tmp_path: Path) -> None:
-    paths = mapped, opened = tmp_path / "mapped", tmp_path / "opened"
-    for path in paths:
+@needs_proc
+def test_what_a_process_has_open_or_mapped_is_known_under_any_name_until_it_has_none(tmp_path: Path) -> None:
+    mapped, opened, others = (tmp_path / name for name in ("mapped", "opened", "of others"))
+    for path in (mapped, opened, others):
         path.write_bytes(b"1234")
     script = (
         f"import mmap; file, other = open({str(opened)!r}), open({str(mapped)!r}, 'r+')\n"
@@ -106,10 +103,10 @@ def test_files_that_others_have_open_or_mapped_are_known_under_any_name(tmp_path
     with subprocess.Popen([sys.executable, "-c", script + SLEEP], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        os.link(mapped, tmp_path / "another name")
+        assert named_shared_memory([process.pid], tmp_path) == {"mapped", "opened"}
+        os.link(mapped, tmp_path / "another name")  # so does the C library name a semaphore
         mapped.unlink()
-        inodes = {path.stat().st_ino for path in tmp_path.iterdir()}
-        assert len(inodes) == 2
-        assert inodes_in_use(tmp_path, besides={os.getpid()}) == inodes
-        assert inodes_in_use(tmp_path, besides={os.getpid(), process.pid}) == set()
+        opened.unlink()
+        assert named_shared_memory([process.pid], tmp_path) == {"another name"}
+        assert named_shared_memory([os.getpid()], tmp_path) == set()
         process.kill()
