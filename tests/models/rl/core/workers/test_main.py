@@ -15,6 +15,7 @@ import pytest
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from tests.leftovers import named_shared_memory
 from tests.models.rl.core.workers.probes import (
     START_METHODS,
     OddEnv,
@@ -99,7 +100,7 @@ def test_closing_closes_the_environments_of_workers(tmp_path: Path) -> None:
 def test_nothing_is_left_behind(start_method: Any) -> None:
     def count() -> tuple[int, int, set[str]]:
         gc.collect()
-        return psutil.Process().num_fds(), len(multiprocessing.active_children()), set(os.listdir("/dev/shm"))
+        return psutil.Process().num_fds(), len(multiprocessing.active_children()), named_shared_memory([os.getpid()])
 
     ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method).close()  # starts the fork server, if any
     before = count()
@@ -107,7 +108,8 @@ def test_nothing_is_left_behind(start_method: Any) -> None:
         with ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method) as envs:
             envs.reset()
             envs.step([0, 0, 0])
-            assert set(os.listdir("/dev/shm")) == before[2]
+            pids = [os.getpid(), *(worker.pid for worker in multiprocessing.active_children())]
+            assert named_shared_memory(pids) == before[2]
     envs = ParallelEnv([CountingEnv] * 3, num_workers=2, start_method=start_method)
     del envs  # as good as closed
     assert count() == before
@@ -159,10 +161,9 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
     try:
         workers = [psutil.Process(int(pid)) for pid in trainer.stdout.readline().split()]
         assert len(workers) == 4
-        before = set(os.listdir("/dev/shm"))
+        assert not named_shared_memory([trainer.pid, *(worker.pid for worker in workers)])  # what would stay
         trainer.kill()
         wait_until(lambda: all(is_gone(worker) for worker in workers))
-        assert set(os.listdir("/dev/shm")) <= before
     finally:
         trainer.kill()
         _, errors = trainer.communicate()
