@@ -113,7 +113,7 @@ def test_an_unfit_observation_is_told_beside_a_later_failure():
         ("none", None),
         ("nan", "In step 2, reward must be a number, but it was NaN."),
         ("kill", "It is killed by SIGKILL in step 2."),
-        ("hang", "It has not returned from step 2 within step_timeout_s=5."),
+        pytest.param("hang", "It has not returned from step 2 within step_timeout_s=5.", marks=pytest.mark.slow),
     ],
 )
 def test_from_a_process_of_its_own_even_what_kills_or_hangs_is_told(fault, sentence):
