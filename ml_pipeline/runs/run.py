@@ -49,6 +49,11 @@ class RunResult:
     report_path: Path | None = None
     error: BaseException | None = None
 
+    def __repr__(self) -> str:
+        score = "no score yet" if self.best_score is None else f"best score {self.best_score:,.4g}"
+        reason = "" if self.reason is None else f", {' '.join(self.reason.split())!r}"
+        return f"{type(self).__name__}({self.status} in {self.folder}, step {self.global_step:,}, {score}{reason})"
+
 
 class Run:
     """One training: environments, trainer, checkpoints, evaluation and report, in one folder.

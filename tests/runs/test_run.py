@@ -21,7 +21,7 @@ from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.run import Run
+from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.state import FolderInUse, read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
@@ -381,3 +381,11 @@ def test_a_checkpoint_that_was_moved_away_is_continued_where_it_lies(tmp_path):
     assert (result.folder, result.global_step) == (tmp_path / "moved", 384)
     assert result.best_score == max(result.scores.values())  # of what best.pt holds here
     assert (tmp_path / "moved" / "best.pt").is_file()
+
+
+def test_a_result_shows_itself_in_one_line():
+    told = {"folder": Path("runs/a"), "global_step": 4096, "iterations": 2, "scores": {}}
+    finished = RunResult(status="finished", reason=None, best_score=1234.5, report="two\nlines", **told)
+    assert repr(finished) == "RunResult(finished in runs/a, step 4,096, best score 1,234)"
+    failed = RunResult(status="failed", reason="A worker\nwas killed.", best_score=None, **told)
+    assert repr(failed) == "RunResult(failed in runs/a, step 4,096, no score yet, 'A worker was killed.')"
