@@ -90,9 +90,10 @@ class _Drawing:
             axes.plot(*curves[0], **self._look, **points)
             return
         for x, y in curves:
-            axes.plot(x, y, color=self._look["color"], linewidth=0.6, alpha=0.35)
+            axes.plot(x, y, color=self._look["color"], linewidth=0.6, alpha=0.35, marker=marker, markersize=2.5)
         together = mean_curve(curves)
-        axes.plot(together.x, together.mean, **self._look, **{**points, "marker": ""})
+        is_point = len(together.x) == 1  # where each run has a single evaluation
+        axes.plot(together.x, together.mean, **self._look, **{**points, "marker": marker if is_point else ""})
         low, high = together.mean - together.half_width, together.mean + together.half_width
         axes.fill_between(together.x, low, high, color=self._look["color"], alpha=0.15, linewidth=0)
 

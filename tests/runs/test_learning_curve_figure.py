@@ -79,6 +79,13 @@ def test_tasks_stand_side_by_side_each_with_axes_of_its_own():
     assert _lines(below_b) == [([], [])]
 
 
+def test_the_only_evaluation_of_each_run_is_a_point():
+    curves = [_curve([0, 1], scores=[np.nan, score]) for score in (4, 8)]
+    _, below = learning_curve_figure([CurvePanel("Task", [CurveGroup("two", curves)])]).axes
+    assert _lines(below) == [([2000], [4]), ([2000], [8]), ([2000], [6])]
+    assert [line.get_marker() for line in below.lines] == ["o", "o", "o"]
+
+
 def test_a_flat_or_empty_curve_can_be_drawn(tmp_path):
     groups = [CurveGroup("flat", [_curve([3.0])]), CurveGroup("none", [_curve([np.nan, np.nan])])]
     learning_curve_figure([CurvePanel("Task", groups)]).savefig(tmp_path / "curve.png")
