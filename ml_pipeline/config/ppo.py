@@ -1,6 +1,6 @@
-"""PPO's hyperparameters: `PPOConfig`, which Python callers build and the command line fills.
+"""PPO's hyperparameters: `PPOConfig`, built in Python or from the command line.
 
-The sentence below each field is its flag's help.
+The sentence below each field is the help of its flag.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ MemoryKind = Literal["none", "gru", "lstm"]
 class PPOConfig:
     """Hyperparameters of PPO (Schulman et al. 2017, arXiv:1707.06347).
 
-    Raises UserError, one sentence, where a value is out of range.
+    Raises UserError, in one sentence, if a value is out of range.
 
     >>> PPOConfig(learning_rate=1e-3).n_epochs
     10
     """
 
     n_steps: int = 256
-    """Steps that each environment takes in one rollout."""
+    """Steps of each environment in one rollout."""
 
     minibatch_size: int = 256
     """Transitions in a minibatch, at most n_envs * n_steps; the last one of an epoch may be smaller."""
@@ -39,7 +39,7 @@ class PPOConfig:
     """Adam's step size at the start of training."""
 
     learning_rate_schedule: LearningRateSchedule = "constant"
-    """How the learning rate goes on: constant, linear or cosine to zero at the end, or adaptive by target_kl."""
+    """How the learning rate changes: constant, linear or cosine to zero at the end, or adaptive by target_kl."""
 
     gamma: float = 0.99
     """Discount factor, from 0 to 1."""
@@ -51,61 +51,61 @@ class PPOConfig:
     """How far from 1 the probability ratio may move before its gradient is cut."""
 
     clip_range_schedule: Schedule = "constant"
-    """How the clip range goes on during training: constant, or linear or cosine to zero at the end."""
+    """How the clip range changes: constant, or linear or cosine to zero at the end."""
 
     clip_range_vf: float | None = None
-    """How far a value may move from its old prediction in one update; none is value clipping switched off."""
+    """How far a value may move from its old prediction in one update; none: no value clipping."""
 
     ent_coef: float = 0.0
     """Weight of the entropy bonus in the loss."""
 
     ent_coef_schedule: Schedule = "constant"
-    """How the weight of the entropy goes on during training: constant, or linear or cosine to zero at the end."""
+    """How the weight of the entropy changes: constant, or linear or cosine to zero at the end."""
 
     vf_coef: float = 0.5
-    """Weight of the value loss, the mean squared error as in Stable-Baselines3 (CleanRL halves it: its 0.5 is 0.25)."""
+    """Weight of the value loss, the mean squared error as in Stable-Baselines3 (CleanRL's 0.5 is 0.25 here)."""
 
     max_grad_norm: float = 0.5
-    """Largest norm of the whole gradient; a huge one switches clipping off."""
+    """Largest norm of the whole gradient; a huge value means no clipping."""
 
     target_kl: float | None = None
-    """Approximate KL divergence above which an update stops early; none never stops it."""
+    """Target of the approximate KL divergence: an update stops early above 1.5 times this; none: never."""
 
     normalize_advantages: bool = True
-    """Bring advantages to mean 0 and deviation 1."""
+    """Normalize advantages to mean 0 and standard deviation 1."""
 
     normalize_advantages_over: NormalizedOver = "minibatch"
-    """What that mean and deviation are taken over: each minibatch, or the whole batch of a rollout."""
+    """Where advantages are normalized: in each minibatch, or in the whole batch of a rollout."""
 
     normalize_obs: bool = True
-    """Bring observations to mean 0 and variance 1 by running statistics, frozen in evaluation."""
+    """Normalize observations to mean 0 and variance 1 by running statistics, frozen in evaluation."""
 
     normalize_rewards: bool = True
     """Divide rewards by the running deviation of the discounted return."""
 
     normalize_values: bool = False
-    """Let the value network predict in units of the returns so far, brought to mean 0 and variance 1 (Pop-Art)."""
+    """Let the value network predict returns normalized by their running mean and variance (Pop-Art)."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer, of the policy and of the value network alike."""
+    """Units of each hidden layer, the same for the policy and the value network."""
 
     activation: Activation = "tanh"
     """Nonlinearity after each hidden layer."""
 
     squash_actions: bool = False
-    """Press numbers into their bounds by tanh; otherwise they are clipped there."""
+    """Map continuous actions into their bounds by tanh; otherwise they are clipped."""
 
     share_layers: bool = False
-    """Let the policy and the value network have all layers but the last in common."""
+    """Share all layers but the last between the policy and the value network."""
 
     memory: MemoryKind = "none"
-    """What a policy remembers earlier observations with: none, gru or lstm; minibatches are then whole sequences."""
+    """Recurrent memory of earlier observations: none, gru or lstm; minibatches are then whole sequences."""
 
     memory_size: int = 64
     """Units of the memory."""
 
     bfloat16: bool = False
-    """Compute the convolutions of images in bfloat16: with AMX half the time of an update, without often more."""
+    """Compute the convolutions of images in bfloat16: half the time of an update with AMX, often more without."""
 
     def __post_init__(self) -> None:
         for name in ("n_steps", "minibatch_size", "n_epochs", "memory_size"):
@@ -141,12 +141,11 @@ class PPOConfig:
             )
         if self.ent_coef_schedule != "constant" and self.ent_coef == 0.0:
             raise UserError(
-                f"ent_coef_schedule is {self.ent_coef_schedule}, but ent_coef is 0 from the start; set it, such as to "
-                "0.01."
+                f"ent_coef_schedule is {self.ent_coef_schedule}, but ent_coef is 0; set ent_coef, such as to 0.01."
             )
         if self.memory == "none" and self.memory_size != PPOConfig.memory_size:
             raise UserError(
-                f"memory_size is {self.memory_size}, but memory is none; say which, gru or lstm, or leave it out."
+                f"memory_size is {self.memory_size}, but memory is none; set memory to gru or lstm, or leave it out."
             )
 
     def check_batch(self, n_envs: int) -> None:

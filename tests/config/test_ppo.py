@@ -38,12 +38,12 @@ from ml_pipeline.config.ppo import PPOConfig
         (
             "ent_coef_schedule",
             "linear",
-            "ent_coef_schedule is linear, but ent_coef is 0 from the start; set it, such as to 0.01.",
+            "ent_coef_schedule is linear, but ent_coef is 0; set ent_coef, such as to 0.01.",
         ),
         (
             "memory_size",
             32,
-            "memory_size is 32, but memory is none; say which, gru or lstm, or leave it out.",
+            "memory_size is 32, but memory is none; set memory to gru or lstm, or leave it out.",
         ),
         ("memory", "rnn", 'memory must be one of none, gru, lstm, but got "rnn".'),
         ("hidden_sizes", (), "hidden_sizes must name at least one layer, such as 64 64, but got none."),

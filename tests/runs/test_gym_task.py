@@ -103,11 +103,11 @@ def test_an_environment_that_cannot_be_reset_is_told_with_its_index(tmp_path, ca
         (
             "Wordy",
             [],
-            "Observations of Text have no fixed size; wrap the environment so that it gives a Box, Discrete,",
+            "Observations of Text are not of fixed size; wrap the environment so that it gives a Box, Discrete,",
         ),
         ("Verbose", [], "Actions of Text are not supported; wrap the environment so that it takes a Box, Discrete,"),
         ("Choosy", ["--squash-actions"], "squash_actions is about numbers, but the action space Discrete(3) has none"),
-        ("Choosy", ["--bfloat16"], "bfloat16 is about images, but the observations have none"),
+        ("Choosy", ["--bfloat16"], "bfloat16 is about images, but the observations have none; switch"),
     ],
 )
 def test_a_space_or_an_option_that_the_network_has_not_is_one_sentence(name, flags, sentence, tmp_path, capsys):

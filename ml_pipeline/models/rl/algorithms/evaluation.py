@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, one after another, in a single environment, by a policy that does not learn."""
+"""Evaluation: whole episodes, one after another, in a single environment; the policy does not learn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Returns and lengths of the episodes, in the order they were played."""
+    """Returns and lengths of the episodes, in the order in which they were played."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -28,7 +28,7 @@ class EvaluationResult:
 def evaluate(env: gymnasium.Env, act: Callable[[Any], Any], *, n_episodes: int, seed: int) -> EvaluationResult:
     """Play `n_episodes` episodes; episode k is reset with seed + k.
 
-    `act` gives the action for an observation; where it has a `begin_episode`, that is called before each episode.
+    `act` returns the action for an observation; its `begin_episode`, if it has one, is called before each episode.
     """
     returns, lengths = [], []
     for episode in range(n_episodes):

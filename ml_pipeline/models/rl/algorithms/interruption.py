@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop: the first asks, a second one does not wait."""
+"""Ctrl-C and SIGTERM as requests to stop: the first one asks, a second one ends the program at once."""
 
 import contextlib
 import signal
@@ -11,9 +11,9 @@ from types import FrameType
 def stop_on_signals(
     request_stop: Callable[[], None], numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
 ) -> Iterator[list[int]]:
-    """Within the block, signals of these numbers call `request_stop`; yields a list that the number is put into.
+    """Within the block, the first of these signals calls `request_stop`; yields a list that receives its number.
 
-    The signal's usual effect is back after the first, so that a second one ends the program at once.
+    After the first signal the earlier handlers are back, so that a second one has its usual effect.
     """
     received: list[int] = []
     usual = {number: signal.getsignal(number) for number in numbers}
@@ -36,15 +36,16 @@ def stop_on_signals(
 
 
 class InterruptedBetweenSteps(KeyboardInterrupt):
-    """Ctrl-C that waited for the step under way: whoever was interrupted is whole, and can be saved or continued."""
+    """Ctrl-C that waited for the end of a step: what was interrupted is whole, and can be saved or continued."""
 
 
 @contextlib.contextmanager
 def interrupted_between_steps(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Within the block Ctrl-C, and the stop button of a notebook, call `request_stop`, and InterruptedBetweenSteps is
-    raised at its end; a second one raises KeyboardInterrupt at once.
+    """Within the block, Ctrl-C or the stop button of a notebook calls `request_stop`.
 
-    Where somebody else handles Ctrl-C, or in another thread than the main one, nothing changes.
+    InterruptedBetweenSteps is then raised at the end of the block; a second Ctrl-C raises KeyboardInterrupt at once.
+
+    Does nothing outside the main thread, or if Ctrl-C has another handler already.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

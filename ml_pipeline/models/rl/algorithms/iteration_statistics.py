@@ -1,4 +1,4 @@
-"""What an iteration of training tells: its episodes, its update, and where its time went."""
+"""The figures of one iteration of training: its episodes, its update, and where its time went."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,17 +10,17 @@ class TimeSpent(NamedTuple):
     """Where the seconds of one iteration went; they add up to it."""
 
     acting_s: float
-    """Choosing actions, and all that a rollout does with what the environments give."""
+    """Choosing actions, and processing and storing what the environments return."""
     stepping_s: float
-    """In the environments' step(), as far as this process had something to do there."""
+    """In the environments' step(), without waiting."""
     waiting_s: float
-    """For workers."""
+    """For worker processes."""
     learning_s: float
 
 
 @dataclass(frozen=True)
 class IterationStatistics:
-    """One rollout and one update. Episode figures are means over the episodes that ended in it, NaN where none did."""
+    """One rollout and one update. Episode figures are means over the episodes that ended in it; NaN if none did."""
 
     iteration: int
     global_step: int
@@ -34,10 +34,10 @@ class IterationStatistics:
     update: UpdateStatistics
     time_spent: TimeSpent
     n_worker_restarts: int
-    """Since the environments were made."""
+    """Since the environments were made, not in this iteration alone."""
 
     def metrics(self) -> dict[str, float]:
-        """The same under the names that a metrics file uses."""
+        """All figures, under the names that a metrics file uses."""
         return {
             "time/iteration": self.iteration,
             "time/global_step": self.global_step,

@@ -1,4 +1,4 @@
-"""Hidden layers' activations, and the way back through them."""
+"""Activations of hidden layers, forward and backward."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def activate(x: Array, is_tanh: bool) -> None:
 
 @jit
 def through_activation(slopes: Array, outputs: Array, is_tanh: bool) -> None:
-    """From slopes by the outputs to slopes by what was activated, in place; both float32 (n,)."""
+    """From slopes by the outputs to slopes by the inputs, in place; both float32 (n,)."""
     if is_tanh:
         for i in range(len(slopes)):
             slopes[i] *= f32(1.0) - outputs[i] * outputs[i]
@@ -29,7 +29,7 @@ def through_activation(slopes: Array, outputs: Array, is_tanh: bool) -> None:
 
 @jit_inline
 def tanh(x: np.float32) -> np.float32:
-    """float32, to 1.6e-7 of itself, and without a branch, so that it is computed LANES at a time; 0.5 ns each.
+    """float32, with a relative error of 1.6e-7; without branches, so that LANES are computed at once, in 0.5 ns each.
 
     tanh |x| = e / (e + 2) where e = exp(2 |x|) - 1, and exp(y) - 1 = 2^n (exp(r) - 1) + 2^n - 1 where y = n log 2 + r
     and |r| <= log(2) / 2: there seven terms of the series are exact to rounding.

@@ -1,4 +1,4 @@
-"""The step on a minibatch: chunks of the gradient added up, its norm, and Adam, network by network."""
+"""The step on a minibatch, network by network: the sum over chunks of the gradient, its norm, and Adam."""
 
 import math
 
@@ -9,7 +9,7 @@ from ml_pipeline.models.rl.compiled.perceptron import add
 
 @jit
 def add_up(n: int, learner: Learner) -> float:
-    """Adds network n's part of all chunks to that of the first, in order, and returns the sum of its squares."""
+    """Adds network n's part of all chunks to that of the first, in order; returns the sum of its squares."""
     start, stop = learner.ends[n], learner.ends[n + 1]
     first = learner.gradients[0, start:stop]
     for c in range(1, len(learner.gradients)):
@@ -27,7 +27,7 @@ def _sum_of_squares(x: Array) -> float:
 
 @jit
 def step(n: int, learner: Learner, settings: Settings, norm: float, n_steps: int) -> None:
-    """Clips network n's gradient and takes step n_steps, from 1; see `FlatAdam`, whose single division is this one."""
+    """Clips network n's gradient and takes step n_steps, counted from 1, by the formula of `FlatAdam`."""
     part = slice(learner.ends[n], learner.ends[n + 1])
     parameters, gradient = learner.networks.parameters[part], learner.gradients[0, part]
     means, squares = learner.means[part], learner.squares[part]

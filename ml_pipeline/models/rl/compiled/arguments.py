@@ -1,4 +1,4 @@
-"""What the compiled functions are given: arrays by name, in tuples that numba takes apart without cost.
+"""The arguments of compiled functions: named tuples of arrays, which numba unpacks at no cost.
 
 B samples, D observation size, A numbers of an action, E epochs, L layers of each network, P numbers in a padded vector,
 C chunks of a minibatch, W the widest layer.
@@ -12,7 +12,7 @@ from ml_pipeline.models.rl.compiled.machine import Array, jit
 
 
 class Layer(NamedTuple):
-    """Where a layer lies in a vector of P numbers, as (inputs, outputs) in rows, and then its bias; see `layout`."""
+    """The place of a layer in a vector of P numbers: weights (inputs, outputs), then the bias; see `layout`."""
 
     weights: int  # offset
     bias: int  # offset
@@ -34,8 +34,8 @@ class Networks(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """ends: int64 (3,), where each network's part of the vectors begins and ends. transposed: float32 (P,), weights the
-    other way round, for the way back. means, squares: float32 (P,), Adam's moments. gradients: float32 (C, P).
+    """ends: int64 (3,), where each network's part of the vectors begins and ends. transposed: float32 (P,), transposed
+    weights, for the backward pass. means, squares: float32 (P,), Adam's moments. gradients: float32 (C, P).
     """
 
     networks: Networks
@@ -47,14 +47,14 @@ class Learner(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """Of one tile. x: float32 (TILE * padded inputs,), the observations. outputs: float32 (2, L, TILE * W)."""
+    """For one tile. x: float32 (TILE * padded inputs,), the observations. outputs: float32 (2, L, TILE * W)."""
 
     x: Array
     outputs: Array
 
 
 class Workspace(NamedTuple):
-    """One thread's own. slopes: float32 (TILE * W,). zeros: float32 (W,). row: float64 (W,)."""
+    """Memory of one thread. slopes: float32 (TILE * W,). zeros: float32 (W,). row: float64 (W,)."""
 
     activations: Activations
     slopes: Array
@@ -63,7 +63,7 @@ class Workspace(NamedTuple):
 
 
 class Acting(NamedTuple):
-    """What acting needs of `Networks` and of a `Workspace`: an array handed over takes 0.1 us, a tuple within 0.4."""
+    """The parts of `Networks` and `Workspace` that acting needs: an array argument costs 0.1 us, a nested tuple 0.4."""
 
     layers: Array
     log_std: int
@@ -75,7 +75,7 @@ class Acting(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """One of n_threads, by its number from 0."""
+    """One of n_threads; number: from 0."""
 
     number: int
     n_threads: int
@@ -94,7 +94,7 @@ class Samples(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Infinite limits limit nothing."""
+    """An infinite limit means no limit."""
 
     minibatch_size: int
     normalizes: bool
@@ -129,6 +129,6 @@ def layer_of(networks: Networks, n: int, i: int) -> Layer:
 
 @jit
 def parts_of(acting: Acting) -> tuple[Networks, Activations]:
-    """The same arrays under their names."""
+    """Its arrays as the two tuples."""
     networks = Networks(acting.layers, acting.log_std, acting.is_tanh, acting.parameters)
     return networks, Activations(acting.x, acting.outputs)

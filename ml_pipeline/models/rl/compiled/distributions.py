@@ -1,4 +1,4 @@
-"""Likelihoods of actions with their slopes, and choices drawn: those of `networks.distributions`, for one sample."""
+"""Likelihoods of actions, their slopes, and sampling, for one sample; the same as in `networks.distributions`."""
 
 import math
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from ml_pipeline.models.rl.compiled.machine import Array, jit
 
 
 class Chosen(NamedTuple):
-    """Log-probability of a choice, entropy of all, and what to subtract from logits for their log-probabilities."""
+    """The log-probability of a choice, the entropy, and the logarithm of the sum of exp(logits)."""
 
     log_prob: float
     entropy: float
@@ -15,7 +15,7 @@ class Chosen(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """Of the loss, by the log-probability of a sample's action and by the entropy."""
+    """Derivatives of the loss by the log-probability of a sample's action and by its entropy."""
 
     by_log_prob: float
     by_entropy: float
@@ -41,7 +41,7 @@ def softmax(logits: Array, action: int, p: Array) -> Chosen:
 
 @jit
 def categorical_slopes(loss: Slopes, chosen: Chosen, action: int, p: Array, logits: Array) -> None:
-    """Puts the slopes by the logits, float32 (A,), in the place of these; p is that of `softmax`."""
+    """Replaces the logits, float32 (A,), by the slopes by them; p: from `softmax`."""
     # d log p[a] / d logits = onehot(a) - p;  d H / d logits = -p (log p + H)
     for a in range(len(logits)):
         by_entropy = -p[a] * (logits[a] - chosen.log_total + chosen.entropy)
@@ -69,7 +69,7 @@ def draw(logits: Array, noise: float, cumulative: Array) -> int:
 
 @jit
 def standardize(means: Array, action: Array, log_std: Array, z: Array) -> tuple[float, float]:
-    """The log-probability of the action and the entropy; arrays are (A,). Fills z, float64, with deviations."""
+    """The log-probability of the action and the entropy; arrays are (A,). Fills z, float64: (action - mean) / std."""
     log_prob = entropy = 0.0
     half_log_two_pi = 0.5 * math.log(2.0 * math.pi)
     for a in range(len(means)):
@@ -81,7 +81,7 @@ def standardize(means: Array, action: Array, log_std: Array, z: Array) -> tuple[
 
 @jit
 def gaussian_slopes(loss: Slopes, z: Array, log_std: Array, by_means: Array, by_log_std: Array) -> None:
-    """Fills by_means and adds to by_log_std, float32 (A,); z is that of `standardize`."""
+    """Fills by_means and adds to by_log_std, float32 (A,); z: from `standardize`."""
     # d log p / d mean = z / std;  d log p / d log_std = z^2 - 1;  d H / d log_std = 1
     for a in range(len(by_means)):
         by_means[a] = loss.by_log_prob * z[a] * math.exp(-float(log_std[a]))

@@ -1,4 +1,4 @@
-"""Where a network's parameters lie in the padded vectors of `kernel`. D observation size, L layers of each network."""
+"""The places of parameters in the padded vectors of `kernel`. D observation size, L layers of each network."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ Array = np.ndarray
 
 
 class Layout(NamedTuple):
-    """layers, log_std, is_tanh: as in `Networks`. ends: as in `Learner`. size: P. places: int64, where in such a vector
-    each parameter of the flat vector lies, in the order of `ActorCritic.parameter_order`.
+    """layers, log_std, is_tanh: as in `Networks`. ends: as in `Learner`. size: P. places: int64, the place in a padded
+    vector of each parameter, in the order of `ActorCritic.parameter_order`.
 
-    The weights of a layer stand there as (inputs, outputs), outputs padded to LANES and the first inputs to ROWS; then
-    its bias. What fills up is 0 and stays 0: its gradient is 0.
+    The weights of a layer are (inputs, outputs), outputs padded to LANES and the first inputs to ROWS; the bias follows
+    them. Padding is 0 and stays 0, since its gradient is 0.
     """
 
     layers: Array
@@ -28,16 +28,16 @@ class Layout(NamedTuple):
     places: Array
 
     def layer(self, n: int, i: int) -> Layer:
-        """Layer i of network n, from its end where i is negative."""
+        """Layer i of network n; a negative i counts from the end."""
         return Layer(*self.layers[n, i].tolist())
 
     def networks(self, parameters: Array) -> Networks:
-        """On padded parameters, which stay the caller's to change."""
+        """With these padded parameters, not a copy of them."""
         return Networks(self.layers, self.log_std, self.is_tanh, parameters)
 
 
 def layout_of(network: ActorCritic) -> Layout:
-    """The layout of two perceptrons, with at least one hidden layer, and the deviation of their Gaussian if any."""
+    """The layout of two perceptrons with at least one hidden layer, and of the deviation if actions are Gaussian."""
     places: dict[int, Array] = {}  # by the identity of the parameter
     rows, ends, end = [], [0], 0
     for mlp in (network.actor, network.critic):
@@ -77,7 +77,7 @@ def new_workspace(layout: Layout) -> Workspace:
 
 
 def new_acting(layout: Layout, parameters: Array) -> Acting:
-    """On padded parameters, which stay the caller's to change."""
+    """With these padded parameters, not a copy of them."""
     workspace = new_workspace(layout)
     return Acting(*layout.networks(parameters), *workspace.activations, workspace.row)
 

@@ -15,7 +15,7 @@ from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit
 
 
 class Minibatch(NamedTuple):
-    """How many samples, what to subtract from their advantages, and what to multiply these with then."""
+    """size: number of samples. mean, scale: a normalized advantage is (advantage - mean) * scale."""
 
     settings: Settings
     size: int
@@ -24,8 +24,8 @@ class Minibatch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Of a minibatch. chosen: int64 (n,), which samples. rows: float32 (4, n or more), to be filled in the order of
-    `LossRows`. gradient: float32 (P,), to be added to.
+    """A part of a minibatch. chosen: int64 (n,), its samples. rows: float32 (4, n or more), filled in the order of
+    `LossRows`. gradient: float32 (P,), added to.
     """
 
     minibatch: Minibatch
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 @jit
 def minibatch_of(chosen: Array, advantages: Array, settings: Settings) -> Minibatch:
-    """Of these samples, int64 (n,); advantages are float32 (B,). A minibatch of one is left alone."""
+    """Of these samples, int64 (n,). advantages: float32 (B,). A minibatch of one is not normalized."""
     size = len(chosen)
     if size < 2 or not settings.normalizes:
         return Minibatch(settings, size, 0.0, 1.0)
@@ -52,10 +52,10 @@ def minibatch_of(chosen: Array, advantages: Array, settings: Settings) -> Miniba
 
 @jit
 def policy_slopes(part: Part, actions: Array, inputs: Array, networks: Networks, workspace: Workspace) -> float:
-    """Puts the slopes of the loss by the actor's outputs for at most TILE samples in the place of these.
+    """Replaces the actor's outputs for at most TILE samples by the slopes of the loss by them.
 
-    actions and inputs: those of `Samples`. Adds the slopes by a Gaussian's log_std to the gradient, fills three of the
-    rows, and returns the sum of the KL.
+    actions, inputs: as in `Samples`. Adds the slopes by a Gaussian's log_std to the gradient, and fills three of the
+    rows. Returns the sum of the KL.
     """
     minibatch, settings, rows = part.minibatch, part.minibatch.settings, part.rows
     layer = layer_of(networks, 0, networks.layers.shape[1] - 1)
@@ -69,7 +69,7 @@ def policy_slopes(part: Part, actions: Array, inputs: Array, networks: Networks,
     for s in range(len(part.chosen)):
         i = part.chosen[s]
         outputs = actor[s, : layer.outputs]
-        if actions.ndim == 1:  # known while compiling, of an argument
+        if actions.ndim == 1:  # known when compiling, since it is an argument
             likelihood = softmax(outputs, actions[i], row)
             log_prob, entropy = likelihood.log_prob, likelihood.entropy
         else:
@@ -88,13 +88,13 @@ def policy_slopes(part: Part, actions: Array, inputs: Array, networks: Networks,
         rows[0, s] = surrogate if surrogate <= clipped else clipped
         rows[2, s] = entropy
         rows[3, s] = log_ratio
-    actor[len(part.chosen) :] = 0.0  # rows that fill up the tile
+    actor[len(part.chosen) :] = 0.0  # padding of the tile
     return kl
 
 
 @jit
 def value_slopes(part: Part, inputs: Array, networks: Networks, workspace: Workspace) -> None:
-    """The same for the critic's output, and the row of squared errors."""
+    """Replaces the critic's outputs by the slopes by them, and fills the row of squared errors."""
     settings, share = part.minibatch.settings, 1.0 / part.minibatch.size
     bound = settings.clip_range_vf
     layer = layer_of(networks, 1, networks.layers.shape[1] - 1)

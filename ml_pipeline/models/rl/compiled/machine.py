@@ -1,4 +1,4 @@
-"""What the processor has, and how functions are compiled for it. Needs numba (extra `fast`), as all here does."""
+"""The processor's vectors, and how functions are compiled for it. Needs numba (extra `fast`), as all of this folder."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ ROWS = 8 if LANES == 16 else 4
 """Sums of ROWS x WIDTH stay in registers: 16 of AVX-512's 32, 8 of the others' 16."""
 WIDTH = 2 * LANES
 TILE = 32
-"""Samples that go through the networks together, few enough for the caches; a multiple of ROWS."""
+"""Samples that go through the networks together, few enough for the cache; a multiple of ROWS."""
 
 # Nothing compiled here allocates, and whoever calls holds the arrays, so that none is counted: counting them, in tuples
 # made and taken apart tile by tile, took 1.4 us of a tile's 28, and a third of choosing once. numba's name for it is
@@ -25,9 +25,9 @@ TILE = 32
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 
 jit: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract"}, nogil=True)
-"""Products and sums may be one instruction; numbers need not be finite, and a NaN comes out as NaN."""
+"""A product and a sum may be one instruction. A NaN comes out as NaN."""
 jit_sums: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract", "reassoc"}, nogil=True)
-"""And sums may be taken in another order, which is that of the lanes."""
+"""As `jit`, and sums may be taken in another order, that of the lanes."""
 jit_inline: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract"}, inline="always")
 intrinsic: Callable[[Any], Any] = extending.intrinsic
-"""Called without its first argument, which numba adds."""
+"""numba passes the first argument; callers leave it out."""

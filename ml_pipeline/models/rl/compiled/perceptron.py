@@ -1,4 +1,4 @@
-"""The two perceptrons of a tile of samples: forward, and back from the slopes of a loss to those by the parameters."""
+"""The two perceptrons on a tile of samples: forward, and backward from slopes by the outputs to the gradient."""
 
 from ml_pipeline.models.rl.compiled.activations import activate, through_activation
 from ml_pipeline.models.rl.compiled.arguments import Activations, Learner, Networks, Workspace, layer_of
@@ -24,7 +24,7 @@ def whole_blocks(n: int) -> int:
 
 @jit
 def forward(n: int, n_rows: int, networks: Networks, activations: Activations) -> None:
-    """Fills activations.outputs[n] for the n_rows first observations in activations.x."""
+    """Fills activations.outputs[n] for the first n_rows observations in activations.x."""
     parameters, last = networks.parameters, networks.layers.shape[1] - 1
     below = activations.x
     for i in range(last + 1):
@@ -44,9 +44,9 @@ def forward(n: int, n_rows: int, networks: Networks, activations: Activations) -
 
 @jit
 def backward(n: int, n_rows: int, learner: Learner, gradient: Array, workspace: Workspace) -> None:
-    """Adds to gradient, float32 (P,), given the slopes by the outputs of network n in the place of these.
+    """Adds to gradient, float32 (P,); the outputs of network n must have been replaced by the slopes by them.
 
-    What was in activations.outputs[n] is lost.
+    Overwrites activations.outputs[n].
     """
     networks, activations = learner.networks, workspace.activations
     last = networks.layers.shape[1] - 1
@@ -74,7 +74,7 @@ def backward(n: int, n_rows: int, learner: Learner, gradient: Array, workspace: 
 
 @jit
 def transpose(n: int, learner: Learner) -> None:
-    """Fills learner.transposed for network n, but for its first layer, which nothing goes back through."""
+    """Fills learner.transposed for network n, without its first layer, which the backward pass does not need."""
     networks = learner.networks
     for i in range(1, networks.layers.shape[1]):
         layer = layer_of(networks, n, i)

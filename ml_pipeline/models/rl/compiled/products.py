@@ -1,6 +1,6 @@
-"""Matrix products in registers: half of an update's time, at 115 to 145 GFLOP/s a core of 166.
+"""Matrix products in registers: half of an update's time, at 115 to 145 of the 166 GFLOP/s of a core.
 
-K, M and N are the sizes of a product (M, K) (K, N).
+M, K and N are the sizes of a product (M, K) (K, N).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from ml_pipeline.models.rl.compiled.machine import LANES, ROWS, WIDTH, Array, in
 
 
 class Matrix(NamedTuple):
-    """A part of a flat array: where it begins, and how far apart rows are, and columns."""
+    """A part of a flat array: its start, the distance between rows, and between columns."""
 
     data: Array
     start: int
@@ -26,7 +26,7 @@ class Matrix(NamedTuple):
 def product(c: Matrix, z: Matrix, a: Matrix, b: Matrix, sizes: tuple[int, int, int]) -> None:
     """C = Z + A B of these sizes (M, N, K), M a multiple of ROWS, N one of LANES, K > 0; Z may be C.
 
-    Columns stand side by side but for those of A.
+    The columns of C, Z and B are adjacent.
     """
     m, n, k = sizes
     for j in range(0, n, WIDTH):
@@ -50,7 +50,7 @@ def _narrow_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any
 
 
 def _block(n_vectors: int, *operands: Any) -> tuple[Any, Callable[..., Any]]:
-    """Its signature, for these types, and code in LLVM's vectors: left to itself the compiler keeps sums in memory.
+    """The signature for these types, and code in LLVM's vectors; from plain loops the compiler keeps sums in memory.
 
     Measured, 64 x 64 x 64: 145 GFLOP/s; the best of plain loops came to a third.
     """

@@ -1,4 +1,4 @@
-"""Where threads wait for each other: a count of arrivals, which all of them look at."""
+"""How threads wait for each other: by a count of arrivals that all of them read."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ _yield_processor = types.ExternalFunction("sched_yield", types.int32())
 
 @jit
 def meet(arrivals: Array, due: int) -> int:
-    """Waits until this many have arrived in all, this one included, and returns it.
+    """Waits until `due` arrivals, with this one, and returns `due`.
 
-    arrivals: int64 (1,). What was written before is then seen by all.
+    arrivals: int64 (1,). After it, all threads see what any of them wrote before.
     """
     _arrive(arrivals)
     n_looks = 0

@@ -39,7 +39,7 @@ class ActorCritic(nn.Module):
         return layer
 
     def parameter_order(self) -> list[Tensor]:
-        """All parameters, in the order that `PairedMlp` needs them in memory."""
+        """All parameters, in the order in memory that `PairedMlp` needs."""
         return [*paired_order(self.actor, self.critic), *self.distribution.parameters()]
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,9 @@ from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, leaves_
 
 
 def distribution_for(space: spaces.Space, *, squash: bool = False) -> Any:
-    """The distribution over actions of this (single) space; `squash` presses numbers into their bounds by tanh.
+    """The distribution over actions of this (single) space; squash: map numbers into their bounds by tanh.
 
-    Raises UnsupportedSpace where there is none.
+    Raises UnsupportedSpace if there is none.
     """
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))

@@ -1,7 +1,7 @@
 """Distributions of actions. B samples, P parameters of the distribution, A action size.
 
-Choosing an action happens in NumPy, from noise drawn ahead; log-probabilities and entropies happen in torch. Their
-derivatives stand here in closed form beside them: autograd is what the tests hold them against.
+Actions are chosen in NumPy, from noise drawn ahead; log-probabilities and entropies are computed in torch, with their
+derivatives in closed form beside them, which the tests compare with autograd.
 """
 
 import math
@@ -15,24 +15,24 @@ from torch import Tensor, nn
 Array = np.ndarray
 
 Backward = Callable[[Tensor, float], Tensor]
-"""The loss's derivatives by each log-probability, (B,), and by every entropy alike, to those by the parameters, (B, P).
+"""From the loss's derivatives by each log-probability, (B,), and by any entropy, to those by the parameters, (B, P).
 
-Derivatives by the distribution's own weights are added to their `.grad`.
+It adds derivatives by the distribution's own weights to their `.grad`.
 """
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActionDistribution(Protocol):
-    """What a policy needs of a distribution; `parameters` is what the network gives, float32 (B, P)."""
+    """What a policy needs of a distribution; parameters: the output of the network, float32 (B, P)."""
 
     num_parameters: int
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Noise for `sample`, float32 (*shape, ...): one draw for each action."""
+        """Noise for `sample`, float32 (*shape, ...), for each action of its own."""
 
     def sample(self, parameters: Array, noise: Array) -> Array:
-        """Actions (B, ...) that these parameters and this noise give."""
+        """Actions (B, ...) for these parameters and this noise."""
 
     def mode(self, parameters: Array) -> Array:
         """The likeliest actions (B, ...)."""
@@ -41,7 +41,7 @@ class ActionDistribution(Protocol):
         """Log-probabilities and entropies, each (B,)."""
 
     def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
-        """The same two, and how derivatives by them become derivatives by the parameters, without a graph."""
+        """The same two, and a function that does what backward() does, without a graph."""
 
 
 def choices_of(cumulative: Any, noise: Any) -> Any:
@@ -95,9 +95,9 @@ class Categorical(nn.Module):
 
 
 class DiagonalGaussian(nn.Module):
-    """A real numbers, independent given the state; the parameters are means, the deviation does not see the state.
+    """A real numbers, independent given the state. The parameters are means; the deviation is the same in all states.
 
-    Actions are float32 (B, A) and unclipped: clipping is the environment's matter, not the distribution's.
+    Actions are float32 (B, A), not clipped: they are clipped for the environment, and the update sees them as sampled.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Actor and critic of every kind that is not two plain perceptrons: images, shared layers, memory, masks of actions.
+"""Actor and critic with images, shared layers, memory or masks of actions.
 
 B samples, D observation size, P parameters of the distribution; T steps, M sequences, S state size.
 """
@@ -26,9 +26,8 @@ _FORBIDDEN = -1e8
 class GeneralActorCritic(nn.Module):
     """Observations, float32 (B, D), to the parameters of a distribution over actions, (B, P), and values, (B,).
 
-    Images go through convolutions; with them stand the numbers; then comes the memory, if there is one, and the hidden
-    layers. Actor and critic have all of this each for itself, or together with `share_layers`. Its gradients are
-    autograd's.
+    Images go through convolutions; their features and the numbers go through the memory, if any, and the hidden layers.
+    Actor and critic each have their own, or one for both with `share_layers`. Gradients come from autograd.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class GeneralActorCritic(nn.Module):
         squash_actions: bool,
         generator: torch.Generator,
     ) -> None:
-        """Raises UnsupportedSpace where the observation's mask of actions does not fit them."""
+        """Raises UnsupportedSpace if the observation's mask does not fit the actions."""
         super().__init__()
         self.distribution = distribution_for(action_space, squash=squash_actions)
         self._mask = layout.mask
@@ -66,26 +65,26 @@ class GeneralActorCritic(nn.Module):
         return list(self.parameters())
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Without memory; raises where there is one."""
+        """For networks without memory."""
         assert self.state_size == 0
         tops = [tower(observations) for tower in self._towers]
         return self._heads(observations, tops)
 
     def parameters_of(self, observations: Tensor) -> Tensor:
-        """The first half of `forward`, without the critic."""
+        """The parameters alone, without the critic."""
         return self._allowed(observations, self.actor_head(self._towers[0](observations)))
 
     def drop_critic(self) -> None:
-        """Leave what `parameters_of` and `actor_step` need, and nothing else."""
+        """Delete everything that `parameters_of` and `actor_step` do not need."""
         del self.critic_head, self._towers[1:], self.towers[1:]
 
     @property
     def actor_state_size(self) -> int:
-        """How much of a state is the actor's; it comes first."""
+        """The size of the actor's part of a state, which comes first."""
         return self._towers[0].state_size
 
     def actor_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of the actor alone; state: its part, float (B, S), both in and, after the step, out."""
+        """One step of the actor alone: the parameters, and its part of the state, float (B, S), after the step."""
         starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
         top, states = self._towers[0].over_sequences(observations, Sequences(starts, state))
         return self._allowed(observations, self.actor_head(top)), states[0]
@@ -110,7 +109,7 @@ class GeneralActorCritic(nn.Module):
 
 
 class _Tower(nn.Module):
-    """Everything below a head."""
+    """Everything between observations and a head."""
 
     _numbers: Tensor
 
@@ -162,5 +161,5 @@ def _check_mask(mask: slice, action_space: spaces.Space) -> None:
     size = mask.stop - mask.start
     if size != expected:
         raise UnsupportedSpace(
-            f"The mask of actions must have one entry a choice, {expected} for {action_space}, but has {size}."
+            f"The mask of actions must have one entry per choice, {expected} for {action_space}, but has {size}."
         )

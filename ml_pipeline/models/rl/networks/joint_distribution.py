@@ -13,8 +13,8 @@ from ml_pipeline.models.rl.networks.distributions import ActionDistribution, Arr
 class Joint(nn.Module):
     """Parts that are independent given the state: log-probabilities and entropies are sums over them.
 
-    Parameters, noise and actions of the parts stand side by side. Actions are float32 (B, K), one column for each
-    choice and for each number; choices are whole numbers, exact in float32.
+    Parameters, noise and actions of the parts stand side by side. Actions are float32 (B, K), one column per choice and
+    per number; choices are integers, exact in float32.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -58,7 +58,7 @@ class Joint(nn.Module):
         return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0), backward
 
     def _with_columns(self, columns: Any) -> list[tuple[ActionDistribution, slice, Any]]:
-        """Each part with its parameters' place and its own actions or noise, in the form that it knows."""
+        """Each part with the slice of its parameters and its own actions or noise, in the part's own form."""
         found = []
         for part, p, c, choice in zip(self._parts, self._parameters_of, self._columns_of, self._is_choice, strict=True):
             own = columns[:, c.start] if choice else columns[:, c]

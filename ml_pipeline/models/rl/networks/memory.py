@@ -1,6 +1,6 @@
-"""What a recurrent policy remembers. T steps, M sequences, S state size.
+"""The memory of a recurrent policy. T steps, M sequences, S state size.
 
-A sequence is consecutive steps of one environment; where an episode starts in it, what was before is forgotten.
+A sequence is consecutive steps of one environment; the state is reset where an episode starts in it.
 """
 
 from typing import Literal, NamedTuple
@@ -12,14 +12,14 @@ MemoryKind = Literal["gru", "lstm"]
 
 
 class Sequences(NamedTuple):
-    """starts: bool (T, M), where an episode starts; state: float32 (M, S), what is remembered before the first step."""
+    """starts: bool (T, M), where an episode starts. state: float32 (M, S), before the first step."""
 
     starts: Tensor
     state: Tensor
 
 
 class Memory(nn.Module):
-    """A GRU or LSTM cell, run over sequences; its state is (M, S), of the LSTM both parts side by side."""
+    """A GRU or LSTM cell, run over sequences. Its state is (M, S), for an LSTM both parts side by side."""
 
     def __init__(self, input_size: int, size: int, *, kind: MemoryKind, generator: torch.Generator) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Memory(nn.Module):
         """Float (T, M, inputs) to outputs (T, M, size) and the states after each step, (T, M, S)."""
         outputs, states, state = [], [], sequences.state
         for step_inputs, starts in zip(inputs, sequences.starts, strict=True):
-            # Zeroed by choosing, not by a product: no gradient reaches back over the start of an episode.
+            # By where(), not by a product: no gradient reaches back over the start of an episode.
             state = torch.where(starts[:, None], torch.zeros_like(state), state)
             if isinstance(self.cell, nn.LSTMCell):
                 hidden, carried = self.cell(step_inputs, state.chunk(2, dim=1))

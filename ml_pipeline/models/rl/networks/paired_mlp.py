@@ -1,7 +1,7 @@
 """Two perceptrons with the same hidden sizes, run forward and backward as one: each layer is one batched product.
 
-No graph is recorded, activations live in buffers that are kept, and every view is made ahead: for small networks nearly
-all the time of autograd goes there. B samples, H units of a hidden layer.
+No graph is recorded, buffers of activations are reused, and every view is made once: for small networks autograd spends
+nearly all its time on these. B samples, H units of a hidden layer.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def paired_order(first: nn.Sequential, second: nn.Sequential) -> list[Tensor]:
-    """The parameters of both in the order that `PairedMlp` needs them in memory: of each hidden layer side by side."""
+    """The parameters of both in the order in memory that `PairedMlp` needs: those of a hidden layer side by side."""
     hidden, outputs = _paired_layers(first, second)
     order = [parameter for a, b in hidden for parameter in (a.weight, b.weight, a.bias, b.bias)]
     return order + [parameter for layer in outputs for parameter in (layer.weight, layer.bias)]
@@ -32,7 +32,7 @@ class PairedMlp:
         self._inputs = torch.empty(0)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Float (B, inputs) to the outputs of both networks; what `backward` needs is kept until the next call."""
+        """Float (B, inputs) to the outputs of both networks; `backward` belongs to the latest call."""
         below = self._inputs = inputs.expand(2, -1, -1)
         buffers = self._buffers_for(inputs)
         for layer, above in zip(self._hidden, buffers.activations, strict=True):
@@ -42,7 +42,7 @@ class PairedMlp:
         return [torch.addmm(o.bias, top, o.transposed) for o, top in zip(self._outputs, tops, strict=True)]
 
     def backward(self, d_outputs: list[Tensor]) -> None:
-        """Put the gradients for these derivatives by the outputs into the parameters' `.grad`."""
+        """Write gradients to the parameters' `.grad`, for these derivatives by the outputs."""
         buffers = self._buffers_for(self._inputs[0])
         tops = buffers.tops if self._hidden else self._inputs.unbind()
         for output, d_output, top, d_top in zip(self._outputs, d_outputs, tops, buffers.d_tops, strict=True):
@@ -72,7 +72,7 @@ class PairedMlp:
 
 
 class _Layer(NamedTuple):
-    """Weights of one layer, its bias and their gradients; of two layers at once, all have 2 in front."""
+    """Weights of one layer, its bias and their gradients; for two layers at once, each with a first axis of 2."""
 
     weight: Tensor
     transposed: Tensor
@@ -86,7 +86,7 @@ class _Layer(NamedTuple):
 
 
 class _Buffers(NamedTuple):
-    """For one batch size: activations (2, B, H), the last of them and its derivative, also apart for each network."""
+    """For one batch size: activations (2, B, H), the last of them and its derivative, also as one view per network."""
 
     activations: list[Tensor]
     tops: tuple[Tensor, ...]
@@ -114,7 +114,7 @@ def _stacked_gradients(first: nn.Linear, second: nn.Linear) -> tuple[Tensor, Ten
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
-    """Two tensors of one shape that lie side by side, as one of (2, *shape) on the same memory."""
+    """Two tensors of the same shape that lie side by side in memory, as a view of (2, *shape)."""
     assert first.is_contiguous()
     assert second.data_ptr() == first.data_ptr() + first.numel() * first.element_size()
     return first.detach().as_strided((2, *first.shape), (first.numel(), *first.stride()))

@@ -1,4 +1,4 @@
-"""Real numbers within bounds: a Gaussian pressed through tanh, with its log-determinant. B samples, A action size."""
+"""Real numbers within bounds: tanh of a Gaussian, with its log-determinant. B samples, A action size."""
 
 import math
 
@@ -13,10 +13,10 @@ _N_NODES = 16
 
 
 class SquashedGaussian(DiagonalGaussian):
-    """tanh of a `DiagonalGaussian`; its actions are kept as they were before tanh, which loses nothing.
+    """tanh of a `DiagonalGaussian`; actions are stored before tanh, which loses no precision.
 
     Densities are those of tanh(action), in (-1, 1): log p = log N(u) - sum log(1 - tanh(u)^2). The entropy has no
-    closed form; it is that of the Gaussian and the expectation of the log-determinant, by Gauss-Hermite quadrature.
+    closed form: it is the Gaussian's plus the expectation of the log-determinant, by Gauss-Hermite quadrature.
     Source: Haarnoja et al. 2018, Soft Actor-Critic, arXiv:1801.01290, appendix C.
     """
 

@@ -1,4 +1,4 @@
-"""Acting with a `GeneralActorCritic`: by torch, and with memory where it has one. N environments, S state size."""
+"""Acting with a `GeneralActorCritic`, with or without memory. N environments, S state size."""
 
 import numpy as np
 import torch
@@ -11,14 +11,14 @@ Array = np.ndarray
 
 
 class TorchActor:
-    """The actor alone, from and to NumPy."""
+    """The actor without the critic, from NumPy to NumPy."""
 
     def __init__(self, network: GeneralActorCritic) -> None:
         self._network = network
         self._transfers = Transfers(next(network.parameters()).device)
 
     def refresh(self) -> None:
-        """Nothing to do: it reads the weights where they are."""
+        """Does nothing: it reads the weights in place."""
 
     @torch.inference_mode()
     def __call__(self, observations: Array) -> Array:
@@ -27,7 +27,7 @@ class TorchActor:
 
 
 class ActingMemory:
-    """What a recurrent policy remembers of N environments while it acts: `state`, float32 (N, S), 0 at first."""
+    """The memory of a recurrent policy while it acts in N environments: `state`, float32 (N, S), 0 at first."""
 
     def __init__(self, network: GeneralActorCritic, num_envs: int) -> None:
         self._network = network
@@ -36,15 +36,15 @@ class ActingMemory:
 
     @torch.inference_mode()
     def __call__(self, observations: Array) -> Array:
-        """Float32 (N, D) to the distribution's parameters, float32 (N, P); from now on these are remembered."""
+        """Float32 (N, D) to the distribution's parameters, float32 (N, P); `state` moves on."""
         seen = self._transfers.to_device(observations)
         starts = torch.zeros(1, len(observations), dtype=torch.bool, device=seen.device)
         sequences = Sequences(starts, self._transfers.to_device(self.state, "state"))
         parameters, _, states = self._network.over_sequences(seen, sequences)
-        answer = self._transfers.to_host(torch.cat([parameters, states[0]], dim=1))
-        self.state = answer[:, parameters.shape[1] :].copy()
-        return answer[:, : parameters.shape[1]]
+        outputs = self._transfers.to_host(torch.cat([parameters, states[0]], dim=1))
+        self.state = outputs[:, parameters.shape[1] :].copy()
+        return outputs[:, : parameters.shape[1]]
 
     def forget(self, done: Array) -> None:
-        """Forget the environments whose episode is over; done: bool (N,)."""
+        """Set the states of environments whose episode is over to 0; done: bool (N,)."""
         self.state = np.where(done[:, None], np.float32(0.0), self.state)

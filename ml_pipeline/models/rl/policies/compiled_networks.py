@@ -1,4 +1,4 @@
-"""Two perceptrons run by the compiled kernel, on a CPU, where numba is installed: choosing actions, and estimating."""
+"""Two perceptrons run by the compiled kernel on a CPU, if numba is installed: choosing actions, and evaluating."""
 
 import logging
 import os
@@ -19,13 +19,13 @@ Array = np.ndarray
 
 _log = logging.getLogger(__name__)  # whose warnings go to stderr unless the program sets up logging
 _MOST_PARAMETERS = 1 << 18
-"""Weights, above which torch's products are as fast: 400 x 400 hidden units."""
+"""Above this many weights, torch is as fast: 400 x 400 hidden units."""
 _failures: list[Exception] = []
-"""Of numba, in this process; after the first it is let be."""
+"""Failures of numba in this process; it is not tried again after the first."""
 
 
 def can_compile(network: ActorCritic | GeneralActorCritic) -> bool:
-    """Whether the network is one that the kernel knows, and numba is there and works as far as it was tried."""
+    """Whether the kernel supports the network, and numba is installed and has not failed in this process."""
     if find_spec("numba") is None or os.name != "posix" or not isinstance(network, ActorCritic):
         return False
     parameters = list(network.parameters())
@@ -39,7 +39,7 @@ def can_compile(network: ActorCritic | GeneralActorCritic) -> bool:
 
 
 def give_up_compiling(error: Exception) -> None:
-    """From now on nothing can be compiled in this process; says so in a warning, with the reason."""
+    """Compile nothing more in this process; warns, with the reason."""
     _failures.append(error)
     reason = next(iter(str(error).splitlines()), "")
     warnings.warn(
@@ -52,14 +52,14 @@ def give_up_compiling(error: Exception) -> None:
 class CompiledNetworks:
     """Outputs and sampled actions, each in one call: 8 actions of a 64x64 network take 5 us, 15 in NumPy.
 
-    The constructor compiles, and raises what numba raises where it fails.
+    The constructor compiles, and raises what numba raises if it fails.
     """
 
     def __init__(self, network: ActorCritic) -> None:
         from ml_pipeline.models.rl.compiled import kernel, layout
 
         if not any(Path(kernel.update.stats.cache_path or ".").glob("kernel.update*")):
-            _log.warning("Compiling the update for this machine, which takes some ten seconds, once.")
+            _log.warning("Compiling the update for this machine; this takes about ten seconds, once.")
         self._kernel = kernel
         self._network = network
         self._layout = layout.layout_of(network)
@@ -71,7 +71,7 @@ class CompiledNetworks:
         self.critic(torch.from_numpy(observation))
 
     def refresh(self) -> None:
-        """Take the weights anew."""
+        """Read the weights again."""
         flat = [parameter.detach().numpy().ravel() for parameter in self._network.parameter_order()]
         self._parameters[self._layout.places] = np.concatenate(flat)
 

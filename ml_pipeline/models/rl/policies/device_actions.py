@@ -1,4 +1,4 @@
-"""Choosing actions on a device, where the distributions of `distributions` choose in NumPy.
+"""Choosing actions on a device, as the distributions do in NumPy.
 
 T steps, N environments, P parameters of the distribution, K choices or numbers of an action.
 """
@@ -16,35 +16,36 @@ from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 
 
 class DeviceActions(Protocol):
-    """Of the same noise, the same actions as the policy's distribution, to rounding."""
+    """For the same noise, the same actions as the policy's distribution, but for rounding."""
 
     def empty(self, *shape: int) -> Tensor:
-        """Zeros to keep actions in, (*shape, ...)."""
+        """Zeros of the shape and dtype of actions, (*shape, ...)."""
 
     def draw_noise(self, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
         """Noise for `sample`, float32 (*shape, ...), on the generator's device."""
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """Actions (N, ...) as an update wants them, of parameters (N, P)."""
+        """Actions (N, ...) in the form that an update takes, for parameters (N, P)."""
 
     def fit(self, actions: Tensor) -> Tensor:
-        """The same as environments of this action space want them."""
+        """The same actions in the form that environments of this action space take."""
 
 
 def device_actions(policy: Policy) -> DeviceActions:
-    """For the policy's action space and device. Raises UnsupportedSpace where actions are chosen on the host alone."""
+    """For the policy's action space and device. Raises UnsupportedSpace if only the host can choose such actions."""
     space = policy.action_space
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return _Choices(space, policy.device)
     if isinstance(space, spaces.Box):
         return _Numbers(space, policy)
     raise UnsupportedSpace(
-        f"On a device, actions are a Box, Discrete or MultiDiscrete, but the action space is {space}; give arrays."
+        f"On a device, actions must be Box, Discrete or MultiDiscrete, but the action space is {space}; use "
+        "environments that take arrays."
     )
 
 
 class _Choices:
-    """One choice, int64 (N,), or several side by side, float32 (N, K), as `Categorical` and `Joint` have them."""
+    """One choice, int64 (N,), or several side by side, float32 (N, K), as in `Categorical` and `Joint`."""
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete, device: torch.device) -> None:
         self._single = isinstance(space, spaces.Discrete)

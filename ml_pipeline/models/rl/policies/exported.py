@@ -1,6 +1,6 @@
 """A policy as one module of tensors: encode, normalize, choose the likeliest, fit it to the action space.
 
-It does what `Policy.act` does, with nothing that torch could not write into a file. N observations, K columns.
+It does what `Policy.act` does, with operations that torch can export. N observations, K columns.
 """
 
 import copy
@@ -24,7 +24,7 @@ _DTYPES = {
 
 
 class Port(NamedTuple):
-    """An input or output: what it is called, and the space that each of its N rows is of."""
+    """An input or output: its name, and the space of each of its N rows."""
 
     name: str
     space: spaces.Space
@@ -39,7 +39,7 @@ class Port(NamedTuple):
 
 
 def ports_of(space: spaces.Space, name: str) -> list[Port]:
-    """The parts of a (single) space, in the order in which they are encoded; those of a Dict are called name.key.
+    """The parts of a (single) space, in the order in which they are encoded; those of a Dict are named name.key.
 
     >>> [port.name for port in ports_of(spaces.Dict(b=spaces.Discrete(2), a=spaces.Discrete(3)), "action")]
     ['action.b', 'action.a']
@@ -54,14 +54,14 @@ def ports_of(space: spaces.Space, name: str) -> list[Port]:
 
 
 class PortablePolicy(nn.Module):
-    """The parts of an observation to the parts of the likeliest action, then the distribution's parameters.
+    """Takes the parts of an observation; returns the parts of the likeliest action, then the distribution's parameters.
 
-    A recurrent policy takes its state, float32 (N, state_size) and 0 where an episode begins, after the observation,
-    and returns the next one last.
+    A recurrent policy also takes its state as the last input, float32 (N, state_size), 0 at the start of an episode,
+    and returns the next state as the last output.
     """
 
     def __init__(self, policy: Policy) -> None:
-        """A copy of the policy's weights and statistics. Raises UnsupportedSpace for numbers that files do not know."""
+        """Copies the policy's weights and statistics. Raises UnsupportedSpace for dtypes that cannot be exported."""
         super().__init__()
         self.observations = ports_of(policy.observation_space, "observation")
         self.actions = ports_of(policy.action_space, "action")
@@ -89,7 +89,7 @@ class PortablePolicy(nn.Module):
         return [*names, "next_state"] if self.state_size else names
 
     def example_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """Inputs of n rows, of the right shapes and dtypes."""
+        """Sampled inputs of n rows."""
         inputs = [
             torch.from_numpy(np.stack([np.asarray(port.space.sample(), port.dtype) for _ in range(n)]))
             for port in self.observations
@@ -114,7 +114,7 @@ class PortablePolicy(nn.Module):
 
 
 class _Encoder:
-    """One part of an observation, (N, ...), to its columns, float32 (N, K); as `observation_encoder` does."""
+    """Encodes one part of an observation, (N, ...), as float32 (N, K), as `observation_encoder` does."""
 
     def __init__(self, space: spaces.Space) -> None:
         self._size = math.prod(space.shape or ())
@@ -134,7 +134,7 @@ class _Encoder:
 
 
 class _Normalizer(nn.Module):
-    """`ObservationNormalizer` with every column, those that it leaves alone among them."""
+    """`ObservationNormalizer` over all columns; columns that are not normalized have shift 0 and scale 1."""
 
     shift: Tensor
     scale: Tensor
@@ -153,7 +153,7 @@ class _Normalizer(nn.Module):
 
 
 class _Head(nn.Module):
-    """The distribution's parameters for one part of an action, (N, P), to the likeliest, of the part's shape."""
+    """The likeliest value of one part of an action, of its shape, from its distribution's parameters, (N, P)."""
 
     first: Tensor
     low: Tensor

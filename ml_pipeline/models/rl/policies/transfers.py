@@ -1,4 +1,4 @@
-"""The way of a step's arrays to a device and back: on cuda through page-locked memory."""
+"""Copies the arrays of a step to a device and back; on cuda through page-locked memory."""
 
 import numpy as np
 import torch
@@ -8,10 +8,10 @@ Array = np.ndarray
 
 
 class Transfers:
-    """Between NumPy on the host and tensors on `device`; memory that `pin` makes is kept from call to call.
+    """Between NumPy on the host and tensors on `device`; page-locked memory is reused from call to call.
 
-    Used in turn, `to_device` before `to_host`: an array that is sent is read until the next `to_host` has returned,
-    and what that gives is valid until the one after.
+    Call `to_device`, then `to_host`: an array that is sent may be read until the next `to_host` returns, and the array
+    that `to_host` returns is valid until the next call of it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -20,14 +20,14 @@ class Transfers:
         self._kept: dict[str, Tensor] = {}
 
     def to_device(self, array: Array, name: str = "sent") -> Tensor:
-        """The array on the device; `name` tells the arrays apart that one step sends."""
+        """The array on the device; name: each array that one step sends has its own."""
         source = torch.from_numpy(array)
         if not self._pins:
             return source.to(self._device)
         return self._pinned(name, source).copy_(source).to(self._device, non_blocking=True)
 
     def to_host(self, tensor: Tensor) -> Array:
-        """What the tensor holds, once the device has come to it."""
+        """The tensor as an array; waits for the device."""
         if not self._pins:
             return tensor.cpu().numpy()
         received = self._pinned("received", tensor).copy_(tensor, non_blocking=True)
@@ -42,10 +42,10 @@ class Transfers:
 
 
 def pin(like: Tensor) -> Tensor:
-    """Page-locked memory on the host, of this shape and kind."""
+    """Page-locked memory on the host, of this shape and dtype."""
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when all that was handed to the device is done."""
+    """Wait until the device has finished all work so far."""
     torch.cuda.current_stream(device).synchronize()

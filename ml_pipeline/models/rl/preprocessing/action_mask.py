@@ -1,4 +1,4 @@
-"""Which actions are allowed: taken from an environment's infos into its observations, and checked. N environments."""
+"""Masks of actions: moved from an environment's infos into its observations, and checked. N environments."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ Array = np.ndarray
 
 
 class ActionMaskInObservation(gymnasium.Wrapper):
-    """Moves infos["action_mask"], which step() and reset() must then give, into a Dict observation.
+    """Moves info["action_mask"], which every step() and reset() must return, into a Dict observation.
 
-    Policies read masks there: what was allowed is known wherever the observation is. The parts are "action_mask" and
-    "observation" or, of a Dict observation, its own. Actions must be Discrete or MultiDiscrete; the mask has one entry
-    a choice, those of the parts of a MultiDiscrete side by side.
+    Policies read masks from observations. The parts are "action_mask" and "observation" or, if the observation is a
+    Dict, its own. Actions must be Discrete or MultiDiscrete; the mask has one entry per choice, those of the parts of a
+    MultiDiscrete side by side.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -44,20 +44,20 @@ class ActionMaskInObservation(gymnasium.Wrapper):
         mask = np.asarray(info[ACTION_MASK], dtype=np.int8).reshape(-1)
         if len(mask) != self._size:
             raise UserError(
-                f'"{ACTION_MASK}" of the info must have {self._size} entries, one a choice, not {len(mask)}.'
+                f'"{ACTION_MASK}" of the info must have {self._size} entries, one per choice, but has {len(mask)}.'
             )
         return {**parts, ACTION_MASK: mask}
 
 
 def tells_mask_in_info(env: gymnasium.Env, *, seed: int) -> bool:
-    """Whether the environment's infos hold "action_mask", and its observation does not."""
+    """Whether the environment's infos hold "action_mask" and its observations do not."""
     space = env.observation_space
     in_observation = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
     return not in_observation and ACTION_MASK in env.reset(seed=seed)[1]
 
 
 def check_masks(masks: Array, action_space: spaces.Space) -> None:
-    """Raise UserError where a mask, of (N, choices), leaves no choice; of a MultiDiscrete, in any of its parts.
+    """Raise UserError if one of the masks, (N, choices), forbids every action, or every choice of a part of it.
 
     >>> check_masks(np.array([[1.0, 0.0], [0.0, 0.0]]), spaces.Discrete(2))
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""Running normalization of observations and rewards on a device, in float32, nothing of it asked for by the host.
+"""Running normalization of observations and rewards on a device, in float32, without transfers during a rollout.
 
-What is known when a rollout begins is float64 on the host, and learns of the whole rollout when it is over: float32
-only holds what is new in a rollout, so that a long run loses nothing. N environments.
+The host holds the statistics in float64; the device holds those of the current rollout in float32. At the end of a
+rollout the host merges them, so that a long run loses no precision. N environments.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from ml_pipeline.models.rl.preprocessing.normalization import (
 
 
 class DeviceMoments:
-    """`known`, and what has come since `begin`: both together are `mean` and `variance`, float32 (size,)."""
+    """`mean` and `variance`, float32 (size,), of `known` and all batches since `begin` together."""
 
     def __init__(self, known: RunningMoments, device: torch.device) -> None:
         self._known = known
@@ -28,7 +28,7 @@ class DeviceMoments:
         self.begin()
 
     def begin(self) -> None:
-        """Begin with what is known by now."""
+        """Start from `known` as it is now, with no batch."""
         mean, variance = (
             torch.as_tensor(array, dtype=torch.float32).to(self._device)
             for array in (self._known.mean, self._known.variance)
@@ -38,13 +38,13 @@ class DeviceMoments:
         self.mean, self.variance = mean, variance
 
     def update(self, batch: Tensor) -> None:
-        """Learn from float32 (B, size)."""
+        """Merge a batch, float32 (B, size)."""
         variance, mean = torch.var_mean(batch, dim=0, correction=0)
         self._new = merged(self._new, mean, variance * len(batch), len(batch))
         self._join()
 
-    def settle(self) -> None:
-        """Let `known` learn what is new, which is fetched from the device."""
+    def merge_into_known(self) -> None:
+        """Fetch the statistics since `begin` from the device and merge them into `known`."""
         mean, variance = torch.stack(self._new[:2]).cpu().double().numpy()
         self._known.merge(mean, variance * self._new.n, self._new.n)
 
@@ -53,7 +53,7 @@ class DeviceMoments:
         return {"mean": mean.cpu().clone(), "variance": variance.cpu().clone(), "count": count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what is known by now, and what was new in `state`."""
+        """Continue from `known` as it is now, with the batches of `state`."""
         self.begin()
         if state["count"]:
             self._new = Moments(state["mean"].to(self._device), state["variance"].to(self._device), state["count"])
@@ -65,7 +65,7 @@ class DeviceMoments:
 
 
 class DeviceNormalizer:
-    """What an `ObservationNormalizer` of all components does, on a device."""
+    """`ObservationNormalizer` of all components, on a device."""
 
     def __init__(self, normalizer: ObservationNormalizer, device: torch.device) -> None:
         self.moments = DeviceMoments(normalizer.moments, device)
@@ -77,7 +77,7 @@ class DeviceNormalizer:
 
 
 class DeviceRewardScaler:
-    """What a `RewardScaler` does, on a device."""
+    """`RewardScaler`, on a device."""
 
     def __init__(self, num_envs: int, *, gamma: float, device: torch.device) -> None:
         self._known = RunningMoments(1)

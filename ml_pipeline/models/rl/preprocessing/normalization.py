@@ -1,7 +1,6 @@
 """Running normalization of observations, rewards and values.
 
-Statistics are float64 and move only in `update`: an update of the policy and an evaluation see them frozen because
-they never call it. Both save into a checkpoint with `state_dict`.
+Statistics are float64 and change only in `update`, which neither the policy's update nor an evaluation calls.
 """
 
 import math
@@ -24,7 +23,7 @@ class Moments(NamedTuple):
 
 
 def merged(known: Moments, mean: Any, squares: Any, n: int) -> Moments:
-    """`known` and n samples more, with the mean and the sum of squares about it; each (size,).
+    """`known` merged with n more samples, of this mean and this sum of squared differences from it; each (size,).
 
     Source: Chan, Golub and LeVeque 1979, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances.
     """
@@ -49,7 +48,7 @@ class RunningMoments:
         self.merge(mean, ((batch - mean) ** 2).sum(axis=0), len(batch))
 
     def merge(self, mean: Array, squares: Array, n: int) -> None:
-        """Merge n samples with this mean and this sum of squares about it, float64 (size,)."""
+        """Merge n samples, of this mean and this sum of squared differences from it, float64 (size,)."""
         known = Moments(self.mean, self.variance, self.count)
         self.mean, self.variance, self.count = merged(known, mean, squares, n)
 
@@ -63,9 +62,9 @@ class RunningMoments:
 
 
 class ObservationNormalizer:
-    """Scales each component of an observation to mean 0 and deviation 1, and clips it.
+    """Scales each component of an observation to mean 0 and standard deviation 1, and clips it.
 
-    columns: int64, the components that this is done to, the others stay as they are; None is all of them.
+    columns: int64, the components to normalize; None means all.
     """
 
     def __init__(
@@ -94,8 +93,8 @@ class ObservationNormalizer:
         return self._scaled(observations)
 
     def of_columns(self, size: int) -> tuple[Array, Array, Array]:
-        """What all D columns are shifted by, scaled by, and clipped to, each float32 (D,); 0, 1 and infinity for those
-        that stay as they are."""
+        """Shift, scale and clipping bound of all D columns, each float32 (D,); 0, 1 and infinity for those that are not
+        normalized."""
         columns = slice(None) if self._columns is None else self._columns
         shift, scale, bound = np.zeros(size, np.float32), np.ones(size, np.float32), np.full(size, np.inf, np.float32)
         shift[columns], scale[columns], bound[columns] = self._shift[0], self._scale[0], self._high
@@ -118,9 +117,9 @@ class ObservationNormalizer:
 
 
 class RewardScaler:
-    """Divides rewards by the deviation of the discounted return; subtracts nothing, so no reward changes its sign.
+    """Divides rewards by the standard deviation of the discounted return; no reward changes its sign.
 
-    The discounted return of an environment is forgotten where its episode ends.
+    The discounted return of an environment starts again at 0 with each episode.
     Source: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, arXiv:2005.12729, section 3.
     """
 
@@ -148,7 +147,7 @@ class RewardScaler:
 
 
 class ValueNormalizer:
-    """Mean and deviation of all returns so far; a critic that predicts in these units meets targets of size 1.
+    """Mean and standard deviation of all returns so far; a critic that predicts in these units has targets of size 1.
 
     Source: van Hasselt et al. 2016, Learning values across many orders of magnitude, arXiv:1602.07714 (Pop-Art), with
     plain moments in place of decaying ones.
@@ -166,7 +165,7 @@ class ValueNormalizer:
         return math.sqrt(self._moments.variance[0] + 1e-8)
 
     def update(self, returns: Array) -> tuple[float, float]:
-        """Learn from float (B,). Returns a and b by which a prediction p in the old units is a * p + b in the new."""
+        """Learn from float (B,). Returns (a, b): a prediction p in the old units is a * p + b in the new ones."""
         mean, deviation = self.mean, self.deviation
         self._moments.update(returns[:, None])
         return deviation / self.deviation, (mean - self.mean) / self.deviation

@@ -1,4 +1,4 @@
-"""What the columns of an encoded observation are: numbers, images, or which actions are allowed. D observation size."""
+"""What the columns of an encoded observation are: numbers, images, or a mask of actions. D observation size."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """An image's place, and its shape as channels, height, width; `channels_last` is how the environment gives it."""
+    """An image's columns, and its shape as (channels, height, width); channels_last: as environments give it."""
 
     columns: slice
     shape: tuple[int, int, int]
@@ -26,7 +26,7 @@ class ImageColumns:
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """Which columns are numbers, images, and the mask of actions; together they are all D columns."""
+    """The columns of numbers, of images and of the mask of actions; together all D columns."""
 
     numbers: np.ndarray
     images: tuple[ImageColumns, ...]
@@ -42,7 +42,7 @@ def observation_layout(space: spaces.Space) -> ObservationLayout:
     """The columns that `observation_encoder` makes of this (single) space.
 
     An image is a Box of uint8 with three dimensions, the smallest first or last, and at least 36 x 36 points. A mask is
-    the part "action_mask" of a Dict. Raises UnsupportedSpace where the mask is no row of zeros and ones.
+    the part "action_mask" of a Dict. Raises UnsupportedSpace if the mask does not consist of zeros and ones.
     """
     numbers: list[int] = []
     images: list[ImageColumns] = []

@@ -17,12 +17,11 @@ class UnsupportedSpace(UserError):
 
 
 def observation_encoder(space: spaces.Space) -> tuple[Callable[[Any], Array], int]:
-    """How a batch of observations of this (single) space becomes float32 (N, D), and D. A single observation is read
-    too, as (1, D).
+    """A function from a batch of observations of this (single) space to float32 (N, D), and D.
 
-    Numbers are flattened, choices become one-hot, the parts of a Dict or Tuple stand side by side.
-    The arrays that the encoder returns may be views of what it was given.
-    Raises UnsupportedSpace for spaces without a fixed size.
+    Numbers are flattened, choices are one-hot, the parts of a Dict or Tuple stand side by side. The function also takes
+    a single observation, as (1, D), and may return a view of what it is given.
+    Raises UnsupportedSpace for spaces that are not of fixed size.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         size = math.prod(space.shape)
@@ -38,7 +37,7 @@ def observation_encoder(space: spaces.Space) -> tuple[Callable[[Any], Array], in
         named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         return _side_by_side(dict(named), lambda batch, key: batch[key])
     raise UnsupportedSpace(
-        f"Observations of {type(space).__name__} have no fixed size; wrap the environment so that it gives a Box, "
+        f"Observations of {type(space).__name__} are not of fixed size; wrap the environment so that it gives a Box, "
         "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them."
     )
 
@@ -55,7 +54,7 @@ def _side_by_side(
 
 
 def leaves_of(space: spaces.Space) -> list[spaces.Space]:
-    """The spaces that a Dict or Tuple consists of, in the order in which they stand side by side; else the space."""
+    """The spaces in a Dict or Tuple, however deep, in the order of their columns; of any other space, itself."""
     if isinstance(space, spaces.Dict):
         return [leaf for part in space.spaces.values() for leaf in leaves_of(part)]
     if isinstance(space, spaces.Tuple):
@@ -64,12 +63,12 @@ def leaves_of(space: spaces.Space) -> list[spaces.Space]:
 
 
 def action_fitter(space: spaces.Space, *, squash: bool = False) -> Callable[[Array], Any]:
-    """How a batch of the policy's actions becomes a batch of actions of this (single) space.
+    """A function from a batch of the policy's actions to a batch of actions of this (single) space.
 
-    Discrete: int64 (N,) counted from 0 in, counted from the space's start out. Box: float32 (N, A) in; of the space's
-    shape and dtype, clipped to its bounds, out, or with `squash` by tanh from all numbers to those between the bounds.
-    MultiDiscrete, MultiBinary, Dict and Tuple: their parts in columns, (N, K), in.
-    Raises UnsupportedSpace for anything else, and where a Box to be squashed has no bounds.
+    Discrete: from int64 (N,), counted from 0, to actions counted from the space's start. Box: from float32 (N, A) to
+    the space's shape and dtype, clipped to its bounds, or, with `squash`, mapped into them by tanh. MultiDiscrete,
+    MultiBinary, Dict and Tuple: from float32 (N, K), their parts in columns.
+    Raises UnsupportedSpace for anything else, and for a Box without bounds that is to be squashed.
     """
     if isinstance(space, spaces.Discrete):
         start = space.start
@@ -79,7 +78,7 @@ def action_fitter(space: spaces.Space, *, squash: bool = False) -> Callable[[Arr
 
 
 def _columns_fitter(space: spaces.Space, squash: bool) -> tuple[Callable[[Array], Any], int]:
-    """The same for actions in columns, and how many there are."""
+    """The same for actions in columns, and the number of columns."""
     if isinstance(space, spaces.Discrete):
         first = space.start
         return lambda columns: columns[:, 0].astype(np.int64) + first, 1
@@ -109,7 +108,7 @@ def _fit_parts(fitters: Sequence[tuple[Callable[[Array], Any], int]], columns: A
 
 
 def only_row(batch: Any) -> Any:
-    """What a batch of one consists of, in the form in which a single environment takes it."""
+    """The only action in a batch of one, in the form that a single environment takes."""
     if isinstance(batch, dict):
         return {key: only_row(part) for key, part in batch.items()}
     if isinstance(batch, tuple):

@@ -1,4 +1,4 @@
-"""What one rollout leaves behind. T steps, N environments, D observation size."""
+"""Storage for one rollout. T steps, N environments, D observation size."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ Array = np.ndarray
 class RolloutBuffer:
     """Storage for T steps in N environments, reused by every rollout; `position` counts the steps that are filled.
 
-    observations: float32 (T + 1, N, D), normalized; row t is what the action of step t was chosen on, and row T is
-    what the next rollout begins with. noise: what its actions are drawn from, for all steps ahead. rewards: float32
-    (T, N), scaled. terminated, truncated: bool (T, N). final_observations: what a truncated episode ended on, as
-    (t, environment, normalized observation) triples; only there does an advantage need one. memory: float32 (N, S),
-    what a recurrent policy remembered before the first step; None without memory.
+    observations: float32 (T + 1, N, D), normalized; the action of step t was chosen on row t, and the next rollout
+    begins with row T. noise: the noise of all T steps, drawn before the first. rewards: float32 (T, N), scaled.
+    terminated, truncated: bool (T, N). final_observations: (t, environment, normalized observation) for each truncated
+    episode; only these need a value of their last observation. memory: float32 (N, S), the state of a recurrent policy
+    before the first step; None without memory.
     """
 
     def __init__(self, n_steps: int, num_envs: int, observation_size: int) -> None:
@@ -35,7 +35,7 @@ class RolloutBuffer:
         return self.position == self.n_steps
 
     def start(self, noise: Array, memory: Array | None = None) -> None:
-        """Begin a rollout on the observations that the last one ended with."""
+        """Begin a rollout with the last observations of the one before."""
         self.memory = memory
         self.observations[0] = self.observations[self.position]
         self.noise = noise
@@ -43,7 +43,7 @@ class RolloutBuffer:
         self.position = 0
 
     def store(self, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_obs: Array) -> None:
-        """Keep one step; all arrays are copied."""
+        """Store a copy of one step."""
         t = self.position
         if self.actions is None:
             self.actions = np.zeros((self.n_steps, *actions.shape), dtype=actions.dtype)
@@ -55,7 +55,7 @@ class RolloutBuffer:
         self.position = t + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled part as tensors; between two rollouts that is only the observations to begin with."""
+        """The filled part as tensors; between two rollouts, only the observations that the next one begins with."""
         t = 0 if self.full else self.position
         first = self.position if self.full else 0
         return {

@@ -1,4 +1,4 @@
-"""What all collecting of rollouts has in common, be it with arrays on the host or with tensors on a device."""
+"""Collecting rollouts: what arrays on the host and tensors on a device have in common."""
 
 import time
 from abc import ABC, abstractmethod
@@ -17,23 +17,23 @@ from ml_pipeline.models.rl.rollout.estimates import Estimates
 class Collector(ABC):
     """Steps environments with a policy until a buffer is full: act, step, normalize, store.
 
-    Everything that must survive an interruption is in `state_dict`. Subclasses make the three parts below, and say how
-    to begin a rollout, take a step and estimate.
+    `state_dict` holds everything that must survive an interruption. Subclasses make the three attributes below, and
+    implement how to begin a rollout, take a step and estimate.
     """
 
     buffer: Any
     _data: str
-    """What environments give: arrays, or tensors on a device."""
+    """The form of observations: "arrays", or "tensors on" a device."""
     _reward_scaler: Any
-    """None where rewards stay as they are."""
+    """None if rewards are not scaled."""
 
     def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
-        """Raises UserError where the policy was made for other spaces."""
+        """Raises UserError if the policy was made for other spaces."""
         policy.check_spaces(envs.single_observation_space, envs.single_action_space)
         self._envs: Any = envs
         self.episodes = EpisodeTracker(envs.num_envs)
         self.global_step = 0
-        self.stepping_s = 0.0  # in the environments' step(), all in all
+        self.stepping_s = 0.0  # in the environments' step(), in total
         self._policy = policy
         self._discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
         self._seed = seed
@@ -42,9 +42,9 @@ class Collector(ABC):
         self._started_at = time.perf_counter()
 
     def collect(self, *, should_stop: Callable[[], bool]) -> bool:
-        """Fill the buffer; return whether it is full. `should_stop` is asked before each step.
+        """Fill the buffer; return whether it is full. `should_stop` is called before each step.
 
-        A rollout that was stopped is gone on with by the next call.
+        The next call continues a rollout that was stopped.
         """
         if self.buffer.full:
             self._begin()
@@ -61,7 +61,7 @@ class Collector(ABC):
 
     @abstractmethod
     def estimates(self) -> Estimates:
-        """What an update learns from, of a full buffer. Raises TrainingFailed where something in it is not finite."""
+        """The inputs of an update, from a full buffer. Raises TrainingFailed if something in it is not finite."""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -76,7 +76,7 @@ class Collector(ABC):
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise UserError where `state` is of a rollout of another kind."""
+        """Raise UserError if `state` is of a rollout of another kind."""
         noise = state["buffer"].get("noise")
         n_steps = self.buffer.n_steps
         here = {
@@ -88,12 +88,12 @@ class Collector(ABC):
         for what, (saved, ours) in here.items():
             if saved != ours:
                 raise UserError(
-                    f"The checkpoint was made with {what} {saved}, but here it is {ours}; go on with {saved}, or train "
-                    "anew."
+                    f"The checkpoint was made with {what} {saved}, but here it is {ours}; continue with {saved}, or "
+                    "start a new training."
                 )
 
     def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
-        """Go on where `state` was taken; environments that could not be restored begin new episodes instead."""
+        """Continue where `state` was taken; environments that could not be restored begin new episodes."""
         self.episodes.load_state_dict(state["episodes"], running=environments_restored)
         self.global_step = state["global_step"]
         if self._reward_scaler is not None:
@@ -106,27 +106,27 @@ class Collector(ABC):
 
     @abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """What a subclass adds to `state_dict`."""
+        """The part of `state_dict` that is the subclass's own."""
 
     @abstractmethod
     def _load_own_state(self, state: dict[str, Any], *, environments_restored: bool) -> None:
-        """Take it over again."""
+        """Take over the part that `_own_state` gave."""
 
     @abstractmethod
     def _begin(self) -> None:
-        """Start the buffer on the observations that the last rollout ended with."""
+        """Begin a rollout in the buffer, with its noise drawn."""
 
     @abstractmethod
     def _step(self) -> None:
-        """Act in all environments once, by `_step_envs`, and store what comes of it."""
+        """Act once in all environments, by `_step_envs`, and store the step."""
 
     @abstractmethod
     def _learn_and_normalize(self, observations: Any) -> Any:
-        """Let the running statistics see new observations, and bring them to what the network wants, (N, D)."""
+        """Update the running statistics with new observations; return them as the network reads them, (N, D)."""
 
     def _reset_where_needed(self) -> None:
         if not self._reset_done:
-            # After a resume without saved environments, other episodes than those already seen.
+            # Plus global_step: after a resume without saved environments, episodes are others than those seen before.
             observations, _ = self._envs.reset(seed=self._seed + self.global_step)
             self.buffer.observations[self.buffer.position] = self._learn_and_normalize(observations)
             self._reset_done = True

@@ -1,4 +1,4 @@
-"""What a rollout keeps on a device. T steps, N environments, D observation size."""
+"""Storage for one rollout on a device. T steps, N environments, D observation size."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ _FIELDS = ("actions", "rewards", "scaled_rewards", "terminated", "truncated", "f
 class DeviceBuffer:
     """`RolloutBuffer` in tensors; `position` counts the steps that are filled.
 
-    observations: float32 (T + 1, N, D), normalized; row t is what the action of step t was chosen on. noise: what the
-    actions are drawn from. final_observations: float32 (T, N, D), what each step led to, before an environment began
-    anew: which rows matter is known on the device alone. rewards, scaled_rewards: float32 (T, N). terminated,
-    truncated, finite: bool (T, N), the last whether reward and observation were. memory: float32 (N, S), what a
-    recurrent policy remembered before the first step; None without memory.
+    observations: float32 (T + 1, N, D), normalized; the action of step t was chosen on row t. noise: the noise of all
+    T steps. final_observations: float32 (T, N, D), the observation after each step and before a reset; only the device
+    knows which of them are needed. rewards, scaled_rewards: float32 (T, N). terminated, truncated: bool (T, N).
+    finite: bool (T, N), whether reward and observation were finite. memory: float32 (N, S), the state of a recurrent
+    policy before the first step; None without memory.
     """
 
     def __init__(self, n_steps: int, num_envs: int, observation_size: int, *, actions: Tensor) -> None:
-        """actions: (T, N, ...), of the kind that will be stored, on the device; becomes the buffer's own."""
+        """actions: (T, N, ...), on the device, of the dtype of actions; the buffer stores actions in it."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=actions.device)
@@ -39,14 +39,14 @@ class DeviceBuffer:
         return self.position == self.n_steps
 
     def start(self, noise: Tensor, memory: Tensor | None) -> None:
-        """Begin a rollout on the observations that the last one ended with."""
+        """Begin a rollout with the last observations of the one before."""
         self.observations[0] = self.observations[self.position]
         self.noise = noise
         self.memory = memory
         self.position = 0
 
     def store(self, *, next_observations: Tensor, **step: Tensor) -> None:
-        """Keep one step, of each field what is (N, ...); all are copied."""
+        """Store a copy of one step; each field is (N, ...)."""
         t = self.position
         for name in _FIELDS:
             getattr(self, name)[t] = step[name]
@@ -54,7 +54,7 @@ class DeviceBuffer:
         self.position = t + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled part, on the host; between two rollouts that is only the observations to begin with."""
+        """The filled part, on the host; between two rollouts, only the observations that the next one begins with."""
         if self.full:
             return {"position": None, "observations": self.observations[self.n_steps].cpu().clone()}
         t = self.position

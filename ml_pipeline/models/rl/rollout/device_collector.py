@@ -1,7 +1,7 @@
 """Collecting a rollout without leaving the device that the environments and the policy are on.
 
-While it goes on, the host is told nothing: it hands over kernels and never waits for one. T steps, N environments,
-D observation size, S state size.
+During a rollout the host launches kernels and never waits for a result. T steps, N environments, D observation size,
+S state size.
 """
 
 from collections.abc import Callable
@@ -26,15 +26,15 @@ from ml_pipeline.models.rl.rollout.finite_checks import check_device_rollout
 
 
 class DeviceCollector(Collector):
-    """`RolloutCollector` for environments that take and give tensors; its results are the same to rounding.
+    """`RolloutCollector` for environments that take and return tensors; its results are the same but for rounding.
 
-    The environments' `device` is the policy's. They give infos["final_obs"], a tensor (N, D), at every step that may
-    have ended an episode. Rewards are fetched when a rollout is over, and episodes are counted then.
-    `stepping_s` is the time in which the environments' work is handed over, not the time that it takes the device.
+    The environments' `device` is the policy's. They return infos["final_obs"], a tensor (N, D), in every step that may
+    end an episode. Rewards are fetched, and episodes counted, at the end of a rollout. `stepping_s` is the time for
+    launching the environments' kernels, not the time that the device takes.
     """
 
     def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
-        """Raises UserError where policy and environments are on different devices, or the spaces need the host."""
+        """Raises UserError if policy and environments are on different devices, or the spaces need the host."""
         _check_fitting(envs, policy)
         super().__init__(envs, policy, config, seed=seed)
         device = policy.device
@@ -56,7 +56,7 @@ class DeviceCollector(Collector):
     def collect(self, *, should_stop: Callable[[], bool]) -> bool:
         full = super().collect(should_stop=should_stop)
         if full:
-            self._settle()
+            self._fetch_rollout()
         return full
 
     def estimates(self) -> Estimates:
@@ -107,7 +107,7 @@ class DeviceCollector(Collector):
         )
 
     def _parameters(self, observations: Tensor) -> Tensor:
-        """What the distribution is given to draw from, (N, P); a policy with memory remembers the observations."""
+        """The distribution's parameters, (N, P); the memory of a recurrent policy moves on."""
         network = self._policy.network
         if isinstance(network, ActorCritic):
             return network.actor(observations)
@@ -117,11 +117,11 @@ class DeviceCollector(Collector):
         self._memory = states[0]
         return parameters
 
-    def _settle(self) -> None:
-        """When a rollout is over: fetch what the host keeps of it, in a few pieces."""
+    def _fetch_rollout(self) -> None:
+        """Fetch the statistics, rewards and ends of episodes of a full rollout, in a few transfers."""
         for part in (self._normalizer, self._reward_scaler):
             if part is not None:
-                part.moments.settle()
+                part.moments.merge_into_known()
         buffer, num_envs = self.buffer, self._envs.num_envs
         ends = (buffer.terminated | buffer.truncated).cpu().numpy()
         before = self.global_step - buffer.n_steps * num_envs
@@ -140,9 +140,11 @@ class DeviceCollector(Collector):
 def _check_fitting(envs: Any, policy: Policy) -> None:
     if torch.device(envs.device).type != policy.device.type:
         raise UserError(
-            f"The environments give tensors on {envs.device}, but the policy is on {policy.device}; make both for one "
-            "device."
+            f"The environments give tensors on {envs.device}, but the policy is on {policy.device}; make both on the "
+            "same device."
         )
     space = policy.observation_space
     if not policy.observations.layout.is_plain or space.shape is None or len(space.shape) != 1:
-        raise UserError(f"Environments of tensors give rows of numbers, but these observations are {space}.")
+        raise UserError(
+            f"Environments with a device must have a one-dimensional Box of numbers as observations, but have {space}."
+        )

@@ -1,4 +1,4 @@
-"""Random generators of a run that live on a device, so that what is drawn from them is there at once."""
+"""Random generators of a run that live on a device, so that their numbers need no transfer."""
 
 import torch
 
@@ -6,7 +6,7 @@ from ml_pipeline.runtime.seeding import random_generator
 
 
 def device_generator(seed: int, purpose: str, device: torch.device) -> torch.Generator:
-    """As `random_generator`, on a device; the numbers are others than there, and depend on the kind of device.
+    """As `random_generator`, on a device; its numbers differ from that one's, and between kinds of devices.
 
     >>> cpu = torch.device("cpu")
     >>> first, again = (torch.rand(2, generator=device_generator(3, "actions", cpu)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes, as the environments give them: before any scaling or clipping."""
+"""Returns and lengths of episodes, from the environments' own rewards: before any scaling or clipping."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +13,7 @@ WINDOW = 100
 
 
 class EpisodeTracker:
-    """Adds up rewards per environment and hands out a record where an episode ends."""
+    """Adds up rewards per environment and makes a record when an episode ends."""
 
     def __init__(self, num_envs: int) -> None:
         self._returns = np.zeros(num_envs)
@@ -22,7 +22,7 @@ class EpisodeTracker:
         self.finished: list[EpisodeRecord] = []
 
     def step(self, rewards: Array, done: Array, *, global_step: int, elapsed_s: Callable[[], float]) -> None:
-        """Count one step of every environment; rewards: float (N,), done: bool (N,); a clock for the records."""
+        """Count one step of every environment. rewards: float (N,). done: bool (N,). elapsed_s: a clock."""
         self._returns += rewards
         self._lengths += 1
         for i in done.nonzero()[0].tolist():
@@ -39,7 +39,7 @@ class EpisodeTracker:
             self._lengths[i] = 0
 
     def take_finished(self) -> list[EpisodeRecord]:
-        """The episodes that ended since the last call; `finished` holds them until then."""
+        """The episodes that ended since the last call; `finished` is empty afterwards."""
         finished, self.finished = self.finished, []
         return finished
 
@@ -56,7 +56,7 @@ class EpisodeTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, running: bool) -> None:
-        """Take over `state`; where its episodes are not `running` on, those under way are forgotten."""
+        """Take over `state`; if its environments are not `running` on, the unfinished episodes are forgotten."""
         if running:
             self._returns = np.asarray(state["returns"], dtype=np.float64)
             self._lengths = np.asarray(state["lengths"], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""From a full rollout to what an update learns from. T steps, N environments, B = T * N."""
+"""From a full rollout to the inputs of an update. T steps, N environments, B = T * N."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs
 
 
 class Estimates(NamedTuple):
-    """The whole rollout as one batch of B, and the share of the returns' variance that the values explain."""
+    """The whole rollout as one batch of B, and the explained variance of its values."""
 
     batch: Minibatch
     explained_variance: float
@@ -26,7 +26,7 @@ class Estimates(NamedTuple):
 
 @torch.no_grad()
 def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
-    """Values, log-probabilities, advantages and returns of a full rollout, each network run once, on all of it."""
+    """Values, log-probabilities, advantages and returns of a full rollout; each network runs once, on all of it."""
     device = policy.device
     done = buffer.terminated | buffer.truncated
     memory = None if buffer.memory is None else torch.from_numpy(buffer.memory).to(device)
@@ -51,7 +51,7 @@ def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda:
 
 @torch.no_grad()
 def estimate_on_device(buffer: DeviceBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
-    """The same of a rollout on a device, where all of it takes place.
+    """The same for a rollout on a device, computed there.
 
     It evaluates a final observation at every step: only the device knows which steps ended an episode.
     """
@@ -64,7 +64,7 @@ def estimate_on_device(buffer: DeviceBuffer, policy: Policy, *, gamma: float, ga
     advantages, returns = compute_gae(
         buffer.scaled_rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
-    # The buffer's own memory is written to by the next rollout, when the update is over.
+    # Views of the buffer: the next rollout writes to it only after the update.
     batch = evaluation.batch(buffer.observations, buffer.actions, advantages, returns, values)
     return Estimates(batch, explained_variance(values, returns))
 
@@ -84,7 +84,7 @@ class RolloutEvaluation(NamedTuple):
     def batch(
         self, observations: Tensor, actions: Tensor, advantages: Tensor, returns: Tensor, values: Tensor
     ) -> Minibatch:
-        """The rollout, (T + 1, N, D) and (T, N, ...), with its estimates, (T, N), as one batch of B."""
+        """The rollout as one batch of B: observations (T + 1, N, D), actions (T, N, ...), estimates (T, N)."""
         inputs = LossInputs(self.log_probs, advantages.flatten(), returns.flatten(), values.flatten())
         return Minibatch(observations[:-1].flatten(0, 1), actions.flatten(0, 1), inputs, self.sequences)
 
@@ -105,7 +105,7 @@ def evaluate_rollout(
     elif memory is None:
         parameters, values = network(rows)
     else:
-        # An episode starts where one ended in the step before; the memory already knows of the first.
+        # An episode starts in the step after one has ended; for the first step, `memory` is already that of its start.
         starts = torch.cat([torch.zeros_like(done[:1]), done])
         parameters, values, states = network.over_sequences(rows, Sequences(starts, memory))
         sequences = Sequences(starts[:n_steps], memory)
@@ -115,7 +115,7 @@ def evaluate_rollout(
 
 
 def values_of(policy: Policy, observations: Tensor, remembered: Tensor | None) -> Tensor:
-    """Values, (K,), of K observations; remembered: float32 (K, S), what their episodes had left in memory."""
+    """Values, (K,), of K observations. remembered: float32 (K, S), the states of their episodes before them."""
     return policy.values.to_rewards(_values_of(policy.network, observations, remembered))
 
 
@@ -143,7 +143,7 @@ def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, 
 def explained_variance(values: Any, returns: Any) -> float:
     """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 no better than a constant; NaN for constant returns.
 
-    Of arrays or of tensors.
+    values, returns: both arrays or both tensors.
     """
     variance = float(returns.var())
     return float("nan") if variance == 0.0 else 1.0 - float((returns - values).var()) / variance

@@ -1,4 +1,4 @@
-"""What no policy can learn from, found and named before it reaches the weights. T steps, N environments."""
+"""Checks that find numbers that are not finite before they reach the weights. T steps, N environments."""
 
 import math
 
@@ -13,7 +13,7 @@ Array = np.ndarray
 
 
 def check_observations(observations: Array, *, step: int) -> None:
-    """Raise TrainingFailed at the first number that is not finite in float (N, D), seen after `step` of the rollout."""
+    """Raise TrainingFailed at the first number of float (N, D) that is not finite; step: for the message."""
     if not np.isfinite(observations).all():
         env, number = np.argwhere(~np.isfinite(observations))[0]
         raise _failed(f"observation of environment {env}", step, observations[env, number], f", its number {number},")
@@ -33,7 +33,7 @@ def check_rollout(buffer: RolloutBuffer) -> None:
 
 
 def check_device_rollout(buffer: DeviceBuffer) -> None:
-    """The same of a full rollout on a device, which is asked once. Which number of the observation is not told."""
+    """The same for a full rollout on a device, in one transfer; the message does not say which number it was."""
     if not buffer.finite.all():
         t, env = (~buffer.finite).nonzero()[0].tolist()
         raise TrainingFailed(
@@ -43,14 +43,14 @@ def check_device_rollout(buffer: DeviceBuffer) -> None:
 
 
 def check_policy(inputs: LossInputs, num_envs: int) -> None:
-    """Raise TrainingFailed where the policy itself gave something that is not finite, in a rollout that was."""
+    """Raise TrainingFailed if a value or log-probability of the policy is not finite although the rollout is."""
     for what, rows in {"log-probability": inputs.old_log_probs, "value": inputs.old_values}.items():
         if not math.isfinite(rows.sum().item()):
             first = int((~rows.isfinite()).nonzero()[0])
             t, env = divmod(first, num_envs)
             raise TrainingFailed(
                 f"The policy's {what} in step {t + 1} of the rollout, for environment {env}, is {rows[first]}; "
-                "its weights are damaged or huge: go back to an earlier checkpoint, with a smaller --learning-rate."
+                "its weights are damaged or huge: continue from an earlier checkpoint with a smaller --learning-rate."
             )
 
 

@@ -20,7 +20,7 @@ Array = np.ndarray
 
 
 class RolloutCollector(Collector):
-    """Collects with arrays: from environments of any kind, for networks that act on the host."""
+    """Collects arrays, from environments of any kind; the policy is called with arrays, wherever it lives."""
 
     def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
         super().__init__(envs, policy, config, seed=seed)

@@ -1,6 +1,6 @@
-"""The steps of an update by the compiled kernel, for two perceptrons on a CPU, where numba is installed.
+"""The steps of an update by the compiled kernel: for two perceptrons on a CPU, if numba is installed.
 
-Whether it applies, `can_compile` decides.
+`can_compile` says whether it can be used.
 """
 
 import math
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ml_pipeline.models.rl.compiled.arguments import Learner, Results, Settings
 
 _WORTH_SHARING = 128
-"""Samples in a minibatch, below which threads would wait for each other longer than they work."""
+"""Below this many samples in a minibatch, threads would wait for each other longer than they work."""
 
 
 class CompiledSteps:
-    """Steps of the kernel, by one thread or several: the result is the same.
+    """Steps by the kernel, in one thread or several, with the same bits.
 
-    The optimizer's vectors are copied into the kernel's padded ones and back, once an update.
+    The optimizer's vectors are copied into the kernel's padded ones and back, once per update.
     """
 
     kind = "compiled"
@@ -44,9 +44,9 @@ class CompiledSteps:
         *,
         n_threads: int | None = None,
     ) -> None:
-        """n_threads: by default as many as there are processors, where minibatches are worth it.
+        """Compile; raises what numba raises if it fails.
 
-        Compiles, and raises what numba raises where it fails.
+        n_threads: None means one per core if minibatches are large enough for several, else one.
         """
         from ml_pipeline.models.rl.compiled import arguments, kernel, layout
 
@@ -86,7 +86,7 @@ class CompiledSteps:
         return StepsTaken(first, LossRows(*rows), torch.from_numpy(results.norms[:n_done]))
 
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
-        """A step of length 0 on a copy, unclipped, by this thread alone."""
+        """By a step of length 0 on copies, without clipping, in this thread alone."""
         size = len(minibatch.observations)
         parameters = self.optimizer.parameters
         learner = self._learner(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))

@@ -10,8 +10,8 @@ from torch import Tensor
 class FlatAdam:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) with beta1 0.9 and beta2 0.999.
 
-    parameters, gradient, mean, square: float (P,). Whoever takes the steps in its place leaves them, and `n_steps`, as
-    it would have.
+    parameters, gradient, mean, square: float (P,). Code that takes the steps in its place must update them, and
+    `n_steps`, as it would.
     """
 
     def __init__(self, parameters: Tensor, gradient: Tensor, *, epsilon: float) -> None:
@@ -37,7 +37,7 @@ class FlatAdam:
         self.parameters.addcdiv_(self.mean, self._root, value=-size)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy, not views."""
+        """Copies, not views."""
         return {"n_steps": self.n_steps, "mean": self.mean.clone(), "square": self.square.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

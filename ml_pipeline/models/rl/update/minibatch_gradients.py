@@ -1,7 +1,7 @@
-"""The gradient of the PPO loss over a minibatch: in closed form where the network is known, by autograd elsewhere.
+"""The gradient of the PPO loss over a minibatch: in closed form for two perceptrons, by autograd for any network.
 
-Both leave the gradient in the parameters' `.grad`, overwriting what was there, and return the loss's parts; on the same
-minibatch they agree to rounding. B samples, D observation size.
+Both write the gradient to the parameters' `.grad` and return the parts of the loss; for the same minibatch they agree
+but for rounding. B samples, D observation size.
 """
 
 from typing import NamedTuple, Protocol
@@ -17,9 +17,9 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeig
 
 
 class Minibatch(NamedTuple):
-    """observations: float32 (B, D); actions: (B, ...) as the distribution gave them; inputs: each float32 (B,).
+    """observations: float32 (B, D). actions: (B, ...), as the distribution gave them. inputs: each float32 (B,).
 
-    sequences: what a policy with memory needs besides; B is then T * M, one step after another, of whole sequences.
+    sequences: for a policy with memory; B is then T * M, whole sequences, one step after another.
     """
 
     observations: Tensor
@@ -35,7 +35,7 @@ class MinibatchGradients(Protocol):
 
 
 class AutogradGradients:
-    """For any network; the reference that the closed form is tested against."""
+    """For any network; the closed form and the compiled kernel are tested against it."""
 
     def __init__(self, network: ActorCritic | GeneralActorCritic) -> None:
         self._network = network
@@ -54,7 +54,7 @@ class AutogradGradients:
 
 
 class ClosedFormGradients:
-    """For two perceptrons whose parameters lie in `paired_order`: no graph, and one product for both."""
+    """For two perceptrons whose parameters lie in `paired_order`: without a graph, and with one product for both."""
 
     def __init__(self, network: ActorCritic) -> None:
         self._distribution = network.distribution

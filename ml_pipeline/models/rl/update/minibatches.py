@@ -1,4 +1,4 @@
-"""The order in which an update sees a rollout. B samples, T steps, M sequences."""
+"""The minibatches of an update, in random order. B samples, T steps, M sequences."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,23 +12,23 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs
 from ml_pipeline.runtime.seeding import generator_state, restore_generator
 
 Generator = np.random.Generator | torch.Generator
-"""What orders are drawn from: one of torch's draws them on its own device, and nothing waits for that."""
+"""The source of random orders; one of torch's draws them on its own device, without a transfer."""
 
 
 def draw_orders(n: int, n_epochs: int, generator: Generator) -> list[torch.Tensor]:
-    """An order of n for each epoch, all drawn ahead: an update that stops early draws as much as one that does not."""
+    """A permutation of n for each epoch, all drawn at once, so that an update that stops early draws as many."""
     if isinstance(generator, torch.Generator):
         return [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_epochs)]
     return [torch.from_numpy(generator.permutation(n)) for _ in range(n_epochs)]
 
 
 def state_of(generator: Generator) -> Any:
-    """What `restore` needs, for a checkpoint."""
+    """The state of a generator, for a checkpoint."""
     return generator.get_state() if isinstance(generator, torch.Generator) else generator_state(generator)
 
 
 def restore(generator: Generator, state: Any) -> None:
-    """Let `generator` go on where the one that gave `state` stood."""
+    """Set `generator` to a state that `state_of` returned."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     else:
@@ -36,7 +36,7 @@ def restore(generator: Generator, state: Any) -> None:
 
 
 def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
-    """Minibatches of `size` samples without replacement, in a new order every epoch; the last may be smaller."""
+    """Minibatches of `size` samples without replacement, in a new order each epoch; the last may be smaller."""
     n_samples = len(batch.observations)
     inputs = torch.stack(batch.inputs)
     for drawn in draw_orders(n_samples, n_epochs, generator):
@@ -52,7 +52,7 @@ def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: 
 
 
 def epochs_of_sequences(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
-    """Minibatches of whole sequences, as many as `size` samples hold, but at least one; the last may be fewer."""
+    """Minibatches of whole sequences, at least one each, of at most `size` samples; the last may be smaller."""
     assert batch.sequences is not None
     starts, state = batch.sequences
     n_steps, n_sequences = starts.shape

@@ -21,7 +21,7 @@ class LossWeights(NamedTuple):
 
 
 class LossInputs(NamedTuple):
-    """What the loss compares with, from the rollout; `old_values` counts only where value clipping is on."""
+    """The rollout's part in the loss; `old_values` matter only with value clipping."""
 
     old_log_probs: Tensor
     advantages: Tensor
@@ -30,9 +30,9 @@ class LossInputs(NamedTuple):
 
 
 class LossRows(NamedTuple):
-    """The loss's parts sample by sample, detached, each (B,); `loss_terms` makes figures of them.
+    """The loss's parts sample by sample, detached, each (B,); `loss_terms` averages them.
 
-    They are kept as they come, and added up once an update: a dozen kernels a minibatch would cost more than the loss.
+    They are averaged once per update: a dozen kernels per minibatch would cost more than the loss.
     """
 
     objectives: Tensor
@@ -52,7 +52,7 @@ class LossTerms(NamedTuple):
 
 
 class LossGradients(NamedTuple):
-    """The loss's derivatives: by each log-probability (B,), by each value (B,), and by every entropy alike."""
+    """The loss's derivatives: by each log-probability (B,), by each value (B,), and by any entropy, one number."""
 
     d_log_probs: Tensor
     d_values: Tensor
@@ -60,7 +60,7 @@ class LossGradients(NamedTuple):
 
 
 def normalize_advantages(advantages: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 (ddof 1) within the minibatch; a minibatch of one is left alone."""
+    """Mean 0 and standard deviation 1 (ddof 1) within the minibatch; a minibatch of one stays as it is."""
     if len(advantages) < 2:
         return advantages
     variance, mean = torch.var_mean(advantages)
@@ -85,7 +85,7 @@ def ppo_loss(
 def ppo_loss_gradients(
     log_probs: Tensor, entropies: Tensor, values: Tensor, inputs: LossInputs, weights: LossWeights
 ) -> tuple[LossGradients, LossRows]:
-    """What autograd would find for `ppo_loss`, in a handful of kernels."""
+    """The derivatives that autograd would find for `ppo_loss`, in a handful of kernels."""
     scale = 1.0 / len(log_probs)
     log_ratios = log_probs - inputs.old_log_probs
     surrogates, clipped = _surrogates(log_ratios, inputs.advantages, weights.clip_range)
@@ -99,7 +99,7 @@ def ppo_loss_gradients(
         moved = values - inputs.old_values
         inside = moved.abs() <= weights.clip_range_vf
         near_errors = (residuals - moved + moved.clamp(-weights.clip_range_vf, weights.clip_range_vf)).square()
-        # The worse of the two counts; the clipped one is constant outside its range.
+        # The larger error counts; the clipped one is constant outside its range.
         d_values *= inside | (errors > near_errors)
         errors = torch.max(errors, near_errors)
     rows = LossRows(torch.min(surrogates, clipped), errors, entropies, log_ratios)
@@ -113,7 +113,7 @@ def _surrogates(log_ratios: Tensor, advantages: Tensor, clip_range: float) -> tu
 
 
 def loss_terms(rows: LossRows, clip_range: float) -> LossTerms:
-    """The parts of the loss, and how far the policy has moved."""
+    """Means of the loss's parts, and of how far the policy has moved."""
     moved = (rows.log_ratios.exp() - 1.0).abs() > clip_range
     return LossTerms(
         policy_loss=-rows.objectives.mean(),

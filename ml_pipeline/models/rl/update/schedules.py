@@ -1,4 +1,4 @@
-"""How hyperparameters go on during training, by the share of it that is over or by what an update has done."""
+"""How hyperparameters change during training: with the share of steps taken, or with the KL of the last update."""
 
 import math
 
@@ -10,7 +10,7 @@ _LEAST, _MOST = 1e-2, 1e2
 
 
 def scheduled(start: float, schedule: Schedule, progress: float) -> float:
-    """The value at this share of training: `start`, or on a line or half a cosine wave from it to zero.
+    """The value after this share of training: `start`, or on a line or half a cosine wave from `start` to 0.
 
     >>> [round(scheduled(0.4, name, 0.25), 4) for name in ("constant", "linear", "cosine")]
     [0.4, 0.3, 0.3414]
@@ -24,9 +24,9 @@ def scheduled(start: float, schedule: Schedule, progress: float) -> float:
 
 
 def adapted(factor: float, *, approx_kl: float, target_kl: float) -> float:
-    """The factor of the learning rate for the next update, after one that moved the policy by this KL.
+    """The factor of the learning rate for the next update, given the KL of the last one.
 
-    More than twice the target lowers it by a third, less than half of it raises it by half, within 0.01 to 100.
+    A KL above twice the target lowers it by a third; one below half the target raises it by half; within 0.01 to 100.
     Source: after the penalty's rule in Schulman et al. 2017, arXiv:1707.06347, section 4.
 
     >>> adapted(1.0, approx_kl=0.03, target_kl=0.01), adapted(1.0, approx_kl=0.004, target_kl=0.01)

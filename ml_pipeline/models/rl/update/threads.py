@@ -1,4 +1,4 @@
-"""How many threads torch learns with: one for small minibatches, all for large ones.
+"""How many threads torch uses for an update: one for small minibatches, all for large ones.
 
 torch has a count for each thread, and one that new threads begin with; set_num_threads() sets both.
 """
@@ -9,17 +9,17 @@ from contextlib import contextmanager
 
 import torch
 
-# Below this many weights times samples in a minibatch, a second thread gained at most a third here, and where other
-# processes wanted the cores it cost a factor of 70: OpenMP's threads wait for each other by spinning.
+# Below this many weights times samples per minibatch, a second thread gained at most a third; beside other busy
+# processes it cost a factor of 70, since OpenMP's threads wait for each other by spinning.
 _WORTH_SHARING = 3e7
 _changing = threading.Lock()
 
 
 @contextmanager
 def learning_threads(n_weights: int, minibatch_size: int) -> Iterator[None]:
-    """Within the block torch computes by one thread if a minibatch is too small to share, else by as many as before.
+    """Within the block, torch uses one thread if minibatches are too small to share, else as many as before.
 
-    This holds for the calling thread alone: others keep their counts, and new ones begin with the usual count.
+    This holds for the calling thread alone: other threads keep their counts, and new ones begin with the usual count.
     """
     before = torch.get_num_threads()
     if before == 1 or n_weights * minibatch_size >= _WORTH_SHARING:

@@ -123,7 +123,7 @@ def test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything():
     ("action_space", "sentence"),
     [
         (spaces.Box(-1, 1, (3,)), "Only Discrete and MultiDiscrete actions can be masked"),
-        (spaces.Discrete(4), r"one entry a choice, 4 for Discrete\(4\), but has 3"),
+        (spaces.Discrete(4), r"one entry per choice, 4 for Discrete\(4\), but has 3"),
     ],
 )
 def test_a_mask_that_does_not_fit_the_actions_is_named(action_space, sentence):

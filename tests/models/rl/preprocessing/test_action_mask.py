@@ -64,7 +64,7 @@ def test_a_mask_of_another_size_is_told():
     env.unwrapped.action_space = spaces.Discrete(3)
     env.reset()
     env.unwrapped._info = lambda: {"action_mask": [1, 1]}
-    with pytest.raises(UserError, match='"action_mask" of the info must have 3 entries, one a choice, not 2'):
+    with pytest.raises(UserError, match='"action_mask" of the info must have 3 entries, one per choice, but has 2'):
         env.step(0)
 
 

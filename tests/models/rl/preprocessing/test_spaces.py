@@ -44,7 +44,7 @@ def test_box_actions_are_clipped_and_take_shape_and_dtype_of_the_space():
 
 
 def test_spaces_without_a_fixed_size_are_named():
-    with pytest.raises(UnsupportedSpace, match="Observations of Text have no fixed size"):
+    with pytest.raises(UnsupportedSpace, match="Observations of Text are not of fixed size"):
         observation_encoder(spaces.Text(5))
     with pytest.raises(UnsupportedSpace, match="Actions of Text are not supported"):
         action_fitter(spaces.Text(5))

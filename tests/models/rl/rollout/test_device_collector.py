@@ -286,5 +286,5 @@ def test_what_does_not_fit_together():
     envs, _ = parts("one choice", device="cpu")
     envs.single_action_space = spaces.MultiBinary(2)
     policy = Policy(envs.single_observation_space, envs.single_action_space, CONFIG)
-    with pytest.raises(UserError, match="On a device, actions are a Box, Discrete or MultiDiscrete"):
+    with pytest.raises(UserError, match="On a device, actions must be Box, Discrete or MultiDiscrete"):
         DeviceCollector(envs, policy, CONFIG, seed=0)
