@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from ml_pipeline.models.rl.algorithms.evaluation import evaluate
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
     from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-    from ml_pipeline.runs.load_policy import load_policy
+    from ml_pipeline.runs.trained.load_policy import load_policy
 
 __all__ = ["PPOConfig", "PPOTrainer", "ParallelEnv", "SerialEnv", "evaluate", "load_policy"]
 __version__ = "0.1.0"
@@ -18,7 +18,7 @@ _MODULES = {
     "ParallelEnv": "ml_pipeline.models.rl.core.vec_env",
     "SerialEnv": "ml_pipeline.models.rl.core.vec_env",
     "evaluate": "ml_pipeline.models.rl.algorithms.evaluation",
-    "load_policy": "ml_pipeline.runs.load_policy",
+    "load_policy": "ml_pipeline.runs.trained.load_policy",
 }
 
 

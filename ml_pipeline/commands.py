@@ -22,12 +22,12 @@ COMMANDS = {
     "evaluate": Command(
         "Evaluate a trained agent on a single environment.",
         "ml_pipeline.evaluate_ppo",
-        "ml_pipeline.runs.evaluate_config:CommandLine",
+        "ml_pipeline.runs.trained.evaluate_config:CommandLine",
     ),
     "enjoy": Command(
         "Let a trained policy play in its environment, and show or record it.",
         "ml_pipeline.enjoy",
-        "ml_pipeline.runs.enjoy_config:CommandLine",
+        "ml_pipeline.runs.trained.enjoy_config:CommandLine",
     ),
     "compare": Command(
         "Compare runs: their scores, their settings and their learning curves.",
@@ -37,7 +37,7 @@ COMMANDS = {
     "export": Command(
         "Write a trained policy, with its normalization, into one file that runs without this package.",
         "ml_pipeline.export_policy",
-        "ml_pipeline.runs.export_config:CommandLine",
+        "ml_pipeline.runs.trained.export_config:CommandLine",
     ),
     "sanity": Command(
         "Check that training finds what is there and no more.",

@@ -13,7 +13,7 @@ if not __package__:  # run as a file: the repository takes this folder's place o
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.enjoy_config import parse_enjoy
+from ml_pipeline.runs.trained.enjoy_config import parse_enjoy
 
 PROG = "enjoy.py"
 
@@ -26,7 +26,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         config = parse_enjoy(argv, prog=prog, description=COMMANDS["enjoy"].sentence)
 
-        from ml_pipeline.runs.enjoy import Played, play
+        from ml_pipeline.runs.trained.enjoy import Played, play
 
         def show(played: Played) -> None:
             print(f"Episode {played.episode}: return {played.episode_return:,.4g}, {played.length:,} steps", flush=True)

@@ -12,7 +12,7 @@ if not __package__:  # run as a file: the repository takes this folder's place o
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.export_config import parse_export
+from ml_pipeline.runs.trained.export_config import parse_export
 
 PROG = "export_policy.py"
 
@@ -26,7 +26,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         config = parse_export(argv, prog=prog, description=COMMANDS["export"].sentence)
 
-        from ml_pipeline.runs.export import export_checkpoint
+        from ml_pipeline.runs.trained.export import export_checkpoint
 
         result = export_checkpoint(config)
         print(

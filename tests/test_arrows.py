@@ -41,7 +41,7 @@ ROOMS = {
     "config": Room(at_once=("pydantic", "tyro", "yaml")),
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
     "monitoring": Room(("config.errors", "runtime.whole_file"), ("tqdm",)),
-    "reporting": Room(VALUES, (), ("matplotlib",)),
+    "reporting": Room((*VALUES, "monitoring"), ("numpy",), ("matplotlib",)),
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core.workers": Room((*GROUND, f"{RL}.core.stepping"), (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core": Room((*GROUND, f"{RL}.core.stepping", f"{RL}.core.workers"), ENV_LIBRARIES),
@@ -59,29 +59,32 @@ ROOMS = {
     f"{TRADING}.features": Room((*GROUND, f"{TRADING}.market"), ("numpy",)),
     f"{TRADING}.accounts": Room((*GROUND, f"{TRADING}.market"), ("numpy",), ("numba",)),
     TENSORS: Room((f"{TRADING}.accounts",), ("numpy", "torch")),
-    f"{TRADING}.chart_style": Room((f"{TRADING}.market",), ("numpy",), ("matplotlib",)),
     f"{TRADING}.envs": Room(
-        (*GROUND, *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "chart_style"))),
+        (*GROUND, "reporting", *(f"{TRADING}.{room}" for room in ("market", "features", "accounts"))),
         ENV_LIBRARIES,
         ("matplotlib", TENSORS),
     ),
     f"{TRADING}.evaluation": Room(
-        (
-            *(*GROUND, "reporting"),
-            *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "chart_style", "envs")),
-        ),
+        (*GROUND, "reporting", *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "envs"))),
         ("numpy",),
         ("polars", "matplotlib", "vectorbt"),
     ),
-    TRADING: Room((*GROUND, TRADING), ENV_LIBRARIES),
+    TRADING: Room((*GROUND, "reporting", TRADING), ENV_LIBRARIES),
     "integrations": Room((*GROUND, RL), (*ENV_LIBRARIES, "stable_baselines3")),
     "runs": Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING),
         (*TORCH_LIBRARIES, "tyro"),
-        ("onnxruntime", "onnxscript", "imageio_ffmpeg", "PIL", "matplotlib"),
+        ("matplotlib",),
+    ),
+    "runs.trained": Room(
+        ("config", "runtime", "monitoring", RL, TRADING, "runs"),
+        (*TORCH_LIBRARIES, "tyro"),
+        ("onnxruntime", "onnxscript", "imageio_ffmpeg", "PIL"),
     ),
     "experiments": Room(
-        ("config", "runtime", "monitoring", RL, TRADING, "runs"), ("numpy", "gymnasium", "tyro"), ("matplotlib",)
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs"),
+        ("numpy", "gymnasium", "tyro"),
+        ("matplotlib",),
     ),
 }
 # Commands may import anything, and nothing may import them.
@@ -288,6 +291,7 @@ def test_every_folder_has_its_rules(sources):
         ("config.ppo", "import torch", "imports torch"),
         ("monitoring.sink", "from ml_pipeline.config.ppo import X", "imports config.ppo.X"),
         ("monitoring.sink", "try:\n  import pydantic\nexcept ImportError: pass", "imports pydantic"),
+        ("runs.run", "import ml_pipeline.runs.trained.restore", "imports runs.trained.restore"),
         ("runs.folder", "from ml_pipeline.experiments.fit_config import X", "imports experiments.fit_config.X"),
         ("trading.task", "import sys\nname = sys.argv[0]", "reads sys.argv"),
         ("trading.task", "from sys import argv", "reads sys.argv"),

@@ -13,9 +13,9 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.wording import counted, text_table, written
+from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
+from ml_pipeline.reporting.learning_curves import By, LearningCurve, mean_and_interval, read_learning_curve
 from ml_pipeline.runs.folder import SETTINGS_FILE
-from ml_pipeline.runs.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
-from ml_pipeline.runs.learning_curves import By, LearningCurve, mean_and_interval, read_learning_curve
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig
 

@@ -10,7 +10,7 @@ import tyro
 from ml_pipeline.config.checks import check_choice, check_count
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
-from ml_pipeline.runs.learning_curves import By
+from ml_pipeline.reporting.learning_curves import By
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 

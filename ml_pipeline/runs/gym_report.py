@@ -11,9 +11,9 @@ from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.wording import written
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult
 from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
+from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
+from ml_pipeline.reporting.learning_curves import LearningCurve, read_learning_curve
 from ml_pipeline.runs.folder import SETTINGS_FILE
-from ml_pipeline.runs.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
-from ml_pipeline.runs.learning_curves import LearningCurve, read_learning_curve
 from ml_pipeline.runs.train_config import TrainConfig
 
 CURVE_FILE, PAGE_FILE, FIGURES_FILE = "learning_curve.png", "report.html", "evaluation.json"

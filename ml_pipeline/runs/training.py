@@ -17,6 +17,7 @@ from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.metrics_file import MetricsFile
@@ -31,7 +32,6 @@ from ml_pipeline.runs.folder import (
     SETTINGS_FILE,
     resume_command,
 )
-from ml_pipeline.runs.restore import make_policy
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
@@ -70,7 +70,8 @@ class Training:
         self._sinks = Sinks()
         with ExitStack() as stack:
             self._envs = envs = stack.enter_context(closing(make_envs(config, setup.task)))
-            self.policy = make_policy(config, envs.single_observation_space, envs.single_action_space, device=device)
+            spaces = envs.single_observation_space, envs.single_action_space
+            self.policy = Policy(*spaces, config.ppo, seed=run.seed, device=device)
             self.trainer = PPOTrainer(
                 envs,
                 config.ppo,

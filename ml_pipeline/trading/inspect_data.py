@@ -17,7 +17,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.trading.chart_style import AGENT_COLOR, style_axes, style_money_axis
+from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.trading.market.asset_bars import Faults
 from ml_pipeline.trading.market.data import BarTime, MarketData, as_text
 from ml_pipeline.trading.market.diagnosis import Finding, diagnose

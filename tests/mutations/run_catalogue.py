@@ -189,7 +189,7 @@ JUDGING = (
         f"{RL}/policies/exported.py",
         "scaled = (encoded - self.shift) * self.scale",
         "scaled = encoded",
-        "tests/runs/test_export.py::test_a_torch_file_is_proven_for_every_kind_of_policy[plain]",
+        "tests/runs/trained/test_export.py::test_a_torch_file_is_proven_for_every_kind_of_policy[plain]",
         "P5c",
     ),
     Mutation(

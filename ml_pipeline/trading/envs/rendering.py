@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.chart_style import AGENT_COLOR, style_axes
 
 
 def render_ledger(ledger: Ledger) -> NDArray[np.uint8]:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.trading.evaluation.metrics import drawdown_fraction
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import Sensitivity

@@ -20,15 +20,8 @@ def load_run(checkpoint: Path) -> tuple[TrainConfig, dict[str, Any]]:
     return build(TrainConfig, settings_in(saved, checkpoint)), saved
 
 
-def make_policy(
-    config: TrainConfig, observation_space: gymnasium.Space, action_space: gymnasium.Space, *, device: str
-) -> Policy:
-    """A new policy of the configured kind for the spaces of a single environment."""
-    return Policy(observation_space, action_space, config.ppo, seed=config.run.seed, device=device)
-
-
 def restore_policy(config: TrainConfig, env: gymnasium.Env, saved: dict[str, Any]) -> Policy:
     """The policy of a checkpoint, to act in `env`. Raises UserError where it was made for other spaces."""
-    policy = make_policy(config, env.observation_space, env.action_space, device="cpu")
+    policy = Policy(env.observation_space, env.action_space, config.ppo, seed=config.run.seed, device="cpu")
     policy.load_state_dict(saved["trainer"]["policy"])
     return policy

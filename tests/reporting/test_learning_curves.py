@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.learning_curves import mean_and_interval, mean_curve, read_learning_curve
+from ml_pipeline.reporting.learning_curves import mean_and_interval, mean_curve, read_learning_curve
 
 PARTS = ("acting", "stepping", "waiting", "learning")
 

@@ -10,10 +10,10 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.runs.checkpoint import save_checkpoint
-from ml_pipeline.runs.evaluate import evaluate_checkpoint
-from ml_pipeline.runs.evaluate_config import parse_evaluation
-from ml_pipeline.runs.restore import make_policy
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
+from ml_pipeline.runs.trained.evaluate_config import parse_evaluation
+from ml_pipeline.runs.trained.restore import make_policy
 from ml_pipeline.trading.settings import MarketConditions, TradingConfig
 from ml_pipeline.trading.task import TradingTask
 

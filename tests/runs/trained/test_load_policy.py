@@ -13,7 +13,7 @@ import torch
 
 from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.load_policy import load_policy
+from ml_pipeline.runs.trained.load_policy import load_policy
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
 SMALL += ["--num-episodes", "2", "--eval-interval", "1", "--vec-env", "serial", "--seed", "3"]

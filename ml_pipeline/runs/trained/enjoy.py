@@ -12,11 +12,11 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.runs.enjoy_config import EnjoyConfig
 from ml_pipeline.runs.gym_task import EVALUATION_SEED_OFFSET
-from ml_pipeline.runs.load_policy import LoadedPolicy, load_policy
-from ml_pipeline.runs.saved_env import RenderMode, make_saved_env
-from ml_pipeline.runs.video import VideoFile
+from ml_pipeline.runs.trained.enjoy_config import EnjoyConfig
+from ml_pipeline.runs.trained.load_policy import LoadedPolicy, load_policy
+from ml_pipeline.runs.trained.saved_env import RenderMode, make_saved_env
+from ml_pipeline.runs.trained.video import VideoFile
 from ml_pipeline.runtime.seeding import random_generator
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 

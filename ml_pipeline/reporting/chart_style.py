@@ -1,9 +1,10 @@
-"""How the charts of trading look: color, axes and scale. Only drawing imports matplotlib."""
+"""How every chart looks: color, axes and scale. Only drawing imports matplotlib."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ml_pipeline.trading.market.data import FloatArray
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +22,7 @@ def style_axes(axes: "Axes") -> None:
     axes.margins(x=0.01)
 
 
-def style_money_axis(axes: "Axes", curves: Sequence[FloatArray], label: str) -> None:
+def style_money_axis(axes: "Axes", curves: Sequence[NDArray[np.float64]], label: str) -> None:
     """Label the vertical axis of `curves` and write its numbers plainly; use a logarithmic scale for a wide range."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

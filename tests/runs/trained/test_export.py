@@ -16,7 +16,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies.exported import PortablePolicy, ports_of
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
-from ml_pipeline.runs.export import ParityFailed, export_policy
+from ml_pipeline.runs.trained.export import ParityFailed, export_policy
 
 MIXED = spaces.Dict(
     number=spaces.Box(-9, 9, (2, 2), np.float64),
@@ -122,7 +122,7 @@ def test_a_file_that_acts_otherwise_is_found_and_not_kept(what, tmp_path, monkey
         wrong._normalizer.shift += 0.01
     else:
         wrong._heads[0].high += 0.01
-    monkeypatch.setattr("ml_pipeline.runs.export.PortablePolicy", lambda policy: wrong)
+    monkeypatch.setattr("ml_pipeline.runs.trained.export.PortablePolicy", lambda policy: wrong)
     with pytest.raises(ParityFailed, match="on random observations it gives"):
         export_policy(policy, env, tmp_path / "policy.pt2", "torch")
     assert not list(tmp_path.iterdir())

@@ -6,11 +6,11 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
-from ml_pipeline.runs.evaluate_config import EvaluationStart
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, report_folder
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.restore import load_run, restore_policy
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
+from ml_pipeline.runs.trained.restore import load_run, restore_policy
 from ml_pipeline.trading.task import TradingTask
 
 

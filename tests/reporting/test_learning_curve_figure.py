@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.runs.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
-from ml_pipeline.runs.learning_curves import LearningCurve
+from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
+from ml_pipeline.reporting.learning_curves import LearningCurve
 
 
 def _curve(returns, scores=None, seconds=1.0):

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.video import VideoFile
+from ml_pipeline.runs.trained.video import VideoFile
 
 COLORS = [(250, 0, 0), (0, 250, 0), (0, 0, 250), (250, 250, 0)]
 

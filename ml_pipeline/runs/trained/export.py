@@ -19,9 +19,9 @@ from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.models.rl.policies.exported import PortablePolicy
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
-from ml_pipeline.runs.export_config import ExportConfig, Format
-from ml_pipeline.runs.restore import load_run, restore_policy
-from ml_pipeline.runs.saved_env import make_saved_env
+from ml_pipeline.runs.trained.export_config import ExportConfig, Format
+from ml_pipeline.runs.trained.restore import load_run, restore_policy
+from ml_pipeline.runs.trained.saved_env import make_saved_env
 
 Array = np.ndarray
 Program = Callable[[Sequence[Array]], list[Array]]

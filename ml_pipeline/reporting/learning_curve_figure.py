@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ml_pipeline.runs.learning_curves import By, FloatArray, LearningCurve, mean_curve
-from ml_pipeline.trading.chart_style import style_axes
+from ml_pipeline.reporting.chart_style import style_axes
+from ml_pipeline.reporting.learning_curves import By, FloatArray, LearningCurve, mean_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

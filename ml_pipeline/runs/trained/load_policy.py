@@ -12,9 +12,9 @@ from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
-from ml_pipeline.runs.restore import load_run
-from ml_pipeline.runs.saved_env import make_saved_env
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trained.restore import load_run
+from ml_pipeline.runs.trained.saved_env import make_saved_env
 
 
 class LoadedPolicy(Policy):
