@@ -90,7 +90,7 @@ def run_script(tmp_path: Path, text: str, **environ: str) -> subprocess.Complete
 
 
 def start_script(tmp_path: Path, text: str, **environ: str) -> "subprocess.Popen[str]":
-    """The same, without waiting for its end. It imports the package under test, wherever another is installed."""
+    """The same, without waiting for its end. It imports the package under test, even if another is installed."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text))
     command = [sys.executable, "-W", "error", str(script)]
