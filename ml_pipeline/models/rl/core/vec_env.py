@@ -22,13 +22,15 @@ from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 from ml_pipeline.models.rl.core.vec_base import CUT_SHORT, SENT, BlockVectorEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, choose_division, measure_step, measure_wake
 from ml_pipeline.models.rl.core.workers.groups import divide
-from ml_pipeline.models.rl.core.workers.open import ProcessOptions, open_here, open_pool
+from ml_pipeline.models.rl.core.workers.open import open_here, open_pool
+from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 from ml_pipeline.runtime.cores import IdleWatch, usable_cores
 
 __all__ = ["ParallelEnv", "SerialEnv"]
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 
+_SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
 _BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
 
 
@@ -80,13 +82,12 @@ class ParallelEnv(BlockVectorEnv):
         observation_mode: ObservationMode = "same",
         num_groups: int = 1,
     ) -> None:
-        options = ProcessOptions(_start_method(start_method), step_timeout_s, on_worker_failure)
-        _check_options(options, num_workers)
+        expects_failures = step_timeout_s is not None or on_worker_failure == "restart"
+        _check_failure_options(num_workers, step_timeout_s, on_worker_failure, expects_failures=expects_failures)
         _check_factories(env_fns)
         _check_sizes(len(env_fns), num_workers, num_groups)
         check_observation_mode(observation_mode)
-        mode = AutoresetMode(autoreset_mode)
-        self._options = options
+        mode, self._start_method = AutoresetMode(autoreset_mode), _start_method(start_method)
         self._partial: PartialSteps | None = None
         if num_workers == 0 and num_groups == 1:
             self._division = HERE
@@ -95,16 +96,19 @@ class ParallelEnv(BlockVectorEnv):
             return
         with closing(EnvBlock(env_fns[:1], 0, len(env_fns), mode)) as block:
             (example,) = block.envs
-            measured = None if options.expect_failures or num_groups > 1 else example
+            measured = None if expects_failures or num_groups > 1 else example
             self._division = _division(num_workers, len(env_fns), num_groups, measured)
             if self._division == HERE and num_groups == 1:
                 pool = open_here(env_fns, mode)
             else:
-                partition = divide(len(env_fns), num_groups, self._division)
-                layout = BatchLayout(
-                    len(env_fns), example.observation_space, example.action_space, mode, len(partition.blocks)
+                groups = divide(len(env_fns), num_groups, self._division)
+                n_blocks = sum(map(len, groups))
+                layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, n_blocks)
+                spin_s = _SPIN_S if self.num_workers + 1 <= usable_cores() else 0.0
+                starter = WorkerStarter(env_fns, layout, self.start_method, spin_s)
+                pool = open_pool(
+                    starter, self._division, groups, step_timeout_s=step_timeout_s, on_failure=on_worker_failure
                 )
-                pool = open_pool(env_fns, layout, partition, options)
             super().__init__(pool, example, copy=copy, observation_mode=observation_mode)
         if num_groups > 1:
             self._partial = PartialSteps(pool, self._actions)
@@ -126,7 +130,7 @@ class ParallelEnv(BlockVectorEnv):
     @property
     def start_method(self) -> str | None:
         """How the workers were started; None without workers."""
-        return self._options.start_method if self.num_workers else None
+        return self._start_method if self.num_workers else None
 
     @property
     def num_restarts(self) -> int:
@@ -231,12 +235,14 @@ class ParallelEnv(BlockVectorEnv):
             self.close(terminate=True)
 
 
-def _check_options(options: ProcessOptions, num_workers: int | Literal["auto"]) -> None:
-    if options.on_failure not in ("raise", "restart"):
-        raise UserError(f'on_worker_failure must be "raise" or "restart", but got {options.on_failure!r}.')
-    if options.step_timeout_s is not None and not options.step_timeout_s > 0:
-        raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {options.step_timeout_s}.")
-    if num_workers == 0 and options.expect_failures:
+def _check_failure_options(
+    num_workers: int | Literal["auto"], step_timeout_s: float | None, on_worker_failure: str, *, expects_failures: bool
+) -> None:
+    if on_worker_failure not in ("raise", "restart"):
+        raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
+    if step_timeout_s is not None and not step_timeout_s > 0:
+        raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
+    if num_workers == 0 and expects_failures:
         raise UserError(
             "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
             "only processes can be stopped and started."

@@ -22,7 +22,6 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     StateNotAvailable,
 )
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers import open as open_workers
 from ml_pipeline.models.rl.core.workers import pool as worker_pool
 from ml_pipeline.models.rl.core.workers.choice import StepCost
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
@@ -96,7 +95,7 @@ def test_the_default_start_method_is_the_safe_one_of_the_platform(
 def test_waits_spin_only_where_every_spinner_has_a_core(
     cores: float, spins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_workers, "usable_cores", lambda: cores)
+    monkeypatch.setattr(vec_env, "usable_cores", lambda: cores)
     with ParallelEnv([CountingEnv] * 2, num_workers=2) as envs:  # two workers and this process
         pool = envs._pool
         assert (pool._spin_s > 0) == (pool._starter.spin_s > 0) == spins

@@ -1,6 +1,5 @@
 """What a worker is asked to do, and what it replies."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from ml_pipeline.models.rl.core.stepping.errors import FailureReport
 
 
 class Command(IntEnum):
-    """What a worker can be asked for. Per environment: what travels with it, one item per environment."""
+    """What a worker can be asked for. Common: its argument for all; per environment: one item each."""
 
     STEP = 1  # per environment: actions, only where the action space is not of fixed size
     RESET = 2  # common: options; per environment: ResetOrder
@@ -22,17 +21,6 @@ class Command(IntEnum):
 
 
 STEP = Command.STEP  # looking a member up in its class takes 0.2 µs, which a step would pay several times
-
-
-class Request(NamedTuple):
-    """A command and its arguments. common: for every environment; per_env: one item per environment of the batch."""
-
-    command: Command
-    common: Any = None
-    per_env: Sequence[Any] | None = None
-
-
-PLAIN_STEP = Request(STEP)  # its actions are in the batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,35 +2,16 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from gymnasium.vector import AutoresetMode
 
-from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
-from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
-from ml_pipeline.models.rl.core.workers.groups import Partition
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.workers.choice import Division
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker, local_worker
-from ml_pipeline.runtime.cores import usable_cores
-
-_SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
-    """How worker processes start, how long a step may take them, and what to do where one fails; see `ParallelEnv`."""
-
-    start_method: str
-    step_timeout_s: float | None = None
-    on_failure: Literal["raise", "restart"] = "raise"
-
-    @property
-    def expect_failures(self) -> bool:
-        """Whether steps are expected to hang or to kill their process: only a process can be stopped and started."""
-        return self.step_timeout_s is not None or self.on_failure == "restart"
 
 
 def open_here(env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> WorkerPool:
@@ -40,25 +21,26 @@ def open_here(env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> W
 
 
 def open_pool(
-    env_fns: Sequence[EnvFactory], layout: BatchLayout, partition: Partition, options: ProcessOptions
+    starter: WorkerStarter,
+    division: Division,
+    groups: Sequence[Sequence[range]],
+    *,
+    step_timeout_s: float | None = None,
+    on_failure: Literal["raise", "restart"] = "raise",
 ) -> WorkerPool:
-    """A pool of the workers of `partition`, of which `layout` has as many blocks.
+    """A pool of one worker per block of `groups`, which `divide` made for the same division.
 
     Processes start side by side, while this process makes its own environments.
     """
-    blocks = partition.blocks[partition.n_here :]
-    starter: WorkerStarter | None = None
-    processes: list[ProcessWorker] = []
+    blocks = [block for group in groups for block in group]
+    n_here = int(division.steps_here) if division.n_workers else len(blocks)
     here: list[LocalWorker] = []
-    if blocks:
-        spin_s = _SPIN_S if len(blocks) + 1 <= usable_cores() else 0.0
-        starter = WorkerStarter(env_fns, layout, options.start_method, spin_s)
-        processes = starter.start(dict(enumerate(blocks)))
-    batch = layout.place() if starter is None else starter.batch
+    processes: list[ProcessWorker] = []
+    if division.n_workers:
+        processes = starter.start(dict(enumerate(blocks[n_here:])))
     try:
-        for number, block in enumerate(partition.blocks[: partition.n_here], start=len(processes)):
-            mine = EnvBlock(env_fns[block.start : block.stop], block.start, layout.num_envs, layout.autoreset_mode)
-            here.append(LocalWorker(mine, batch, number))
+        for number, block in enumerate(blocks[:n_here], start=len(processes)):
+            here.append(starter.here(number, block))
     except BaseException:
         end_all(processes)
         for worker in here:
@@ -67,9 +49,9 @@ def open_pool(
         raise
     return WorkerPool(
         [*here, *processes],
-        batch,
-        groups=partition.groups,
+        starter.batch,
+        group_sizes=[len(group) for group in groups],
         starter=starter,
-        step_timeout_s=options.step_timeout_s,
-        on_failure=options.on_failure,
+        step_timeout_s=step_timeout_s,
+        on_failure=on_failure,
     )

@@ -5,6 +5,7 @@ while others are. No worker has more than one command pending.
 """
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import time
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch
 from ml_pipeline.models.rl.core.stepping.errors import WorkerFailedError
-from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, PLAIN_STEP, STEP, Command, Reply, Request
+from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import wait_for_links
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
 from ml_pipeline.models.rl.core.workers.restarts import Restarts
@@ -29,10 +30,10 @@ _START_S = 60.0  # what a worker may take beyond step_timeout_s for its process,
 class WorkerPool:
     """Owns the workers of `batch`, and returns from its constructor once all have made their environments.
 
-    groups: of workers' indices; not needed where all step at once. starter: what started those in other processes, and
-    starts their successors. on_failure: where a worker process fails, "raise" closes the pool and raises
-    WorkerFailedError; "restart" starts another in its place, whose environments begin new episodes, and the next step
-    reports the old ones as truncated.
+    group_sizes: how many workers each group has; not needed if all step at once. starter: starts successors of worker
+    processes. on_failure: what to do if a worker process fails. "raise" closes the pool and raises WorkerFailedError;
+    "restart" starts another in its place, whose environments begin new episodes, and the next step reports the old ones
+    as truncated.
 
     A command whose wait was given up (a timeout, Ctrl-C) stays pending: the next one first waits for that reply, which
     carries the old number, and drops it. here: the workers in this process. is_drained: no reply is pending.
@@ -44,7 +45,7 @@ class WorkerPool:
         workers: Sequence[Worker],
         batch: Batch,
         *,
-        groups: Sequence[range] = (),
+        group_sizes: Sequence[int] = (),
         starter: WorkerStarter | None = None,
         step_timeout_s: float | None = None,
         on_failure: Literal["raise", "restart"] = "raise",
@@ -57,7 +58,8 @@ class WorkerPool:
         self.waited_s = 0.0
         self._workers = list(workers)
         self._processes = {index: worker for index, worker in enumerate(workers) if isinstance(worker, ProcessWorker)}
-        self._groups = groups
+        ends = [0, *itertools.accumulate(group_sizes)]
+        self._groups = [range(start, stop) for start, stop in itertools.pairwise(ends)]
         self._starter = starter
         self._spin_s = 0.0 if starter is None else starter.spin_s
         self._step_timeout_s = step_timeout_s
@@ -95,21 +97,19 @@ class WorkerPool:
         self.is_drained = False
         self._number = number = self._number + 1
         workers = self._workers if group is None else self._members(group)
-        is_plain = command is STEP and per_env is None
-        request = PLAIN_STEP if is_plain else Request(command, common, per_env)
         if self.restarts is not None:
-            self._request = request
-            workers = self.restarts.begin(request, workers)
-        arguments = () if is_plain else [worker.prepare(request) for worker in workers]
+            workers = self.restarts.begin(workers, command, per_env)
+        is_plain = common is None and per_env is None
+        arguments = () if is_plain else [worker.prepare(common, per_env) for worker in workers]
         if self._step_timeout_s is not None:
             self._set_limits(self._processes if group is None else self._groups[group], command)
         try:
             if is_plain:
                 for worker in workers:
-                    worker.send(number, request)
+                    worker.send(number, command)
             else:
                 for worker, argument in zip(workers, arguments, strict=True):
-                    worker.send(number, request, argument)
+                    worker.send(number, command, argument)
         except BaseException:  # Ctrl-C; who waits for the rest of half a command would wait forever
             if self._processes:
                 self._abandon()
@@ -142,7 +142,7 @@ class WorkerPool:
                 worker.read()
         self.is_drained = group is None
         if self.restarts is not None:
-            self.restarts.account(workers, self._request if group is None else PLAIN_STEP)
+            self.restarts.account(workers)
         joined = NOTHING
         for worker in workers:
             reply = worker.reply
@@ -285,7 +285,7 @@ class WorkerPool:
         failed where it may not be replaced.
         """
         worker = self._processes[index]
-        request = worker.request if worker.state is PENDING else PLAIN_STEP
+        command, message = (worker.command, worker.message) if worker.state is PENDING else (STEP, None)
         worker.state = LOST
         restarts, failed = self.restarts, error
         try:
@@ -308,9 +308,9 @@ class WorkerPool:
             self._abandon()
             raise
         restarts.unreported[worker.number] = worker.reply
-        if request.command is not STEP:
-            self._set_limits([index], request.command)
-            worker.send(self._number, request, worker.prepare(request))
+        if command is not STEP:
+            self._set_limits([index], command)
+            worker.send(self._number, command, message)
 
     def _await_start(self, worker: ProcessWorker) -> WorkerFailedError | None:
         """Waits until a successor has made and reset its environments; how it failed, if it did."""

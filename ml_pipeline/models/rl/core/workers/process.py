@@ -6,16 +6,17 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import cloudpickle
 import numpy as np
 
 from ml_pipeline.models.rl.core.stepping import env_block
 from ml_pipeline.models.rl.core.stepping.errors import FailureReport, StepTimeoutError, VectorEnvError, WorkerDiedError
-from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, PLAIN_STEP, Command, Reply, Request
+from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, STEP, Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import DONE_FINISHED, DONE_WITH_MESSAGE, WITH_MESSAGE, WorkerLink
 from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, WorkerState
 
@@ -26,7 +27,7 @@ _STACK_BYTES = 1 << 16
 class ProcessWorker:
     """A worker whose process was started. It is STARTING until the reply to its setup, command 0, was read.
 
-    pending_command: the number of the last command, which its reply will carry. request: that command.
+    pending_command: the number of the last command, which its reply will carry. command, message: that command.
     limit: when the pending command is overdue, by `time.monotonic`; None if never.
     """
 
@@ -47,27 +48,28 @@ class ProcessWorker:
         self.link = link
         self.state: WorkerState = STARTING
         self.pending_command = 0
-        self.request = PLAIN_STEP
+        self.command: Command = STEP
+        self.message: bytes | None = None
         self.limit: float | None = None
         self.reply: Reply = NOTHING
         self._stacks = stacks
         self._current_env = current_env
         current_env[number] = -1
 
-    def prepare(self, request: Request) -> bytes:
+    def prepare(self, common: Any, per_env: Sequence[Any] | None) -> bytes:
         """The message with this worker's part of the arguments."""
-        block, per_env = self.environments, request.per_env
-        return cloudpickle.dumps((request.common, None if per_env is None else per_env[block.start : block.stop]))
+        block = self.environments
+        return cloudpickle.dumps((common, None if per_env is None else per_env[block.start : block.stop]))
 
-    def send(self, number: int, request: Request, arguments: bytes | None = None) -> None:
-        """Sends a command. Where the process is gone, `read` says so."""
-        self.pending_command, self.request = number, request
+    def send(self, number: int, command: Command, arguments: bytes | None = None) -> None:
+        """Sends a command. If the process is gone, `read` says so."""
+        self.pending_command, self.command, self.message = number, command, arguments
         self.state = PENDING
         try:
             if arguments is None:
-                self.link.note(number, request.command)
+                self.link.note(number, command)
             else:
-                self.link.note(number, request.command | WITH_MESSAGE)
+                self.link.note(number, command | WITH_MESSAGE)
                 self.link.send(arguments)
         except BrokenPipeError:
             pass
@@ -116,7 +118,7 @@ class ProcessWorker:
         if self.state is STARTING:
             activity = "while starting"
         elif self.state is PENDING and index is not None:
-            activity = f"in {self.request.command.name.lower()} of environment {index}"
+            activity = f"in {self.command.name.lower()} of environment {index}"
         return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity)
 
     def timeout(self, step_timeout_s: float, start_s: float) -> StepTimeoutError:
@@ -124,7 +126,7 @@ class ProcessWorker:
 
         start_s: what a start may take beyond step_timeout_s.
         """
-        overdue = f"{self.request.command.name.lower()} within step_timeout_s={step_timeout_s:g}"
+        overdue = f"{self.command.name.lower()} within step_timeout_s={step_timeout_s:g}"
         if self.state is STARTING:
             overdue = f"start within {start_s + step_timeout_s:g} s"
         return StepTimeoutError(self.number, self.environments, self._index(), overdue, self._stack())

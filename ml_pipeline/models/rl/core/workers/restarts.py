@@ -1,14 +1,14 @@
 """What becomes of the episodes of a lost worker: truncated where they were last seen, and followed by new ones."""
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch, copy_of, copy_rows
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, Request, ResetOrder
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, ResetOrder
 from ml_pipeline.models.rl.core.stepping.rows import Rows, rows_of
 from ml_pipeline.models.rl.core.workers.worker import Worker
 
@@ -33,6 +33,8 @@ class Restarts:
         self.unreported: dict[int, Reply] = {}
         self.in_a_row: Counter[int] = Counter()  # by worker: its failures since its last step
         self._of_worker: Counter[int] = Counter()
+        self._command: Command = STEP  # the last one
+        self._wanted = [True] * batch.layout.num_envs  # which environments the last reset was for
         self._batch = batch
         self._same_step = batch.layout.autoreset_mode == AutoresetMode.SAME_STEP
         n = batch.layout.num_envs
@@ -55,21 +57,26 @@ class Restarts:
         seeds = [_successor_seed(self._seeds[index], self._of_worker[worker] + 1) for index in environments]
         return [ResetOrder(seed, wanted=True, expired=not self._same_step) for seed in seeds]
 
-    def begin(self, request: Request, workers: list[Worker]) -> list[Worker]:
-        """Keeps the seeds of a reset; returns the workers to send the request to. Who reports a loss does not step."""
-        if request.command is STEP:
+    def begin(self, workers: list[Worker], command: Command, per_env: Sequence[Any] | None) -> list[Worker]:
+        """Notes a command, and the seeds of a reset; returns the workers to send it to.
+
+        A worker that reports a loss in this step does not step.
+        """
+        self._command = command
+        if command is STEP:
             return [worker for worker in workers if worker.number not in self.unreported]
-        if request.command == Command.RESET and request.per_env is not None:
-            new = (order.seed for order in request.per_env)
+        if command == Command.RESET and per_env is not None:
+            self._wanted = [order.wanted for order in per_env]
+            new = (order.seed for order in per_env)
             self._seeds = [old if seed is None else seed for seed, old in zip(new, self._seeds, strict=True)]
         return workers
 
-    def account(self, workers: Iterable[Worker], request: Request) -> None:
-        """Reports losses once these workers have replied to a request: in a step, or not at all where all begin anew.
+    def account(self, workers: Iterable[Worker]) -> None:
+        """Reports losses once these workers have replied: in a step, or not at all if all their episodes begin anew.
 
         Then it keeps the observations that the replies came with.
         """
-        command = request.command
+        command = self._command
         for worker in workers:
             number, environments = worker.number, worker.environments
             if command is STEP:
@@ -77,7 +84,9 @@ class Restarts:
                     worker.reply = self._truncated(environments, self.unreported.pop(number))
                 else:
                     self.in_a_row[number] = 0
-            elif command == Command.SET_STATES or _resets_all(request, environments):
+            elif command == Command.SET_STATES or (
+                command == Command.RESET and all(self._wanted[index] for index in environments)
+            ):
                 self.unreported.pop(number, None)
             if command in (STEP, Command.RESET) and worker.reply.failure is None:
                 self._remember(environments, worker.reply)
@@ -112,12 +121,6 @@ class Restarts:
 
     def _rows(self, arrays: Any) -> Rows:
         return rows_of(self._batch.layout.observation_space, arrays)
-
-
-def _resets_all(request: Request, environments: range) -> bool:
-    if request.command != Command.RESET or request.per_env is None:
-        return False
-    return all(request.per_env[index].wanted for index in environments)
 
 
 def _successor_seed(seed: int | None, n_restarts: int) -> int | None:

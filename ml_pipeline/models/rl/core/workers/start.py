@@ -18,13 +18,14 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
-from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, span
 from ml_pipeline.models.rl.core.stepping.protocol import ResetOrder
 from ml_pipeline.models.rl.core.workers import fork_server
 from ml_pipeline.models.rl.core.workers.main import WorkerSetup, run_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
+from ml_pipeline.models.rl.core.workers.worker import LocalWorker
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
@@ -34,21 +35,36 @@ _starting = threading.Lock()  # process-wide settings are changed while workers 
 
 
 class WorkerStarter:
-    """Starts the workers of one batch, whose memory it owns, as often as need be.
+    """Makes the workers of one batch, whose memory it owns; those in other processes as often as need be.
 
-    spin_s: how long a wait, at either end of a link, spins before it sleeps.
+    start_method: None if all are in this process. spin_s: how long a wait, at either end of a link, spins before it
+    sleeps.
     `start` raises FactoryNotPicklableError if a factory cannot be sent to a worker.
     """
 
-    def __init__(self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str, spin_s: float) -> None:
+    batch: Batch
+
+    def __init__(
+        self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str | None, spin_s: float = 0.0
+    ) -> None:
         self._env_fns = env_fns
-        self._registered = _registered_here()
         self.layout = layout
         self.spin_s = spin_s
+        if start_method is None:
+            self.batch = layout.place()
+            return
+        self._registered = _registered_here()
         self._context = multiprocessing.get_context(start_method)
         # Anonymous memory of the context: a file without a name, gone with the last process that maps it.
         self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())
-        self.batch: Batch = layout.place_in(self._memory)
+        self.batch = layout.place_in(self._memory)
+
+    def here(self, number: int, block: range) -> LocalWorker:
+        """A worker with this number in this process."""
+        mine = EnvBlock(
+            self._env_fns[block.start : block.stop], block.start, self.layout.num_envs, self.layout.autoreset_mode
+        )
+        return LocalWorker(mine, self.batch, number)
 
     def start(
         self, blocks: Mapping[int, range], first_reset: Sequence[ResetOrder] | None = None

@@ -15,8 +15,9 @@ from gymnasium.vector import AutoresetMode
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import FailureReport, VectorEnvError
-from ml_pipeline.models.rl.core.stepping.protocol import PLAIN_STEP, STEP, Command, Reply, Request
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply
 
+_NO_ARGUMENTS: tuple[Any, Sequence[Any] | None] = (None, None)
 _NEVER_CHANGES = (int, float, bool, str, bytes, type(None), np.generic)
 
 
@@ -45,10 +46,13 @@ class Worker(Protocol):
     state: WorkerState
     reply: Reply
 
-    def prepare(self, request: Request) -> Any:
-        """This worker's part of the arguments, for `send`. Raises where they cannot be pickled."""
+    def prepare(self, common: Any, per_env: Sequence[Any] | None) -> Any:
+        """This worker's part of the arguments, for `send`. Raises where they cannot be pickled.
 
-    def send(self, number: int, request: Request, arguments: Any = None) -> None:
+        common: for every environment; per_env: one item per environment of the batch.
+        """
+
+    def send(self, number: int, command: Command, arguments: Any = None) -> None:
         """Begins a command, whose number the reply will carry; the reply is then pending."""
 
     def read(self) -> None:
@@ -68,20 +72,21 @@ class LocalWorker:
         self.environments = range(block.span.start, block.span.stop)
         self.state = IDLE
         self.reply = Reply(values=block.space_mismatches())
-        self._request, self._arguments = PLAIN_STEP, None
+        self._command: Command = STEP
+        self._arguments = _NO_ARGUMENTS
 
     @property
     def envs(self) -> list[gymnasium.Env]:
         """The environments themselves; none once it is closed."""
         return self._block.envs
 
-    def prepare(self, request: Request) -> Any:
-        """This worker's part of `per_env`."""
-        return None if request.per_env is None else request.per_env[self._block.span]
+    def prepare(self, common: Any, per_env: Sequence[Any] | None) -> tuple[Any, Sequence[Any] | None]:
+        """The arguments, with this worker's part of `per_env`."""
+        return common, None if per_env is None else per_env[self._block.span]
 
-    def send(self, number: int, request: Request, arguments: Any = None) -> None:
+    def send(self, number: int, command: Command, arguments: tuple[Any, Sequence[Any] | None] = _NO_ARGUMENTS) -> None:
         """Keeps the command for `read`."""
-        self._request, self._arguments = request, arguments
+        self._command, self._arguments = command, arguments
         self.state = PENDING
 
     def forget(self) -> None:
@@ -93,8 +98,9 @@ class LocalWorker:
 
         The reply is the caller's to keep, as if it had crossed a pipe: environments may go on changing theirs.
         """
-        command, common, _ = self._request
-        reply = self._block.execute(command, common, self._arguments)
+        command = self._command
+        common, per_env = self._arguments
+        reply = self._block.execute(command, common, per_env)
         if reply.infos:
             reply.infos = [(index, _own(info)) for index, info in reply.infos]
         if reply.values and command in (STEP, Command.RESET):

@@ -15,10 +15,10 @@ from gymnasium.vector import AutoresetMode
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
 from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, WorkerDiedError
-from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Request, ResetOrder
+from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, ResetOrder
 from ml_pipeline.models.rl.core.workers.choice import Division
 from ml_pipeline.models.rl.core.workers.groups import divide
-from ml_pipeline.models.rl.core.workers.open import ProcessOptions, open_pool
+from ml_pipeline.models.rl.core.workers.open import open_pool
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
@@ -27,7 +27,7 @@ from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDIN
 from tests.models.rl.core.workers.probes import pass_through
 
 EnvFns = list[Callable[[], gymnasium.Env]]
-CALL_LENGTH = Request(Command.CALL, ("length", (), {}))
+LENGTH = ("length", (), {})
 
 
 def layout_of(env_fns: EnvFns, n_workers: int) -> BatchLayout:
@@ -38,7 +38,7 @@ def layout_of(env_fns: EnvFns, n_workers: int) -> BatchLayout:
 @pytest.fixture
 def starting() -> Iterator[ProcessWorker]:
     env_fns: EnvFns = [CountingEnv] * 2
-    (worker,) = WorkerStarter(env_fns, layout_of(env_fns, 1), "forkserver", spin_s=0.0).start({0: range(2)})
+    (worker,) = WorkerStarter(env_fns, layout_of(env_fns, 1), "forkserver").start({0: range(2)})
     yield worker
     if worker.state is not CLOSED:
         end_all([worker])
@@ -49,7 +49,7 @@ def test_a_worker_of_another_process_is_idle_between_replies(starting: ProcessWo
     assert worker.state is STARTING
     worker.read()
     assert (worker.state, worker.reply.values) == (IDLE, [])
-    worker.send(1, CALL_LENGTH, worker.prepare(CALL_LENGTH))
+    worker.send(1, Command.CALL, worker.prepare(LENGTH, None))
     assert worker.state is PENDING
     worker.read()
     assert (worker.state, worker.reply.values) == (IDLE, [5, 5])
@@ -60,11 +60,11 @@ def test_a_worker_of_another_process_is_idle_between_replies(starting: ProcessWo
 def test_a_worker_of_this_process_is_idle_between_replies() -> None:
     worker, _ = local_worker([CountingEnv] * 2, AutoresetMode.SAME_STEP)
     assert (worker.state, worker.reply.values) == (IDLE, [])
-    worker.send(1, CALL_LENGTH)
+    worker.send(1, Command.CALL, worker.prepare(LENGTH, None))
     assert worker.state is PENDING
     worker.read()
     assert (worker.state, worker.reply.values) == (IDLE, [5, 5])
-    worker.send(2, CALL_LENGTH)
+    worker.send(2, STEP)
     worker.forget()
     assert worker.state is IDLE
     worker.close()
@@ -78,7 +78,7 @@ def test_a_worker_is_lost_where_a_command_is_cut_off(
     starting.read()
     monkeypatch.setattr(WorkerLink, method, cut_off)
     with pytest.raises(KeyboardInterrupt):
-        starting.send(1, CALL_LENGTH, starting.prepare(CALL_LENGTH))
+        starting.send(1, Command.CALL, starting.prepare(LENGTH, None))
     assert starting.state is LOST
 
 
@@ -100,7 +100,7 @@ def test_a_worker_whose_process_ended_says_so_when_it_is_read(starting: ProcessW
     starting.read()
     starting.process.kill()
     starting.process.join()
-    starting.send(1, CALL_LENGTH, starting.prepare(CALL_LENGTH))
+    starting.send(1, Command.CALL, starting.prepare(LENGTH, None))
     with pytest.raises(EOFError):
         starting.read()
     assert "killed by SIGKILL while idle" in str(starting.death())
@@ -127,8 +127,9 @@ def mixed() -> Iterator[Callable[[EnvFns], WorkerPool]]:
     pools: list[WorkerPool] = []
 
     def make(env_fns: EnvFns) -> WorkerPool:
-        partition = divide(len(env_fns), 1, Division(n_workers=2, steps_here=True))
-        pools.append(open_pool(env_fns, layout_of(env_fns, 3), partition, ProcessOptions("forkserver")))
+        division = Division(n_workers=2, steps_here=True)
+        starter = WorkerStarter(env_fns, layout_of(env_fns, 3), "forkserver")
+        pools.append(open_pool(starter, division, divide(len(env_fns), 1, division)))
         return pools[-1]
 
     yield make
@@ -203,7 +204,7 @@ def test_what_was_given_up_is_dropped_by_both_kinds(mixed: Callable[[EnvFns], Wo
     assert states(pool) == [IDLE] * 3
     pool.post(*count)
     pool.drain_replies()  # nobody has waited: the worker in this process did not begin
-    assert results(pool, *CALL_LENGTH) == [6, 7, 7]
+    assert results(pool, Command.CALL, LENGTH) == [6, 7, 7]
 
 
 def test_all_are_closed_where_one_dies(mixed: Callable[[EnvFns], WorkerPool]) -> None:
