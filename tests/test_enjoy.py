@@ -59,6 +59,7 @@ def test_a_wrong_path_is_one_sentence(tmp_path, capsys):
     assert capsys.readouterr().err == f"enjoy.py: There is no checkpoint {tmp_path / 'none'}.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a terminal sends Ctrl-C to a process group on POSIX alone")
 def test_ctrl_c_of_a_terminal_leaves_a_video_that_plays(run, tmp_path):
     pytest.importorskip("pygame")

@@ -24,6 +24,7 @@ def test_the_table_gives_interquartile_mean_interval_mean_and_deviation():
     assert line.endswith("], 22.0 ± 43.6 | 7.0 [7.0, 7.0], 7.0 | 500 |")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 def test_what_is_finished_is_not_done_again_and_a_line_cut_short_is(tmp_path, capsys):
     pytest.importorskip("stable_baselines3")

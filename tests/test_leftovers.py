@@ -15,7 +15,7 @@ from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from tests.leftovers import Leftovers, named_shared_memory
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 

@@ -7,24 +7,21 @@ import pytest
 
 from tests import soak
 
-pytestmark = pytest.mark.filterwarnings("ignore:start_method='fork'")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:start_method='fork'")]
 
 
 def test_resets_leave_nothing_behind() -> None:
     soak.reset_often(300)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("start_method", "n_cycles"), [("forkserver", 6), ("fork", 6), ("spawn", 2)])
 def test_opening_and_closing_leaves_nothing_behind(start_method: Any, n_cycles: int) -> None:
     soak.open_and_close(n_cycles, start_method)
 
 
-@pytest.mark.slow
 def test_every_step_is_accounted_for_while_workers_are_killed() -> None:
     soak.step_through_kills(20, random.Random(0))
 
 
-@pytest.mark.slow
 def test_training_counts_every_step_while_workers_are_killed() -> None:
     soak.train_through_kills(1.0, random.Random(1))

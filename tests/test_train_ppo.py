@@ -180,6 +180,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
         assert [line.split(",")[columns] for line in ours] == [line.split(",")[columns] for line in theirs]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_being_written_is_neither_resumed_nor_written_over(tmp_path):
     folder = tmp_path / "run"
     endless = [*TRAIN, *EPISODES, *SMALL, "--num-episodes", "1000000", "--checkpoint-dir", str(folder)]
@@ -187,7 +188,7 @@ def test_a_run_that_is_being_written_is_neither_resumed_nor_written_over(tmp_pat
         try:
             next(line for line in process.stdout if line.startswith("Episode 10/"))
             for options in (["--resume", folder], ["--resume", "auto", "--checkpoint-dir", folder], endless[3:]):
-                told = run([*TRAIN, *options], expect=2).stderr
+                told = train(*options, expect=2).stderr
                 assert told.startswith(f"train_ppo.py: {folder} is being written by process {process.pid} on ")
                 assert told.count("\n") == 1
         finally:
@@ -440,6 +441,7 @@ class Interrupting(CountingEnv):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_several_seeds_are_trained_one_after_another_and_compared(tmp_path):
     done = train(*EPISODES, *SMALL, "--num-episodes", "2", "--n-workers", "0", *SEEDS, tmp_path / "base")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base-comparison.png", "base-seed4", "base-seed7"]

@@ -36,6 +36,7 @@ def test_it_runs_as_a_command(tmp_path, capsys):
     assert len({row["time"] for row in rows}) == len(rows) == 2 * (12_000 - 25) // 3 + 1
 
 
+@pytest.mark.slow
 def test_it_takes_the_costs_and_limits_of_training_and_its_settings(tmp_path, capsys):
     dear = ["--fee-bps", "300", "--sell-fee-bps", "400", "--window", "3", "--training-window", "expanding"]
     args = ["--folds", "1", "--total-timesteps", "2048", "--no-allow-short"]

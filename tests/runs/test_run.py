@@ -146,6 +146,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 def test_runs_at_once_in_one_process_learn_what_each_learns_alone(tmp_path):
     for kind, settings in KINDS.items():
         trained(tmp_path / "alone" / kind, **settings)

@@ -53,6 +53,7 @@ def test_a_batched_run_stopped_in_the_middle_of_a_rollout_ends_as_if_it_had_not_
         assert torch.equal(got[name], expected[name]), name
 
 
+@pytest.mark.slow
 def test_a_batched_run_is_judged_on_one_account(tmp_path, capsys):
     start = [*BATCHED, *SMALL, "--n-envs", "8", "--minibatch-size", "128", "--num-episodes", "1"]
     assert train_ppo.main([*start, "--checkpoint-dir", str(tmp_path)]) == 0

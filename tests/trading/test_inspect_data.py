@@ -166,6 +166,7 @@ def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
     assert "11 columns not used: zopen, zhigh" in out
 
 
+@pytest.mark.slow
 def test_it_draws_and_runs_as_a_command(tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text("time,close\n2024-01-01,1\n2024-01-02,2\n2024-01-03,1.5\n")

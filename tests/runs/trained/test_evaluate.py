@@ -67,6 +67,7 @@ def test_every_condition_of_training_is_a_flag_of_evaluation_and_only_what_is_gi
     assert text.count("as trained)") >= 10
 
 
+@pytest.mark.slow
 def test_limits_and_fees_are_changed_and_the_report_says_so(checkpoint):
     _evaluate(checkpoint, "--max-position", 0.25, "--fee-bps", 7, "--symbols", "trained_on")
     folder = checkpoint.parent / "evaluation-symbols-trained_on-fee_bps-7-max_position-0.25"

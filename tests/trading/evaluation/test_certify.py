@@ -48,6 +48,7 @@ def test_vectorbt_says_the_same_of_random_orders_with_every_cost(random_case, mo
     assert n_trades > 300
 
 
+@pytest.mark.slow
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
 def test_a_ledger_that_is_wrong_is_found(random_case):
@@ -62,6 +63,7 @@ def test_a_ledger_that_is_wrong_is_found(random_case):
     assert largest_difference(ledger, TradingRules("target_weights", fee_bps=6), market.periods_per_year) > TOLERANCE
 
 
+@pytest.mark.slow
 @needs_backtesting
 @pytest.mark.filterwarnings("ignore")
 def test_backtesting_py_says_the_same_of_whole_lots(tiny_market):

@@ -103,6 +103,7 @@ def test_memory_does_not_grow_with_iterations(kind):
     assert grown.bytes < 4 * N_ITERATIONS  # half a pointer an iteration
 
 
+@pytest.mark.slow
 def test_a_number_kept_of_each_iteration_is_noticed():
     assert growth("perceptrons", Hoarder()).bytes > 4 * N_ITERATIONS
 

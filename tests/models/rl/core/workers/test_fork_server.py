@@ -76,6 +76,7 @@ def test_the_folder_goes_with_a_killed_trainer(with_workers: bool, tmp_path: Pat
     assert errors == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 def test_a_killed_trainer_leaves_the_process_above_it_whole(method: str, tmp_path: Path) -> None:
     script = (

@@ -96,6 +96,7 @@ def test_closing_closes_the_environments_of_workers(tmp_path: Path) -> None:
     assert {"4", "5", "6"} <= set(os.listdir(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_nothing_is_left_behind(start_method: Any) -> None:
     def count() -> tuple[int, int, set[str]]:
