@@ -16,7 +16,7 @@ from typing import Any
 
 from ml_pipeline.runtime.code_cache import keep_code
 from ml_pipeline.trading.accounts import execution, orders
-from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
+from ml_pipeline.trading.accounts.execution import Kernel, make_kernel, weight_in_equity
 from ml_pipeline.trading.accounts.orders import Ops, Terms
 
 _N_TERMS = len(Terms._fields)
@@ -71,7 +71,7 @@ def compiled_step() -> Callable[..., tuple[float, bool]]:
     fill_prices, half_spreads, closes: float64 (T, A). The step reads row `bar` of the first two and row `bar + 1` of
     the last. Passing an array costs 0.1 us, so there are few.
     """
-    kernel_step = _kernel().step
+    kernel_step, weigh = _kernel().step, _jit(inlined=True)(weight_in_equity)
 
     def step(bar, account, money, fill_prices, half_spreads, closes):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         holdings, row = account[0], closes[bar + 1]
@@ -89,8 +89,7 @@ def compiled_step() -> Callable[..., tuple[float, bool]]:
         )
         clip = money[2 + _N_TERMS]
         for a in range(len(row)):
-            weight = holdings[a] * row[a] / equity if equity > 0.0 else 0.0
-            account[5, a] = min(max(weight, -clip), clip)
+            account[5, a] = weigh(holdings[a] * row[a], equity, clip)
         return equity, margin_called
 
     from numba.np.unsafe.ndarray import to_fixed_tuple
@@ -203,6 +202,8 @@ def compiled_observe() -> Callable[..., Any]:
     """
     import numpy as np
 
+    weigh = _jit(inlined=True)(weight_in_equity)
+
     def observe(tables, rows, window, batch, clip, seen):  # type: ignore[no-untyped-def]  # noqa: PLR0917
         closes, holdings, n_features = tables.closes, batch.holdings, tables.features.shape[1]
         features, size = tables.features.ravel(), window * n_features  # the rows of a window are contiguous
@@ -215,12 +216,10 @@ def compiled_observe() -> Callable[..., Any]:
             if not single_asset:
                 row, equity = np.uint64(rows[n]), batch.equity[n]
                 for a in range(len(holdings)):
-                    weight = holdings[a, n] * closes[a, row] / equity if equity > 0.0 else 0.0
-                    flat[start + np.uint64(size + a)] = min(max(weight, -clip), clip)
+                    flat[start + np.uint64(size + a)] = weigh(holdings[a, n] * closes[a, row], equity, clip)
         if single_asset:
             for n in range(len(rows)):
                 worth, equity = holdings[0, n] * closes[0, np.uint64(rows[n])], batch.equity[n]
-                weight = worth / equity if equity > 0.0 else 0.0
-                seen[n, size] = min(max(weight, -clip), clip)
+                seen[n, size] = weigh(worth, equity, clip)
 
     return _jit(inlined=False)(observe)

@@ -36,6 +36,15 @@ class Kernel(NamedTuple):
     step_one: Callable[..., tuple[Number, ...]]
 
 
+def weight_in_equity(worth: float, equity: float, clip: float) -> float:
+    """A holding's worth as a fraction of the equity, within -clip..clip; 0 if the equity is not positive.
+
+    The one rule for single accounts, plain and compiled; `array_ops.weights_in_equity` is its form for arrays.
+    """
+    weight = worth / equity if equity > 0.0 else 0.0
+    return -clip if weight < -clip else clip if weight > clip else weight
+
+
 def make_kernel(ops: Ops, compiled: Compiled = lambda function: function) -> Kernel:
     """The kernel for the kind of number that `ops` works on, each function passed through `compiled`."""
     size_orders = _sizing(ops, compiled)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.trading.accounts.compiled_kernel import compiled_step
-from ml_pipeline.trading.accounts.execution import PLAIN
+from ml_pipeline.trading.accounts.execution import PLAIN, weight_in_equity
 from ml_pipeline.trading.accounts.orders import Terms
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -41,10 +41,8 @@ class PlainAccount:
 
     def weights(self) -> list[float]:
         """Each holding as a fraction of the equity, within -clip..clip; 0 if the equity is not positive."""
-        clip = self._clip
-        equity = self.equity if self.equity > 0.0 else math.inf
-        held = [quantity * close / equity for quantity, close in zip(self.holdings, self.closes, strict=True)]
-        return [-clip if weight < -clip else clip if weight > clip else weight for weight in held]
+        equity, clip = self.equity, self._clip
+        return [weight_in_equity(n * close, equity, clip) for n, close in zip(self.holdings, self.closes, strict=True)]
 
     def begin(self, bar: int, cash: float) -> None:
         n_assets = len(self._no_spreads)
