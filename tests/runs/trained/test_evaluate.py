@@ -9,11 +9,11 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
+from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
 from ml_pipeline.runs.trained.evaluate_config import parse_evaluation
-from ml_pipeline.runs.trained.restore import make_policy
 from ml_pipeline.trading.settings import MarketConditions, TradingConfig
 from ml_pipeline.trading.task import TradingTask
 
@@ -40,7 +40,7 @@ def checkpoint(tmp_path):
     config = TrainConfig(trading=replace(TRADING, data=data))
     task = TradingTask(config.trading)
     env = task.evaluation_env()
-    policy = make_policy(config, env.observation_space, env.action_space, device="cpu")
+    policy = Policy(env.observation_space, env.action_space, config.ppo, seed=config.run.seed, device="cpu")
     path = tmp_path / "run" / "best.pt"
     path.parent.mkdir()
     save_checkpoint(path, {"config": flatten(config), "task": task.state(), "trainer": {"policy": policy.state_dict()}})
