@@ -70,7 +70,7 @@ def _add_flags(parser: argparse.ArgumentParser, settings_class: type) -> None:
 
 
 def _choices(hint: Any) -> list[str] | None:
-    """The words that a value may be, where there are no others."""
+    """The words among the values of a flag."""
     literals = [each for each in alternatives(hint) if get_origin(each) is Literal]
     return list(chain.from_iterable(map(get_args, literals))) or None
 

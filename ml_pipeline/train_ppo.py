@@ -9,7 +9,7 @@ python -m ml_pipeline.train_ppo --env-id mine:MyEnv-v0 --check-env
 
 import signal
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,8 @@ class _Terminal(RunConsole):
 
     def _request_stop(self) -> None:
         self.stop.request(" ".join(["Stopped by", *(signal.Signals(number).name for number in self.signals)]) + ".")
-        self.say("Stopping after this step, then saving; once more to stop without saving.")
+        with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
+            self.say("Stopping after this step, then saving; once more to stop without saving.")
 
 
 def _train(start: TrainStart, task: "Task", prog: str) -> int:
@@ -83,15 +84,18 @@ def _train(start: TrainStart, task: "Task", prog: str) -> int:
     from ml_pipeline.runs.run import Run
 
     print(*task.notices, sep="\n", end="\n" if task.notices else "")
+    terminal = _Terminal()
+    options: dict[str, Any] = {"sinks": [terminal], "listener": terminal, "stop": terminal.stop}
+    run = Run(start.config, task, checkpoint=start.checkpoint, **options)
     try:
-        with closing(_Terminal()) as terminal:
-            options: dict[str, Any] = {"sinks": [terminal], "listener": terminal, "stop": terminal.stop}
-            result = Run(start.config, task, checkpoint=start.checkpoint, **options).train()
+        with closing(terminal):
+            result = run.train()
     except (VectorEnvError, TrainingFailed) as error:
         print(f"{prog}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{prog}: stopped without saving; what earlier checkpoints hold is whole.", file=sys.stderr)
+        reason = run.result.reason if run.result else "Ctrl-C before training began."
+        print(f"{prog}: {reason}", file=sys.stderr)
         return 130
     if result.status == "stopped":
         print(

@@ -167,7 +167,7 @@ def write_figure(figure: "Figure", path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; choose another by --output.") from error
+        raise UserError(f"{path} cannot be written: {error.strerror}; choose another.") from error
 
 
 def _settings_of(folder: Path) -> dict[str, Any]:

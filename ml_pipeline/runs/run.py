@@ -1,7 +1,7 @@
 """`Run`: one training from settings to report, in a folder of its own.
 
-It prints nothing, installs no signal handlers and leaves nothing of the process changed, so that commands, notebooks,
-threads and services can all call it, and several of them at once.
+It prints nothing. In the main thread it handles Ctrl-C while it trains, unless somebody does already, and puts the
+handler back. So commands, notebooks, threads and services can all call it, and several of them at once.
 """
 
 import contextlib
@@ -118,23 +118,28 @@ class Run:
         except BaseException:
             claim.abandon()
             raise
+        trained = False
         try:
             with closing(training):
                 status, reason = training.train()
+            trained = True
             setup.listener.trained()
             report = self._report(training, claim.folder) if status == "finished" else None
         except BaseException as error:
-            self.result = _broken_off(training, claim.folder, error)
+            self.result = _broken_off(training, claim.folder, error, trained=trained)
             with contextlib.suppress(UserError):  # the first error is the one to tell
                 _record(claim, self.result)
             raise
-        self.result = replace(
-            _result(training, claim.folder, status, reason),
-            report=report,
-            report_path=None if report is None else claim.folder / REPORT_FILE,
-        )
-        _record(claim, self.result)
-        return self.result
+        else:
+            self.result = replace(
+                _result(training, claim.folder, status, reason),
+                report=report,
+                report_path=None if report is None else claim.folder / REPORT_FILE,
+            )
+            _record(claim, self.result)
+            return self.result
+        finally:
+            claim.release()
 
     def _claim_folder(self) -> FolderClaim:
         config, checkpoint = self._setup.config, self._setup.checkpoint
@@ -177,12 +182,17 @@ def _result(training: Training, folder: Path, status: Ended, reason: str | None)
     )
 
 
-def _broken_off(training: Training, folder: Path, error: BaseException) -> RunResult:
+def _broken_off(training: Training, folder: Path, error: BaseException, *, trained: bool) -> RunResult:
     status: Ended = "failed"
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     if isinstance(error, KeyboardInterrupt):
         saved = isinstance(error, InterruptedBetweenSteps)
-        status, reason = "stopped", "Ctrl-C." if saved else "Ctrl-C, without saving."
+        status, reason = (
+            "stopped",
+            "Ctrl-C." if saved else "Stopped without saving; what earlier checkpoints hold is whole.",
+        )
+        if trained:
+            reason = "Ctrl-C during the report; the training is saved."
     return replace(_result(training, folder, status, reason), error=error)
 
 

@@ -61,6 +61,8 @@ def check_not_written(folder: Path) -> None:
     state = _stored(folder)
     if state is None or state.status != "running":
         return
+    if state.writer == this_process() and folder.resolve() not in _claimed:
+        return  # a run of this process that could not record its end
     alive = is_alive(state.writer)
     who = f"process {state.writer.pid} on {state.writer.host}, since {state.began}"
     if alive is None:
@@ -70,6 +72,9 @@ def check_not_written(folder: Path) -> None:
         )
     if alive:
         raise FolderInUse(f"{folder} is being written by {who}; wait for its end, stop it, or name another folder.")
+
+
+_claimed: set[Path] = set()  # the folders that runs of this process write
 
 
 class FolderClaim:
@@ -94,6 +99,7 @@ class FolderClaim:
             check_not_written(folder)
             self._before = _text_of(folder / STATE_FILE)
             _write(folder, _as_json(self._state))
+            _claimed.add(folder.resolve())
 
     def end(
         self, status: Status, reason: str | None, *, global_step: int, iterations: int, best_score: float | None
@@ -115,8 +121,13 @@ class FolderClaim:
             if _stored(self.folder) == self._state:
                 _write(self.folder, _as_json(ended))
 
+    def release(self) -> None:
+        """Let other runs of this process claim the folder, even if its end could not be recorded. May be repeated."""
+        _claimed.discard(self.folder.resolve())
+
     def abandon(self) -> None:
         """Leave the folder as it was found."""
+        self.release()
         with contextlib.suppress(UserError, OSError):
             with _alone(self.folder):
                 if _stored(self.folder) == self._state:

@@ -31,7 +31,8 @@ class Task(Protocol):
         """How good a policy is while training goes on, on data that it is not trained on; higher is better."""
 
     def report(self, act: Callable[[Any], Any], folder: Path) -> str:
-        """The verdict on a trained policy: writes files into `folder` and returns what to print."""
+        """The verdict on a trained policy: writes files into `folder`, evaluation.json among them, and
+        returns what to print."""
 
     def state(self) -> dict[str, Any]:
         """What the policy depends on besides its weights, for the checkpoint."""

@@ -14,6 +14,7 @@ from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build
+from ml_pipeline.config.wording import written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.trading.settings import TradingConfig
 
@@ -115,8 +116,8 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
     earlier, changes = _settings_of_run(checkpoint), _layered({}, changes)
     for name in _changed(earlier, changes):
         raise UserError(
-            f"The run in {checkpoint.parent} has {flag_of(name)} {_shown(earlier[name])}, and a resumed run keeps it, "
-            f"but got {_shown(changes[name])}; leave it out, or start a new run without --resume."
+            f"The run in {checkpoint.parent} has {flag_of(name)} {written(earlier[name])}, and a resumed run keeps it, "
+            f"but got {written(changes[name])}; leave it out, or start a new run without --resume."
         )
     return build(TrainConfig, _layered(earlier, changes))
 
@@ -153,12 +154,6 @@ def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
     kept = {*_KEPT, *(each.name for each in fields(TradingConfig))} & {*earlier} & {*given}
     return sorted(name for name in kept if earlier[name] != given[name])
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)  # as flags spell them
 
 
 def _reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) -> None:

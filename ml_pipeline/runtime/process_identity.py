@@ -34,9 +34,7 @@ def this_process() -> ProcessIdentity:
 
 def is_alive(process: ProcessIdentity) -> bool | None:
     """Whether the process still runs; None where that cannot be known from here."""
-    if process.host != socket.gethostname():
-        return None
-    if process.started is None:
+    if process.host != socket.gethostname() or process.started is None:
         return None
     boot, _, _ = process.started.rpartition("/")
     if boot and boot != _boot_id():
@@ -47,6 +45,8 @@ def is_alive(process: ProcessIdentity) -> bool | None:
         started = _start_of(process.pid)
     except ProcessLookupError:
         return False
+    except PermissionError:
+        return None
     return None if started is None else started == process.started
 
 
@@ -61,6 +61,7 @@ def _start_in_proc(pid: int) -> str:
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
+        os.kill(pid, 0)  # where /proc hides others' processes, a living one still answers, by PermissionError
         raise ProcessLookupError(pid) from None
     fields = stat.rpartition(")")[2].split()  # a name may hold blanks and parentheses
     if fields[_STATE_FIELD] in _DEAD:

@@ -139,7 +139,7 @@ def test_a_picture_is_written(name, tmp_path):
 
 def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path):
     figure = read_comparison([write_run(tmp_path / "run")]).figure()
-    with pytest.raises(UserError, match=r"cannot be written: .*; choose another by --output"):
+    with pytest.raises(UserError, match=r"cannot be written: .*; choose another"):
         write_figure(figure, tmp_path / "run" / "metrics.jsonl" / "curve.png")
 
 

@@ -86,9 +86,18 @@ def test_the_interval_of_two_runs_is_that_of_student():
     np.testing.assert_allclose(half_width, [12.706, 0])
 
 
-def test_many_runs_take_the_interval_of_the_normal():
-    values = np.tile([0.0, 2.0], 50)
-    assert mean_and_interval(values)[1] == pytest.approx(1.96 * math.sqrt(100 / 99) / 10)
+@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (17, 2.120), (31, 2.042), (101, 1.984)])
+def test_intervals_are_those_of_students_t(n, t):
+    """Values of t for n - 1 degrees of freedom, from a table."""
+    values = np.arange(n, dtype=float)
+    half_width = t * np.std(values, ddof=1) / math.sqrt(n)
+    assert mean_and_interval(values)[1] == pytest.approx(half_width, rel=5e-3)
+
+
+def test_speed_is_that_of_the_part_which_the_curve_shows(tmp_path):
+    """A run that continued another in a folder of its own: 1,000,000 steps were not its own."""
+    curve = read_learning_curve(write_metrics(tmp_path, [(1_000_000 + 500 * t, 1.0, 1, None) for t in range(3)]))
+    assert curve.steps_per_second == 125.0  # 1,000 steps in 2 x 4 s
 
 
 def test_means_are_taken_where_all_runs_are_told():

@@ -266,11 +266,40 @@ def test_ctrl_c_in_the_main_thread_saves_and_is_raised(tmp_path):
     assert read_state(tmp_path).status == "stopped"
 
 
+def test_ctrl_c_during_the_report_is_told_as_that(tmp_path, monkeypatch):
+    config = config_of(tmp_path)
+    task = make_task(config)
+    monkeypatch.setattr(task, "report", _interrupted)
+    run = Run(config, task)
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert (run.result.status, run.result.reason) == ("stopped", "Ctrl-C during the report; the training is saved.")
+
+
+def _interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_cannot_record_its_end_frees_its_folder(tmp_path, monkeypatch):
+    """In the process that goes on, as a notebook's does, another run may take the folder over."""
+    config = config_of(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("ml_pipeline.runs.run._record", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Run(config, make_task(config)).train()
+    assert read_state(tmp_path).status == "running"
+    result = Run(config, make_task(config), checkpoint=tmp_path / "latest.pt").train()
+    assert (result.status, read_state(tmp_path).status) == ("finished", "finished")
+
+
 def test_an_impatient_ctrl_c_leaves_the_last_checkpoint(tmp_path):
     run = Run(config_of(tmp_path), Broken(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         run.train()
-    assert (run.result.status, run.result.reason) == ("stopped", "Ctrl-C, without saving.")
+    assert (run.result.status, run.result.reason) == (
+        "stopped",
+        "Stopped without saving; what earlier checkpoints hold is whole.",
+    )
     assert load_checkpoint(tmp_path / "latest.pt")["trainer"]["iteration"] == 0
 
 

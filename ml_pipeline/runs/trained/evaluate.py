@@ -1,5 +1,6 @@
 """From a checkpoint to a report: restores task and policy as they were saved, and lets the policy act in the task."""
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,9 @@ def _evaluate_trading(
     trading = replace(config.trading, **{**of_data, **of_fees, **start.changes})
     task = TradingTask.from_state(saved["task"], trading, config.run.seed)
     split = start.config.split or ("all" if "data" in start.changes else "test")
-    env = task.evaluation_env(split)
-    task.refuse_leaks()
-    policy = restore_policy(config, env, saved)
+    with closing(task.evaluation_env(split)) as env:
+        task.refuse_leaks()
+        policy = restore_policy(config, env, saved)
     with report_folder(folder):
         figures = task.evaluate(policy.act, split, folder, page=True, certify=start.config.certify)
     return EvaluationReport(str(figures["table"]), folder, task.notices)
@@ -67,9 +68,8 @@ def _evaluate_episodes(
             f"This checkpoint is of {run.env_id}, but {flag_of(of_market[0])} is for markets; leave it out."
         )
     task = GymTask(run.env_id, eval_episodes=asked.eval_episodes or run.eval_episodes, seed=run.seed)
-    env = task.evaluation_env()
-    policy = restore_policy(config, env, saved)
-    env.close()
+    with closing(task.evaluation_env()) as env:
+        policy = restore_policy(config, env, saved)
     with report_folder(folder):
         return EvaluationReport(task.report(policy.act, folder), folder)
 

@@ -64,8 +64,8 @@ def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | Non
 def measure_wake() -> float:
     """The time from waking a sleeper to its reply, in s: two wake-ups, the fixed cost of a vector step with workers.
 
-    It depends on the machine more than on anything: 3 µs from a core to itself, 60 to 80 µs between the two cores of
-    the virtual machine this was written on, where a core that sleeps is handed back. Takes some milliseconds.
+    It depends on the machine more than on anything: 3 µs from a core to itself, 60 to 80 µs between two cores of a
+    virtual machine, where a core that sleeps is handed back. Takes some milliseconds.
     """
     there, back = os.pipe(), os.pipe()
 
