@@ -1,5 +1,6 @@
 """The one command `ml-pipeline` and its subcommands, and all the other ways to start them."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -161,3 +162,15 @@ def test_a_command_is_run_with_its_arguments(tmp_path):
     done = run("-m", "ml_pipeline", "inspect-data", prices, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "prices.csv: 1 symbol, 3 bars" in done.stdout
+
+
+def test_a_reader_that_leaves_gets_no_traceback():
+    """As `ml-pipeline train --help | head` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "ml_pipeline", "train", "--help"]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")

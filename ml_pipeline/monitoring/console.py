@@ -1,6 +1,7 @@
 """The console of a command: how errors end it, how it shows paths, and the lines that a training run opens with."""
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,16 +9,25 @@ from pathlib import Path
 
 from ml_pipeline.config.errors import CheckFailed, UserError
 
+_SIGPIPE_EXIT = 141
+
 
 @contextmanager
 def entry(prog: str) -> Iterator[None]:
     """What every command does around its work: print any character, and end with one sentence where it goes wrong.
 
-    A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1.
+    A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1. Where the reader of
+    stdout has gone, as in `--help | head`, the command ends with exit code 141, as SIGPIPE would end it.
     """
     _print_anything()
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        raise SystemExit(_SIGPIPE_EXIT) from None
     except (UserError, CheckFailed) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, UserError) else 1) from None

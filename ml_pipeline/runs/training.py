@@ -172,6 +172,8 @@ class Training:
         )
         if self._resumed_from is not None:
             listener.say(f"Going on after episode {trainer.iteration}, step {trainer.global_step:,}.")
+            if trainer.finished:
+                listener.say("All steps are done, so nothing is trained; a larger total_timesteps trains on.")
             state = self._resumed_from["trainer"]
             if state["environments"] is None:
                 listener.say(f"The environments begin new episodes: {state['environments_missing']}")
