@@ -37,7 +37,7 @@ $(BENCH_VENV)/.installed: pyproject.toml | $(BENCH_VENV)/bin/python
 train: $(VENV)/.installed ## install into .venv, train on the built-in market, evaluate out of sample
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
-test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (90 s)
+test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (two to three minutes)
 	$(BIN)/python -m pytest -m "not slow and not system"
 
 test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (10 minutes)
