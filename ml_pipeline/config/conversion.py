@@ -1,5 +1,6 @@
 """From what was written, in a flag or a file, to the type that a setting declares, or one sentence about why not."""
 
+import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ _WORDS = {
     str: "text",
     Path: "a path",
     bool: "true or false",
+    dict: "a JSON object",
     NoneType: "none",
 }
 
@@ -31,10 +33,14 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
     1000000
     >>> convert(["64", 32], tuple[int, ...], name="hidden_sizes")
     (64, 32)
+    >>> convert('{"size": 8}', dict[str, Any], name="env_kwargs")
+    {'size': 8}
     >>> convert("many", int | Literal["auto"], name="n_workers")
     Traceback (most recent call last):
     ml_pipeline.config.errors.UserError: n_workers must be a whole number or auto, but got "many".
     """
+    if is_mapping(hint):
+        return _mapping(value, name)
     if NoneType in alternatives(hint) and value in (None, "none", ["none"]):
         return None
     if is_list(hint) and value in ("none", ["none"]):
@@ -60,6 +66,11 @@ def is_list(hint: Any) -> bool:
     return any(get_origin(alternative) is tuple for alternative in alternatives(hint))
 
 
+def is_mapping(hint: Any) -> bool:
+    """Whether a setting takes values by name: a mapping in a file, and a JSON object as a flag."""
+    return get_origin(hint) is dict
+
+
 def choices_of(hint: Any) -> list[str]:
     """The words that a setting may be, where it is a choice."""
     literals = (alternative for alternative in alternatives(hint) if get_origin(alternative) is Literal)
@@ -79,7 +90,7 @@ def describe(hint: Any) -> str:
         elif get_origin(alternative) is tuple:
             words.append(f"{describe(get_args(alternative)[0]).removeprefix('a ')}s")
         else:
-            words.append(_WORDS[alternative])
+            words.append(_WORDS[get_origin(alternative) or alternative])
     *others, last = words
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -91,6 +102,20 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 def _elements(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else [value]
+
+
+def _mapping(value: object, name: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{name} must be a JSON object such as '{{\"size\": 8}}', but got {value}: {error.msg} in column "
+                f"{error.colno}; put single quotes around it for the shell."
+            ) from None
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise UserError(f"{name} must give values by name, such as '{{\"size\": 8}}', but got {value!r}.")
+    return value
 
 
 def _with_numbers_read(value: object) -> object:

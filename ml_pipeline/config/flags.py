@@ -6,6 +6,7 @@ one sentence, and it is known which settings were given.
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, make_dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ml_pipeline.config.conversion import alternatives, convert, is_list
+from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
 
@@ -69,7 +70,8 @@ def flag_of(name: str) -> str:
 def positionals_of(settings_class: type) -> list[str]:
     """The settings that are positional arguments: those without a default."""
     groups = groups_of(settings_class).values()
-    return [each.name for group in groups for each in fields(group) if each.default is MISSING]
+    every = [each for group in groups for each in fields(group)]
+    return [each.name for each in every if each.default is MISSING and each.default_factory is MISSING]
 
 
 def _split(
@@ -120,6 +122,8 @@ def _unchecked(group: type) -> type:
 def _metavar(hint: Any) -> str | None:
     if get_origin(hint) is Literal:
         return "{" + ",".join(get_args(hint)) + "}"
+    if is_mapping(hint):
+        return "JSON"
     if get_origin(hint) is tuple:
         return f"[{_metavar(get_args(hint)[0])} ...]"
     if len(alternatives(hint)) > 1:
@@ -128,6 +132,8 @@ def _metavar(hint: Any) -> str | None:
 
 
 def _shown(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [json.dumps(value)]
     if value is None or value == ():
         return ["none"]
     return [str(element) for element in value] if isinstance(value, tuple) else [str(value)]

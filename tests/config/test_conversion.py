@@ -1,7 +1,7 @@
 """What was written becomes the declared type, or one sentence says why not."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -30,6 +30,8 @@ from ml_pipeline.config.errors import UserError
         ("prices/eur.csv", Path | None, Path("prices/eur.csv")),
         ("0700", str, "0700"),
         (True, bool, True),
+        ('{"size": 8, "names": ["a", null]}', dict[str, Any], {"size": 8, "names": ["a", None]}),
+        ({"size": 8}, dict[str, Any], {"size": 8}),
     ],
 )
 def test_what_is_written_is_read_as_the_declared_type(written, hint, meant):
@@ -53,6 +55,14 @@ def test_what_is_written_is_read_as_the_declared_type(written, hint, meant):
         ({"a": 1}, int, "x must be a whole number, but got {'a': 1}."),
         ([1, 2], int, 'x must be a whole number, but got "1 2".'),
         (700, str | None, "x must be text or none, but got 700; put it in quotes."),
+        (
+            "{size: 8}",
+            dict[str, Any],
+            "x must be a JSON object such as '{\"size\": 8}', but got {size: 8}: Expecting property name enclosed in "
+            "double quotes in column 2; put single quotes around it for the shell.",
+        ),
+        ("[8]", dict[str, Any], "x must give values by name, such as '{\"size\": 8}', but got [8]."),
+        ({8: 1}, dict[str, Any], "x must give values by name, such as '{\"size\": 8}', but got {8: 1}."),
         (["BTC", False], tuple[str, ...], 'x must be texts, but got "BTC False"; put it in quotes.'),
     ],
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import tyro
@@ -36,6 +36,8 @@ class Options:
     """Prices."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments."""
 
     def __post_init__(self) -> None:
         assert isinstance(self.n_envs, int), "flags build no group"
@@ -94,6 +96,7 @@ def test_what_is_not_given_is_absent():
         ("--hidden-sizes 32", {"hidden_sizes": (32,)}),
         ("--hidden-sizes 32 16 --symbols BTC ETH", {"hidden_sizes": (32, 16), "symbols": ("BTC", "ETH")}),
         ("--hidden-sizes", {"hidden_sizes": ()}),
+        ('--env-kwargs {"size":8,"map":null}', {"env_kwargs": {"size": 8, "map": None}}),
         ("--data a/b.csv --device cuda", {"data": Path("a/b.csv"), "device": "cuda"}),
     ],
 )
