@@ -18,7 +18,15 @@ from ml_pipeline.trading.accounts.compiled_kernel import (
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
 from ml_pipeline.trading.accounts.orders import Ops, Terms
 
-NUMPY_OPS = Ops(where=np.where, least=np.minimum, greatest=np.maximum, floor=np.floor, log=np.log, sqrt=np.sqrt)
+NUMPY_OPS = Ops(
+    where=np.where,
+    least=np.minimum,
+    greatest=np.maximum,
+    floor=np.floor,
+    log=np.log,
+    sqrt=np.sqrt,
+    tanh=np.tanh,
+)
 
 
 class Tables(NamedTuple):

@@ -55,6 +55,7 @@ def _kernel() -> Kernel:
         floor=jit(lambda value: math.floor(value)),  # noqa: PLW0108  # numba compiles Python functions only
         log=math.log,
         sqrt=math.sqrt,
+        tanh=math.tanh,
     )
     return make_kernel(ops, compiled=jit)
 

@@ -220,6 +220,7 @@ PLAIN_OPS = Ops(
     floor=math.floor,
     log=math.log,
     sqrt=math.sqrt,
+    tanh=math.tanh,
 )
 PLAIN = make_kernel(PLAIN_OPS)
 """The kernel for floats."""

@@ -33,6 +33,7 @@ class Ops(NamedTuple):
     floor: Callable[[Any], Any]
     log: Callable[[Any], Any]
     sqrt: Callable[[Any], Any]
+    tanh: Callable[[Any], Any]
 
 
 class Terms(NamedTuple):

@@ -20,6 +20,7 @@ TORCH_OPS = Ops(
     floor=torch.floor,
     log=torch.log,
     sqrt=torch.sqrt,
+    tanh=torch.tanh,
 )
 
 

@@ -5,10 +5,11 @@ same code serves one account and many. A user's own reward may do so too, or use
 """
 
 from abc import ABC, abstractmethod
-from inspect import isabstract
+from collections.abc import Mapping
+from inspect import isabstract, signature
 from typing import Any
 
-from ml_pipeline.config.checks import check_positive
+from ml_pipeline.config.checks import check_number, check_positive
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.accounts.orders import Number, Ops
 from ml_pipeline.trading.features.user_code import import_by_name
@@ -73,6 +74,27 @@ class SimpleMomentum(Reward):
         return simple_return + 0.5 * momentum, (momentum,)
 
 
+class FastProfitReward(Reward):
+    """tanh((V[t+1] - V[t]) / reward_scaling): the profit in money, bounded by -1 and 1.
+
+    reward_scaling: the profit of one bar, in money, from which on more profit counts for less.
+    """
+
+    def __init__(self, reward_scaling: float = 10_000.0) -> None:
+        check_positive("reward_scaling", reward_scaling)
+        self.reward_scaling = reward_scaling
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        return ops.tanh((after - before) / self.reward_scaling), state
+
+
+class SimpleMomentumReward(Reward):
+    """tanh(100 r[t+1]): the return in percent, bounded by -1 and 1."""
+
+    def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
+        return ops.tanh((after / before - 1.0) * 100.0), state
+
+
 class DifferentialSharpe(Reward):
     """(B dA - A dB / 2) / (B - A^2)^1.5: how r changes an exponentially weighted Sharpe ratio.
 
@@ -109,15 +131,23 @@ class _RatioSoFar(Reward):
 
 
 class SharpeRatio(_RatioSoFar):
-    """S[t+1] - S[t], where S = mean(r) / std(r, ddof 0) of the episode so far; a deviation counts as at least 1e-4."""
+    """S[t+1] - S[t], where S = mean(r - f) / std(r, ddof 0) of the episode so far; a deviation counts as at least 1e-4.
+
+    f = risk_free_rate / periods_per_year. risk_free_rate: simple return per year. periods_per_year: bars in a year.
+    """
+
+    def __init__(self, risk_free_rate: float = 0.0, periods_per_year: float = 252.0) -> None:
+        check_number("risk_free_rate", risk_free_rate, lambda rate: -1 < rate < 10, "a return per year, such as 0.02")
+        check_positive("periods_per_year", periods_per_year)
+        self._risk_free = risk_free_rate / periods_per_year
 
     def begin(self, ops: Ops, equity: Number) -> State:
         zero = equity * 0.0
         return (zero, zero, zero)  # n, sum of r, sum of r^2
 
     def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
-        simple_return = after / before - 1.0
-        return (state[0] + 1.0, state[1] + simple_return, state[2] + simple_return * simple_return)
+        excess = after / before - 1.0 - self._risk_free
+        return (state[0] + 1.0, state[1] + excess, state[2] + excess * excess)
 
     def _ratio(self, ops: Ops, state: State) -> Number:
         n = ops.greatest(state[0], 1.0)
@@ -126,12 +156,12 @@ class SharpeRatio(_RatioSoFar):
 
 
 class SortinoRatio(SharpeRatio):
-    """As `SharpeRatio`, with sqrt(mean(min(r, 0)^2)) in place of the deviation."""
+    """As `SharpeRatio`, with sqrt(mean(min(r - f, 0)^2)) in place of the deviation."""
 
     def _renewed(self, ops: Ops, state: State, before: Number, after: Number) -> State:
-        simple_return = after / before - 1.0
-        loss = ops.least(simple_return, 0.0)
-        return (state[0] + 1.0, state[1] + simple_return, state[2] + loss * loss)
+        excess = after / before - 1.0 - self._risk_free
+        loss = ops.least(excess, 0.0)
+        return (state[0] + 1.0, state[1] + excess, state[2] + loss * loss)
 
     def _ratio(self, ops: Ops, state: State) -> Number:
         n = ops.greatest(state[0], 1.0)
@@ -171,7 +201,9 @@ class Scaled(Reward):
 REWARDS: dict[str, type[Reward]] = {
     "log_return": LogReturn,
     "fast_profit": FastProfit,
+    "fast_profit_reward": FastProfitReward,
     "simple_momentum": SimpleMomentum,
+    "simple_momentum_reward": SimpleMomentumReward,
     "differential_sharpe": DifferentialSharpe,
     "sharpe_ratio": SharpeRatio,
     "sortino_ratio": SortinoRatio,
@@ -179,15 +211,11 @@ REWARDS: dict[str, type[Reward]] = {
 }
 
 
-def make_reward(name: str, scale: float = 1.0) -> Reward:
-    """The reward with this name, or of the user's class "module:Class", times `scale`.
+def reward_class(name: str) -> type[Reward]:
+    """The class of the reward with this name, or the user's "module:Class".
 
     Raises UserError for an unknown name, with the nearest one, and for a class that is no `Reward` or has no `step`.
-
-    >>> type(make_reward("calmar_ratio")).__name__
-    'CalmarRatio'
     """
-    check_positive("reward_scale", scale)
     found: Any = import_by_name(name) if ":" in name else REWARDS.get(name)
     if found is None:
         raise UserError(f'There is no reward "{name}". {nearest(name, REWARDS)}')
@@ -195,4 +223,39 @@ def make_reward(name: str, scale: float = 1.0) -> Reward:
         raise UserError(f"{name} is not a class derived from ml_pipeline.trading.envs.rewards.Reward.")
     if isabstract(found):
         raise UserError(f"{name} has no step(); a reward needs step(ops, state, before, after).")
-    return found() if scale == 1.0 else Scaled(found(), scale)
+    return found
+
+
+def reward_parameters(name: str) -> tuple[str, ...]:
+    """Names of the keyword arguments that the reward takes. Raises UserError as `reward_class`."""
+    return tuple(signature(reward_class(name)).parameters)
+
+
+def make_reward(
+    name: str,
+    scale: float = 1.0,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    periods_per_year: float | None = None,
+) -> Reward:
+    """The reward with this name, or of the user's class "module:Class", times `scale`.
+
+    kwargs: arguments of the class. periods_per_year: for a class with this argument, unless `kwargs` has it.
+    Raises UserError as `reward_class`, and for arguments that the class does not take.
+
+    >>> type(make_reward("calmar_ratio")).__name__
+    'CalmarRatio'
+    """
+    check_positive("reward_scale", scale)
+    known, arguments = reward_parameters(name), dict(kwargs or {})
+    for argument in arguments:
+        if argument not in known:
+            takes = nearest(argument, known) if known else "It takes none."
+            raise UserError(f'The reward {name} has no argument "{argument}". {takes}')
+    if periods_per_year is not None and "periods_per_year" in known:
+        arguments.setdefault("periods_per_year", periods_per_year)
+    try:
+        made = reward_class(name)(**arguments)
+    except TypeError as error:
+        raise UserError(f"The reward {name} cannot be made: {error}.") from error
+    return made if scale == 1.0 else Scaled(made, scale)

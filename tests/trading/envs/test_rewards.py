@@ -95,3 +95,33 @@ def test_a_users_own_reward_is_imported(monkeypatch, tmp_path):
 def test_rewards_that_cannot_be_had(name, scale, sentence):
     with pytest.raises(UserError, match=sentence):
         make_reward(name, scale)
+
+
+def test_profit_and_return_within_bounds_by_hand():
+    profit = make_reward("fast_profit_reward", kwargs={"reward_scaling": 20.0})
+    assert profit.step(PLAIN_OPS, profit.begin(PLAIN_OPS, 100.0), 100.0, 110.0)[0] == pytest.approx(math.tanh(0.5))
+    np.testing.assert_allclose(rewards_of("simple_momentum_reward", [100.0, 100.5]), [math.tanh(0.5)])
+    assert make_reward("fast_profit_reward").step(PLAIN_OPS, (), 1e5, 1e5 - 10_000.0)[0] == pytest.approx(-math.tanh(1))
+
+
+def test_a_risk_free_rate_is_per_year():
+    reward = make_reward("sharpe_ratio", kwargs={"risk_free_rate": 0.5}, periods_per_year=10.0)
+    state, total = reward.begin(PLAIN_OPS, EQUITY[0]), 0.0
+    for before, after in pairwise(EQUITY):
+        value, state = reward.step(PLAIN_OPS, state, before, after)
+        total += value
+    assert total == pytest.approx((RETURNS - 0.05).mean() / RETURNS.std())
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "sentence"),
+    [
+        ("sharpe_ratio", {"risk_free": 0.1}, 'no argument "risk_free". Did you mean "risk_free_rate"'),
+        ("log_return", {"risk_free_rate": 0.1}, 'The reward log_return has no argument "risk_free_rate". It takes none.'),
+        ("fast_profit_reward", {"reward_scaling": 0}, "reward_scaling must be above 0 and finite"),
+        ("sharpe_ratio", {"risk_free_rate": "high"}, "risk_free_rate must be a number"),
+    ],
+)
+def test_arguments_that_a_reward_does_not_take(name, kwargs, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make_reward(name, kwargs=kwargs)
