@@ -18,7 +18,7 @@ def read_settings(path: Path, settings_class: type) -> dict[str, Any]:
     Names are those of flags, with underscores or dashes. A file that ends in .json is JSON, any other YAML.
     Raises UserError: a file that cannot be read or is no mapping, a name unknown or given twice, a wrong type.
     """
-    return convert_settings(_read_mapping(path), settings_class, source=path)
+    return convert_settings(read_mapping(path), settings_class, source=path)
 
 
 def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source: Path) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def write_yaml(path: Path, values: Mapping[str, object]) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror}; choose another folder.") from error
 
 
-def _read_mapping(path: Path) -> Mapping[Any, Any]:
+def read_mapping(path: Path) -> Mapping[Any, Any]:
+    """What a file of settings holds, as it is written. Raises UserError: it cannot be read, or is no mapping."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

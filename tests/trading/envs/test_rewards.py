@@ -117,7 +117,11 @@ def test_a_risk_free_rate_is_per_year():
     ("name", "kwargs", "sentence"),
     [
         ("sharpe_ratio", {"risk_free": 0.1}, 'no argument "risk_free". Did you mean "risk_free_rate"'),
-        ("log_return", {"risk_free_rate": 0.1}, 'The reward log_return has no argument "risk_free_rate". It takes none.'),
+        (
+            "log_return",
+            {"risk_free_rate": 0.1},
+            'log_return has no argument "risk_free_rate". It takes none.',
+        ),
         ("fast_profit_reward", {"reward_scaling": 0}, "reward_scaling must be above 0 and finite"),
         ("sharpe_ratio", {"risk_free_rate": "high"}, "risk_free_rate must be a number"),
     ],
