@@ -69,7 +69,7 @@ ROOMS = {
         ("numpy",),
         ("polars", "matplotlib", "vectorbt"),
     ),
-    TRADING: Room((*GROUND, "reporting", TRADING), ENV_LIBRARIES),
+    TRADING: Room((*GROUND, "config.sections", "reporting", TRADING), ENV_LIBRARIES),
     "integrations": Room((*GROUND, RL), (*ENV_LIBRARIES, "stable_baselines3")),
     "runs": Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING),

@@ -1,0 +1,156 @@
+"""Settings files in sections: how a section becomes flat settings, and the sections of an agent.
+
+`agent_config` has `algo`, `total_timesteps` and `kwargs`, the arguments of Stable-Baselines3's PPO. What changes no
+result, such as a description, is left out; what would change it and has no counterpart here is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError, nearest
+
+Flat = dict[str, Any]
+Reader = Callable[[Any, Path], Flat]
+"""From a value and the file that it stands in to flat settings."""
+
+# Keys that change no result: names, places to save to, and how much is printed.
+_WITHOUT_EFFECT = frozenset(
+    {"name", "description", "version", "out_dir", "save_path", "deterministic", "backtest_config"}
+)
+_WITHOUT_EFFECT_IN_KWARGS = frozenset({"verbose", "stats_window_size", "tensorboard_log", "rollout_buffer_class"})
+
+
+def is_sectioned(content: Mapping[Any, Any], sections: Mapping[str, Reader]) -> bool:
+    """Whether a file has one of these sections, and is not flat."""
+    return any(key in sections for key in content)
+
+
+def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader], source: Path) -> Flat:
+    """The settings of a file in sections by the names of the flags. Flat settings may stand beside the sections.
+
+    Raises UserError for what is unknown in a section, has no counterpart here, or is set twice.
+    """
+    flat: Flat = {}
+    for key, value in content.items():
+        if key not in _WITHOUT_EFFECT:
+            add(flat, sections[key](value, source) if key in sections else {str(key): value}, source)
+    return flat
+
+
+def section(name: str, readers: Mapping[str, Reader], ignored: frozenset[str] = frozenset()) -> Reader:
+    """Reads the section of this name, where each key has a reader."""
+
+    def read(value: Any, source: Path) -> Flat:
+        if isinstance(value, str):
+            from ml_pipeline.config.files import read_mapping  # which takes YAML
+
+            source = source.parent / value
+            value = read_mapping(source)
+        if not isinstance(value, Mapping):
+            raise UserError(f"{source}: {name} must be a section of settings, but got {value!r}.")
+        flat: Flat = {}
+        for key, inner in value.items():
+            if key in ignored or key in _WITHOUT_EFFECT:
+                continue
+            if key not in readers:
+                raise UserError(f'{source}: unknown setting "{key}" in {name}. {nearest(str(key), readers)}')
+            add(flat, readers[key](inner, source), source)
+        return flat
+
+    return read
+
+
+def add(flat: Flat, more: Flat, source: Path) -> None:
+    for name, value in more.items():
+        if name in flat:
+            raise UserError(f"{source}: {name} is set twice; keep one of the two.")
+        flat[name] = value
+
+
+def same(name: str) -> Reader:
+    """The key is the setting `name`."""
+    return lambda value, source: {name: value}
+
+
+def only(name: str, *allowed: Any) -> Reader:
+    """The key must have one of these values, which are how this program works anyway."""
+
+    def read(value: Any, source: Path) -> Flat:
+        if value not in allowed:
+            expected = " or ".join(map(str, allowed))
+            raise UserError(f"{source}: {name} must be {expected}, for there is no counterpart, but got {value}.")
+        return {}
+
+    return read
+
+
+def _algorithm(value: Any, source: Path) -> Flat:
+    if str(value).lower() != "ppo":
+        raise UserError(f'{source}: algo must be "ppo", which is what this program trains, but got "{value}".')
+    return {}
+
+
+def _policy(value: Any, source: Path) -> Flat:
+    if value not in {"MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy"}:
+        raise UserError(f'{source}: policy must be "MlpPolicy" or "MlpLstmPolicy", but got "{value}".')
+    return {"memory": "lstm"} if value == "MlpLstmPolicy" else {}
+
+
+def _learning_rate(value: Any, source: Path) -> Flat:
+    """A number, or {"type": "linear", "initial_value": 3e-4}."""
+    if not isinstance(value, Mapping):
+        return {"learning_rate": value}
+    if set(value) != {"type", "initial_value"}:
+        raise UserError(f"{source}: learning_rate must be a number, or have type and initial_value, but got {value}.")
+    return {"learning_rate": value["initial_value"], "learning_rate_schedule": value["type"]}
+
+
+def _net_arch(value: Any, source: Path) -> Flat:
+    """[64, 64], {"pi": [64, 64], "vf": [64, 64]}, or the latter in a list, as older versions have it."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
+        value = value[0]
+    if not isinstance(value, Mapping):
+        return {"hidden_sizes": value}
+    if set(value) != {"pi", "vf"} or value["pi"] != value["vf"]:
+        raise UserError(f"{source}: net_arch must give pi and vf the same layers, but got {dict(value)}.")
+    return {"hidden_sizes": value["pi"]}
+
+
+def _activation(value: Any, source: Path) -> Flat:
+    """tanh, Tanh, nn.Tanh or torch.nn.Tanh."""
+    return {"activation": str(value).rpartition(".")[2].lower()}
+
+
+_POLICY_KWARGS: dict[str, Reader] = {
+    "net_arch": _net_arch,
+    "activation_fn": _activation,
+    "ortho_init": only("ortho_init", True),
+}
+_AGENT_KWARGS: dict[str, Reader] = {
+    **{
+        name: same(name)
+        for name in (
+            "n_steps", "n_epochs", "gamma", "gae_lambda", "clip_range", "clip_range_vf", "ent_coef", "vf_coef",
+            "max_grad_norm", "target_kl", "seed", "device",
+        )
+    },
+    "policy": _policy,
+    "learning_rate": _learning_rate,
+    "batch_size": same("minibatch_size"),
+    "normalize_advantage": same("normalize_advantages"),
+    "policy_kwargs": section("policy_kwargs", _POLICY_KWARGS),
+    "use_sde": only("use_sde", False),
+    "sde_sample_freq": only("sde_sample_freq", -1),
+    "rollout_buffer_kwargs": only("rollout_buffer_kwargs", None, {}),
+}  # fmt: skip
+_AGENT: dict[str, Reader] = {
+    "algo": _algorithm,
+    "total_timesteps": same("total_timesteps"),
+    "kwargs": section("kwargs", _AGENT_KWARGS, ignored=_WITHOUT_EFFECT_IN_KWARGS),
+}
+AGENT_SECTIONS: dict[str, Reader] = {
+    "algo": _AGENT["algo"],
+    "kwargs": _AGENT["kwargs"],
+    "agent_config": section("agent_config", _AGENT),
+}

@@ -1,0 +1,101 @@
+"""The sections of a settings file about trading: `stock_env`, `reward_config`, `portfolio_config` and the data."""
+
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.sections import Flat, Reader, add, only, same, section
+from ml_pipeline.trading.envs.rewards import reward_parameters
+
+# The most that a trade_limit_percent of these files can be: it is a fraction there, and 0.1 means 10 %.
+_WHOLE = 1.0
+
+
+def _reward(value: Any, source: Path) -> Flat:
+    """type, reward_scaling and kwargs; a reward that has no argument reward_scaling is multiplied by it."""
+    read = section("reward_config", {name: same(name) for name in ("type", "reward_scaling", "kwargs")})
+    found = read(value, source)
+    if "type" not in found:
+        raise UserError(f'{source}: reward_config needs a type, such as "fast_profit_reward".')
+    name, arguments = str(found["type"]), dict(found.get("kwargs") or {})
+    flat: Flat = {"reward": name}
+    if (scaling := found.get("reward_scaling")) is not None:
+        if "reward_scaling" in reward_parameters(name):
+            add(arguments, {"reward_scaling": scaling}, source)
+        else:
+            flat["reward_scale"] = scaling
+    return {**flat, "reward_kwargs": arguments} if arguments else flat
+
+
+def _fee(setting: str) -> Reader:
+    """A cost as a fraction of the traded value, or one for each symbol, in basis points."""
+
+    def read(value: Any, source: Path) -> Flat:
+        costs = {*value} if isinstance(value, list) else {value}
+        if len(costs) != 1:
+            raise UserError(f"{source}: costs must be the same for all symbols, but got {value}.")
+        return {setting: _number(setting, costs.pop(), source) * 10_000}
+
+    return read
+
+
+def _trade_limit(value: Any, source: Path) -> Flat:
+    """A fraction, in spite of its name: 0.1 is 10 % of the equity."""
+    fraction = _number("trade_limit_percent", value, source)
+    if fraction > _WHOLE:
+        raise UserError(
+            f"{source}: trade_limit_percent of a portfolio_config is a fraction, where 0.1 means 10 %, but got {value}."
+        )
+    return {"trade_limit_percent": fraction * 100}
+
+
+def _trade_mode(value: Any, source: Path) -> Flat:
+    modes = {"cont": "trade", "continuous": "trade", "discrete": "buy_hold_sell"}
+    if value not in modes:
+        raise UserError(f'{source}: trade_mode must be "cont" or "discrete", but got "{value}".')
+    return {"action_mode": modes[value]}
+
+
+def _number(name: str, value: Any, source: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{source}: {name} must be a number, but got {value!r}.")
+    return float(value)
+
+
+def _portfolio(value: Any, source: Path) -> Flat:
+    """The account: actions buy and sell, and nothing is sold short, unless the section says so."""
+    flat = section("portfolio_config", _PORTFOLIO)(value, source)
+    return {"action_mode": "trade", "allow_short": False, **flat}
+
+
+_PORTFOLIO: dict[str, Reader] = {
+    "initial_cash": same("initial_cash"),
+    "maintain_history": lambda value, source: {},  # training keeps none, and an evaluation always does
+    "buy_cost_pct": _fee("fee_bps"),
+    "sell_cost_pct": _fee("sell_fee_bps"),
+    "action_threshold": same("action_threshold"),
+    "trade_limit_percent": _trade_limit,
+    "trade_mode": _trade_mode,
+    "max_exposure": same("max_gross"),
+    "short_selling": same("allow_short"),
+    "max_positions": only("max_positions", None),
+    "turbulence_threshold": only("turbulence_threshold", None),
+}
+TRADING_SECTIONS: dict[str, Reader] = {
+    "reward_config": _reward,
+    "portfolio_config": _portfolio,
+    "stock_env": section(
+        "stock_env",
+        {
+            "reward_config": _reward,
+            "portfolio_config": _portfolio,
+            "lookback_window": same("window"),
+            "turbulence_threshold": only("turbulence_threshold", None),
+        },
+    ),
+    "feature_config": section("feature_config", {"features": same("features")}),
+    "data_config": section(
+        "data_config",
+        {"path": same("data"), "symbols": same("symbols"), "validation_split": same("validation_fraction")},
+    ),
+}

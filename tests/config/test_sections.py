@@ -1,0 +1,80 @@
+"""Files in sections, as pipelines around Stable-Baselines3 have them, become the settings of this program."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
+
+SOURCE = Path("settings.json")
+AGENT = {
+    "algo": "PPO",
+    "total_timesteps": 1e5,
+    "save_path": "models/ppo.zip",
+    "kwargs": {
+        "policy": "MlpPolicy",
+        "learning_rate": {"type": "linear", "initial_value": 0.0003},
+        "n_steps": 2048,
+        "batch_size": 256,
+        "n_epochs": 10,
+        "gamma": 0.99,
+        "ent_coef": 0.01,
+        "normalize_advantage": True,
+        "use_sde": False,
+        "verbose": 2,
+        "seed": 42,
+        "policy_kwargs": {"net_arch": [{"pi": [256, 256], "vf": [256, 256]}], "activation_fn": "torch.nn.ReLU"},
+    },
+}
+AGENT_FLAT = {
+    "total_timesteps": 1e5,
+    "learning_rate": 0.0003,
+    "learning_rate_schedule": "linear",
+    "n_steps": 2048,
+    "minibatch_size": 256,
+    "n_epochs": 10,
+    "gamma": 0.99,
+    "ent_coef": 0.01,
+    "normalize_advantages": True,
+    "seed": 42,
+    "hidden_sizes": [256, 256],
+    "activation": "relu",
+}
+
+
+def test_the_agent_is_the_same_as_a_section_and_alone():
+    assert flatten_sections({"agent_config": AGENT}, AGENT_SECTIONS, SOURCE) == AGENT_FLAT
+    assert flatten_sections(AGENT, AGENT_SECTIONS, SOURCE) == AGENT_FLAT
+
+
+def test_a_section_may_be_a_file_beside_the_settings(tmp_path):
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "ppo.json").write_text(json.dumps(AGENT))
+    content, source = {"agent_config": "agents/ppo.json", "n_envs": 8}, tmp_path / "settings.json"
+    assert flatten_sections(content, AGENT_SECTIONS, source) == {**AGENT_FLAT, "n_envs": 8}
+    with pytest.raises(UserError, match=r"none\.json cannot be read"):
+        flatten_sections({"agent_config": "none.json"}, AGENT_SECTIONS, source)
+
+
+def test_flat_files_stay_what_they_are():
+    assert not is_sectioned({"n_envs": 8, "total_timesteps": None}, AGENT_SECTIONS)
+    assert is_sectioned({"algo": "ppo"}, AGENT_SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"agent_config": {"algo": "a2c"}}, 'algo must be "ppo", which is what this program trains, but got "a2c"'),
+        ({"agent_config": 7}, "agent_config must be a section of settings, but got 7"),
+        ({"agent_config": {"kwargs": {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [9]}}}}}, "the same layers"),
+        ({"agent_config": {"kwargs": {"learning_rate": {"type": "linear"}}}}, "have type and initial_value"),
+        ({"agent_config": {"kwargs": {"policy": "Mlp"}}}, 'policy must be "MlpPolicy"'),
+        ({"algo": "ppo", "agent_config": {"total_timesteps": 1}, "total_timesteps": 2}, "total_timesteps is set twice"),
+    ],
+)
+def test_what_cannot_be_had_is_named(content, sentence):
+    with pytest.raises(UserError, match=sentence) as error:
+        flatten_sections(content, AGENT_SECTIONS, SOURCE)
+    assert str(error.value).startswith("settings.json: ")
