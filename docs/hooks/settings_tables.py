@@ -13,7 +13,7 @@ import griffe
 
 _PLACE = re.compile(r"<!-- settings of ([\w.]+) -->")
 _ROOT = Path(__file__).resolve().parents[2]
-_METAVARS = {"int": "INT", "float": "FLOAT", "str": "TEXT", "Path": "PATH"}
+_METAVARS = {"int": "INT", "float": "FLOAT", "str": "TEXT", "Path": "PATH", "dict": "JSON"}
 
 
 class Setting(NamedTuple):
@@ -80,7 +80,7 @@ def _values(annotation: ast.expr, scope: griffe.Object) -> str:
             return f"[{_values(element, scope)} ...]"
         case ast.Name(id="bool") | ast.Constant(value=None):
             return ""
-        case ast.Name(id=name) if name in _METAVARS:
+        case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)) if name in _METAVARS:
             return _METAVARS[name]
         case ast.Name(id=name):
             meant = _meant(name, scope)
@@ -94,6 +94,8 @@ def _choices(choice: ast.expr, scope: griffe.Object) -> str:
 
 
 def _evaluated(source: str, scope: griffe.Object) -> Any:
+    if source == "field(default_factory=dict)":
+        return {}
     return ast.literal_eval(str(_meant(source, scope).value) if source.isidentifier() and source.isupper() else source)
 
 

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import convert_settings, read_settings
+from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
 from ml_pipeline.config.settings import build
 from ml_pipeline.config.wording import written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
+from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
 
+SECTIONS = {**AGENT_SECTIONS, **TRADING_SECTIONS}
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
 _KEPT = frozenset({
     "env_id", "n_envs", "vec_env", "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs",
@@ -90,11 +93,22 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     file, resume, check_env = (flags.pop(name, None) for name in ("config", "resume", "check_env"))
     seeds = flags.pop("seeds", ())
     _check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
-    given = _layered(read_settings(file, TrainConfig) if file else {}, flags)
+    given = _layered(_layered({}, read_train_settings(file)) if file else {}, flags)
     checkpoint = find_checkpoint(resume, given) if resume else None
     config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
     _reject_irrelevant_settings(config, given)
     return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env), seeds=seeds)
+
+
+def read_train_settings(path: Path) -> dict[str, Any]:
+    """The settings that a file names, flat or in sections, converted; what it does not name is absent.
+
+    Raises UserError: a file that cannot be read, a name unknown or given twice, a wrong type.
+    """
+    content = read_mapping(path)
+    if is_sectioned(content, SECTIONS):
+        content = flatten_sections(content, SECTIONS, path)
+    return convert_settings(content, TrainConfig, source=path)
 
 
 def _check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:

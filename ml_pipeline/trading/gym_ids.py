@@ -12,10 +12,14 @@ or, without the import, `gymnasium.make("ml_pipeline.trading.gym_ids:TradingEnv-
 - `BatchedTradingEnv` has no id. It is many environments in one: make it from Python to train in hundreds of them.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
+
+if TYPE_CHECKING:
+    from ml_pipeline.trading.task import TradingTask
 
 _KINDS = {"TradingEnv-v1": "stateful", "StatefulTradingEnv-v1": "stateful", "FastTradingEnv-v1": "fast"}
 
@@ -36,11 +40,28 @@ def make_env(
     settings: of `TradingConfig`. Without episode_length, a "stateful" episode passes through the whole split.
     Raises UserError if the market or a setting cannot be used.
     """
+    from ml_pipeline.config.errors import UserError
+    from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+
+    if render_mode not in {None, "rgb_array"} or (render_mode and kind == "fast"):
+        raise UserError(f'render_mode must be None, or "rgb_array" with TradingEnv-v1, but got "{render_mode}".')
+    task = task_on(market, settings)
+    if kind == "fast":
+        return task.train_env_fns(1)[0]()
+    training = task.training_settings()
+    if "episode_length" not in settings:
+        training["episode_length"] = None
+    return StatefulTradingEnv(task.bars_of(split), task.rules, **training, render_mode=render_mode)
+
+
+def task_on(market: Any, settings: Mapping[str, Any]) -> "TradingTask":
+    """The task on a path, a pandas or polars frame, `MarketData`, or, for None, the market that `settings` name.
+
+    settings: of `TradingConfig`. Raises UserError if the market or a setting cannot be used.
+    """
     from dataclasses import fields
 
     from ml_pipeline.config.errors import UserError, nearest
-    from ml_pipeline.trading.envs.rewards import make_reward
-    from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
     from ml_pipeline.trading.market.data import MarketData
     from ml_pipeline.trading.market.files import market_from_frame
     from ml_pipeline.trading.settings import TradingConfig
@@ -49,26 +70,11 @@ def make_env(
     known = [field.name for field in fields(TradingConfig)]
     if unknown := next((name for name in settings if name not in known), None):
         raise UserError(f'There is no setting "{unknown}". {nearest(unknown, known)}')
-    if render_mode not in {None, "rgb_array"} or (render_mode and kind == "fast"):
-        raise UserError(f'render_mode must be None, or "rgb_array" with TradingEnv-v1, but got "{render_mode}".')
-    whole_pass = "episode_length" not in settings
     if isinstance(market, str | Path):
-        settings["data"] = Path(market)
-        market = None
+        settings, market = {**settings, "data": Path(market)}, None
     elif market is not None and not isinstance(market, MarketData):
         market = market_from_frame(market)
-    config = TradingConfig(**settings)
-    task = TradingTask(config, market=market)
-    if kind == "fast":
-        return task.train_env_fns(1)[0]()
-    return StatefulTradingEnv(
-        task.bars_of(split),
-        task.rules,
-        window=config.window,
-        episode_length=None if whole_pass else config.episode_length,
-        reward=make_reward(config.reward, config.reward_scale),
-        render_mode=render_mode,
-    )
+    return TradingTask(TradingConfig(**settings), market=market)
 
 
 for _name, _kind in _KINDS.items():

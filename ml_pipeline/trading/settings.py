@@ -1,8 +1,8 @@
 """The settings of trading: frozen dataclasses that check their values when they are made."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ml_pipeline.config.checks import check_choice, check_count, check_number
 from ml_pipeline.config.errors import UserError
@@ -44,10 +44,12 @@ class TraderConfig(MarketConditions):
     allow_short: bool = True
     """Whether positions may be short."""
     reward: str = "log_return"
-    """log_return, fast_profit, simple_momentum, differential_sharpe, sharpe_ratio, sortino_ratio, calmar_ratio, or your
-    own module:Class."""
+    """log_return, fast_profit, fast_profit_reward, simple_momentum, simple_momentum_reward, differential_sharpe,
+    sharpe_ratio, sortino_ratio, calmar_ratio, or your own module:Class."""
     reward_scale: float = 1.0
     """Factor by which rewards are multiplied."""
+    reward_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the reward by name, such as '{"risk_free_rate": 0.02}'."""
     embargo_bars: int = 0
     """Number of bars left out between the splits."""
     episode_length: int = 256
@@ -65,7 +67,7 @@ class TraderConfig(MarketConditions):
             check_choice("bar_time", self.bar_time, get_args(BarTime))
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
         self.rules(1)
-        make_reward(self.reward, self.reward_scale)
+        make_reward(self.reward, self.reward_scale, self.reward_kwargs)
 
     def rules(self, n_assets: int) -> TradingRules:
         """The rules for an account of `n_assets`: `action_mode` "auto" is resolved."""

@@ -98,7 +98,10 @@ class TradingTask:
 
     def training_settings(self) -> dict[str, Any]:
         """Arguments of a training environment, besides bars and rules."""
-        reward = make_reward(self.config.reward, self.config.reward_scale)
+        config, periods_per_year = self.config, self.market.periods_per_year
+        reward = make_reward(
+            config.reward, config.reward_scale, config.reward_kwargs, periods_per_year=periods_per_year
+        )
         return {"window": self.config.window, "episode_length": self.config.episode_length, "reward": reward}
 
     def refuse_leaks(self) -> None:

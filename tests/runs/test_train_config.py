@@ -309,3 +309,19 @@ def test_seeds_are_trained_one_after_another():
 def test_seeds_that_cannot_be_are_one_sentence(flags, sentence):
     with pytest.raises(UserError, match=sentence):
         parse_train_start(flags)
+
+
+def test_a_file_in_sections_is_read_and_flags_win_over_it():
+    example = Path(__file__).parents[2] / "configs" / "fast_training_ppo.json"
+    config = parse_train_start(["--config", str(example), "--gamma", "0.9"]).config
+    assert (config.run.total_timesteps, config.run.num_episodes) == (100_352, None)
+    assert (config.ppo.ent_coef, config.ppo.gamma, config.ppo.minibatch_size) == (0.01, 0.9, 256)
+    assert (config.trading.reward, config.trading.reward_kwargs) == ("fast_profit_reward", {"reward_scaling": 10_000.0})
+    assert config.trading.trade_limit_percent == 50
+    assert not config.trading.allow_short
+
+
+def test_a_file_may_give_the_length_of_training_alone(tmp_path):
+    (tmp_path / "settings.yaml").write_text("total_timesteps: 4096\n")
+    run = parse_train_start(["--config", str(tmp_path / "settings.yaml")]).config.run
+    assert (run.total_timesteps, run.num_episodes) == (4096, None)

@@ -1,0 +1,82 @@
+"""`TradingEnv(data, cfg, features)` is the stateful environment with the settings that its arguments name."""
+
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.envs.rewards import FastProfitReward
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.trading_env import TradingEnv
+
+CFG = {
+    "lookback_window": 4,
+    "reward_config": {"type": "fast_profit_reward", "reward_scaling": 500.0},
+    "portfolio_config": {"initial_cash": 50_000, "buy_cost_pct": 0.001, "sell_cost_pct": 0.002},
+}
+
+
+@pytest.fixture(scope="module")
+def market():
+    return synthetic_market(n_bars=300)
+
+
+@pytest.mark.filterwarnings("ignore:.*render.*")
+def test_sections_set_window_reward_and_account(market):
+    env = TradingEnv(market, CFG, ["rsi_14", "log_return_1"])
+    check_env(env, skip_render_check=True)
+    assert env.observation_space.shape == (4 * 2 + 1,)
+    assert isinstance(env.reward, FastProfitReward)
+    assert env.reward.reward_scaling == 500.0
+    assert (env.rules.initial_cash, env.rules.fee_bps, env.rules.sell_fee_bps) == (50_000, 10.0, 20.0)
+    assert env.rules.action_mode == "trade"
+
+
+def test_it_passes_through_all_bars_and_keeps_a_ledger(market):
+    env = TradingEnv(market, CFG)
+    assert isinstance(env, StatefulTradingEnv)
+    env.reset(seed=0)
+    n_steps, over = 0, False
+    while not over:
+        *_, over, _ = env.step(np.array([0.3], dtype=np.float32))
+        n_steps += 1
+    ledger = env.ledger()
+    assert len(ledger["equity"]) == n_steps + 1
+    assert ledger["time"][-1] == market.times[-1]
+
+
+def test_settings_may_be_flat_or_an_object(market):
+    flat = TradingEnv(market, {"fee_bps": 7.0, "window": 2}, ["rsi_14"])
+    made = TradingEnv(market, TradingConfig(fee_bps=7.0, window=2, features=("rsi_14",)))
+    assert flat.rules == made.rules
+    np.testing.assert_array_equal(flat.reset(seed=1)[0], made.reset(seed=1)[0])
+
+
+def test_data_may_be_a_frame_or_a_file(tmp_path):
+    n = 120
+    close = 100 * np.exp(np.random.default_rng(3).normal(0, 0.01, n).cumsum())
+    frame = pl.DataFrame(
+        {
+            "time": np.arange("2024-01-01", "2024-04-30", dtype="datetime64[D]")[:n],
+            **dict.fromkeys(("open", "high", "low", "close"), close),
+        }
+    )
+    frame.write_csv(tmp_path / "X.csv")
+    of_frame, of_file = (TradingEnv(data, CFG, ["log_return_1"]) for data in (frame, tmp_path / "X.csv"))
+    np.testing.assert_array_equal(of_frame.reset(seed=0)[0], of_file.reset(seed=0)[0])
+
+
+@pytest.mark.parametrize(
+    ("cfg", "sentence"),
+    [
+        ({"lookback": 3}, 'There is no setting "lookback"'),
+        ({"reward_config": {"type": "fast_profits"}}, 'There is no reward "fast_profits"'),
+        ({"portfolio_config": {"initial_cash": -1}}, "initial_cash must be above 0"),
+    ],
+)
+def test_settings_that_cannot_be_used(market, cfg, sentence):
+    with pytest.raises(UserError, match=sentence):
+        TradingEnv(market, cfg)
