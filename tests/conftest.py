@@ -8,6 +8,7 @@ import cloudpickle
 import hypothesis
 import pytest
 
+from tests.browser import browser_page  # noqa: F401  # a fixture for every test
 from tests.leftovers import Leftovers
 
 # Before torch is imported: on a busy machine its threads wait for each other by spinning, seconds in place of millis.

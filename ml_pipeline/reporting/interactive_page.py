@@ -1,0 +1,172 @@
+"""Charts over one time axis and sortable tables for an HTML page that needs no network.
+
+Curves are drawn by uPlot (MIT, https://github.com/leeoniya/uPlot), which is copied into the page with its licence.
+"""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ml_pipeline.reporting.packed_columns import pack_numbers, pack_times, pack_whole_numbers, pack_words
+
+Unit = Literal["money", "percent", "number", "price"]
+ColumnKind = Literal["word", "whole", "time", "money", "percent", "number"]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A line of a chart: one value per time, NaN where there is none. color: a CSS color."""
+
+    label: str
+    values: ArrayLike
+    color: str
+    width: float = 1.5
+    dashed: bool = False
+    filled: bool = False
+    steps: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """Points on a chart: indices of times, and the value at each. shape: a triangle up or down, or a line down."""
+
+    label: str
+    at: ArrayLike
+    values: ArrayLike
+    color: str
+    shape: Literal["up", "down", "line"]
+
+
+@dataclass(frozen=True, eq=False)
+class TimeChart:
+    """Curves over the times of the page."""
+
+    title: str
+    unit: Unit
+    curves: Sequence[Curve]
+    marks: Sequence[Marks] = ()
+    height_px: int = 220
+    log_scale: bool = False
+    """Whether it opens on a logarithmic scale; charts of money can be switched."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableColumn:
+    """A column of a table: words, or numbers that are shown as their kind and sorted as numbers."""
+
+    label: str
+    kind: ColumnKind
+    values: Sequence[Any] | NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class SortableTable:
+    """A table whose headers sort it. A click on a row shows its bars in the charts, and its details below.
+
+    bars: (first, last) index of times for each row. details: further values of each row, by name, (n,) each;
+    detail_title: what they are.
+    """
+
+    title: str
+    columns: Sequence[TableColumn]
+    bars: tuple[ArrayLike, ArrayLike] | None = None
+    details: Mapping[str, ArrayLike] = field(default_factory=dict)
+    detail_title: str = ""
+
+
+def interactive_parts(
+    times: NDArray[np.datetime64], charts: Sequence[TimeChart], tables: Sequence[SortableTable] = ()
+) -> tuple[list[str], list[str], list[str]]:
+    """(a place for each chart, a place for each table, what stands at the end of the page), as HTML."""
+    content = {
+        "times": pack_times(times),
+        "charts": [_chart(chart) for chart in charts],
+        "tables": [_table(table) for table in tables],
+    }
+    chart_places = [f'<div class="chart" id="chart-{i}"></div>' for i in range(len(charts))]
+    table_places = [f'<div class="rows" id="table-{i}"></div>' for i in range(len(tables))]
+    return chart_places, table_places, [_data(content), *_assets()]
+
+
+def interactive_style() -> str:
+    """The CSS of charts and tables."""
+    return _asset("uPlot.min.css") + _asset("report.css")
+
+
+def _chart(chart: TimeChart) -> dict[str, Any]:
+    return {
+        "title": chart.title,
+        "unit": chart.unit,
+        "height": chart.height_px,
+        "log": chart.log_scale,
+        "curves": [
+            {
+                "label": curve.label,
+                "color": curve.color,
+                "width": curve.width,
+                "dashed": curve.dashed,
+                "filled": curve.filled,
+                "steps": curve.steps,
+                "values": pack_numbers(curve.values),
+            }
+            for curve in chart.curves
+        ],
+        "marks": [
+            {
+                "label": marks.label,
+                "color": marks.color,
+                "shape": marks.shape,
+                "at": pack_whole_numbers(marks.at),
+                "values": pack_numbers(marks.values),
+            }
+            for marks in chart.marks
+        ],
+    }
+
+
+def _table(table: SortableTable) -> dict[str, Any]:
+    return {
+        "title": table.title,
+        "columns": [
+            {"label": column.label, "kind": column.kind, "values": _column(column)} for column in table.columns
+        ],
+        "bars": None if table.bars is None else [pack_whole_numbers(each) for each in table.bars],
+        "details": {name: pack_numbers(values) for name, values in table.details.items()},
+        "detailTitle": table.detail_title,
+    }
+
+
+def _column(column: TableColumn) -> dict[str, Any]:
+    if column.kind == "word":
+        return pack_words([str(value) for value in column.values])
+    if column.kind == "time":
+        return pack_times(np.asarray(column.values))
+    return pack_whole_numbers(column.values) if column.kind == "whole" else pack_numbers(column.values)
+
+
+def _data(content: Mapping[str, Any]) -> str:
+    # "<" is written as an escape, so that no word of the data can end the script.
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="data">{text}</script>'
+
+
+@cache
+def _assets() -> tuple[str, ...]:
+    licence = html.escape(_asset("uPlot-LICENSE.txt"), quote=False)
+    return (
+        f"<script>{_asset('uPlot.min.js')}</script>",
+        f"<script>{_asset('report.js')}</script>",
+        f"<!-- uPlot:\n{licence}-->",
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("ml_pipeline.reporting").joinpath("assets", name).read_text(encoding="utf-8")

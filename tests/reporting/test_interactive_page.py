@@ -1,0 +1,120 @@
+"""Charts over one time axis and sortable tables, as the page holds them and as a browser shows them."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from ml_pipeline.reporting.html_page import write_html_page
+from ml_pipeline.reporting.interactive_page import (
+    Curve,
+    Marks,
+    SortableTable,
+    TableColumn,
+    TimeChart,
+    interactive_parts,
+    interactive_style,
+)
+
+TIMES = np.datetime64("2024-01-01T00:00", "s") + np.arange(1000) * np.timedelta64(3600, "s")
+EQUITY = 1e4 + np.arange(1000.0)
+
+
+def demo_page(path, *, word="EUR</script><b>USD"):
+    charts = [
+        TimeChart("Equity", "money", [Curve("agent", EQUITY, "#0b5fff"), Curve("hold", EQUITY[::-1], "#e07b00")]),
+        TimeChart(
+            "Price",
+            "price",
+            [Curve("close", EQUITY / 100, "#555b66")],
+            [Marks("bought", [100, 500], [101.0, 105.0], "#1f8a4c", "up")],
+        ),
+        TimeChart("Exposure", "percent", [Curve("net", np.where(EQUITY > 10_500, 1.0, np.nan), "#0b5fff", steps=True)]),
+    ]
+    table = SortableTable(
+        "Trades",
+        [
+            TableColumn("symbol", "word", [word, "B", "A"]),
+            TableColumn("opened", "time", TIMES[[100, 500, 300]]),
+            TableColumn("profit", "money", [3.0, float("nan"), -20.0]),
+            TableColumn("bars", "whole", [10, 20, 30]),
+        ],
+        bars=([100, 500, 300], [110, 520, 330]),
+        details={"rsi_14": [0.5, -0.25, 1.5]},
+        detail_title="What the agent saw",
+    )
+    places, tables, end = interactive_parts(TIMES, charts, [table])
+    write_html_page(path, "A page", [*places, *tables, *end], style=interactive_style())
+    return path
+
+
+def test_the_page_is_one_file_that_holds_everything(tmp_path):
+    text = demo_page(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert not re.search(r"(src|href)=", text)
+    assert "Permission is hereby granted" in text
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    content = json.loads(data)
+    assert [chart["title"] for chart in content["charts"]] == ["Equity", "Price", "Exposure"]
+    assert content["tables"][0]["columns"][0]["values"]["words"][2] == "EUR</script><b>USD"
+
+
+def visible(page, chart):
+    """(first, last) second that a chart shows."""
+    script = "i => { const scale = document.reportCharts[i].plot.scales.x; return [scale.min, scale.max]; }"
+    return page.evaluate(script, chart)
+
+
+@pytest.mark.system
+def test_a_browser_draws_zooms_and_sorts(tmp_path, browser_page):
+    page = browser_page(demo_page(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=true]")
+    assert page.locator(".chart canvas").count() == 3
+    begin, end = visible(page, 0)
+    assert [begin, end] == TIMES[[0, -1]].astype(int).tolist()
+
+    # Dragging over one chart zooms all of them, and a button shows the whole again.
+    over = page.locator("#chart-1 .u-over").bounding_box()
+    middle = over["y"] + over["height"] / 2
+    page.mouse.move(over["x"] + over["width"] * 0.25, middle)
+    page.mouse.down()
+    page.mouse.move(over["x"] + over["width"] * 0.5, middle, steps=5)
+    page.mouse.up()
+    span = end - begin
+    for chart in range(3):
+        assert visible(page, chart) == pytest.approx([begin + span * 0.25, begin + span * 0.5], abs=span * 0.01)
+    page.locator("#chart-2 button", has_text="whole period").click()
+    assert visible(page, 0) == [begin, end]
+    page.locator("#chart-0").focus()
+    page.keyboard.press("+")
+    assert visible(page, 2) == pytest.approx([begin + span / 5, end - span / 5])
+
+    # The value under the pointer stands in the legend of each chart.
+    page.keyboard.press("0")
+    over = page.locator("#chart-0 .u-over").bounding_box()
+    page.mouse.move(over["x"] + over["width"] / 2, over["y"] + 10)
+    price = float(page.locator("#chart-1 .u-legend .u-value").nth(1).inner_text())
+    assert price == pytest.approx(105, abs=0.1)
+
+    cells = lambda column: page.locator(f"#table-0 tbody td:nth-child({column})").all_inner_texts()  # noqa: E731
+    assert cells(1) == ["EUR</script><b>USD", "B", "A"]
+    page.locator("#table-0 th button", has_text="profit").click()
+    assert cells(3) == ["-20.00", "3.00", "–"]
+    page.locator("#table-0 th button", has_text="profit").click()
+    assert cells(3) == ["3.00", "-20.00", "–"]
+    assert page.locator("#table-0 th", has_text="profit").get_attribute("aria-sort") == "descending"
+    assert cells(2)[0] == "2024-01-05 04:00"
+
+    page.locator("#table-0 tbody tr", has_text="-20.00").click()
+    first, last = visible(page, 0)
+    assert first < TIMES[300].astype(int) < TIMES[330].astype(int) < last
+    assert last - first < span / 5
+    assert "rsi_14: 1.5" in page.locator("#table-0").inner_text()
+
+
+@pytest.mark.system
+def test_it_can_be_read_in_the_dark_and_on_a_narrow_screen(tmp_path, browser_page):
+    page = browser_page(demo_page(tmp_path / "page.html"), color_scheme="dark", viewport={"width": 380, "height": 800})
+    page.wait_for_selector("html[data-drawn=true]")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 29)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 380
