@@ -5,11 +5,12 @@ python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_
 
 1. One that is given the next bar's return must get rich: it learns at all, and its orders are filled as it means them.
 2. One on the data as they are must beat guessing after costs. On the built-in market it can; on yours, we shall see.
-3. One on shuffled returns must earn nothing: if it does, something tells it what comes.
+3. One on shuffled returns must earn nothing: if it does, something tells it what comes. Columns of the data and your
+   functions keep the bar that they stood before, so that one that was made from the next bar still tells of it.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.experiments.fit_config import FitConfig
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
+from ml_pipeline.trading.features.indicators import compute_features, is_function
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask, load_configured_market
@@ -119,22 +122,44 @@ def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -
 
 def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
     """The same bars in another order, without costs, so that nothing but foresight can earn, and nothing hides it."""
-    config = replace(config, **_NO_COSTS)
+    market, features = with_functions_as_columns(market, config.features)
+    config = replace(config, **_NO_COSTS, features=features)
     task = TradingTask(config, seed, market=with_returns_shuffled(market, np.random.default_rng(seed)))
     result = _trained(task, steps, seed)
     agent = result["agent"]["return"]
     luck = _LUCK * result["agent"]["volatility"] * np.sqrt(task.split("test").n_bars / market.periods_per_year)
     holding = max(result["buy_and_hold"]["return"], 0.0)  # what any drift gives, to whoever is long of it
+    told = [name for name in config.features if name.startswith(FEATURE_PREFIX)]
+    suspects = f"; {', '.join(told)} may have been made from later bars" if told else ""
+    passed = not agent > holding + luck
     return Verdict(
-        not agent > holding + luck,
-        f"on shuffled returns: {_times(agent)} of the start, where luck alone gives up to {_times(holding + luck)}",
+        passed,
+        f"on shuffled returns: {_times(agent)} of the start, where luck alone gives up to {_times(holding + luck)}"
+        f"{'' if passed else suspects}",
     )
+
+
+def with_functions_as_columns(market: MarketData, features: Sequence[str]) -> tuple[MarketData, tuple[str, ...]]:
+    """The market with the values of the user's functions as columns of the data, and the features by their new names.
+
+    On shuffled bars a function that reads from a file, or remembers, would give what it gave for other bars.
+    """
+    columns = dict(market.columns)
+    names = []
+    for name in features:
+        if not is_function(name):
+            names.append(name)
+            continue
+        column = FEATURE_PREFIX + name.replace(":", ".")
+        columns[column] = np.nan_to_num(compute_features(market, [name]).values)
+        names.append(column)
+    return replace(market, columns=columns), tuple(names)
 
 
 def with_returns_shuffled(market: MarketData, generator: np.random.Generator) -> MarketData:
     """The market with its bars, as multiples of the close before, in another order; assets stay side by side.
 
-    Quotes are left out, because they cost.
+    Columns stay before the bar that they stood before. Quotes are left out, because they cost.
     """
     order = np.concatenate([[0], 1 + generator.permutation(market.n_bars - 1)])
     before = np.vstack([market.close[:1], market.close[:-1]])
@@ -147,7 +172,8 @@ def with_returns_shuffled(market: MarketData, generator: np.random.Generator) ->
         name: last * np.nan_to_num(getattr(market, name) / before, nan=1.0)[order] for name in ("open", "high", "low")
     }
     shape["open"][0] = shape["high"][0] = shape["low"][0] = close[0]
-    columns = {name: values[order] for name, values in market.columns.items()}
+    before_bars = np.append(order[1:] - 1, order[-1])
+    columns = {name: np.nan_to_num(values[before_bars]) for name, values in market.columns.items()}
     tradable = np.ones_like(market.tradable)
     return replace(
         market,

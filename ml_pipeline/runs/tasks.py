@@ -18,8 +18,10 @@ class Task(Protocol):
 
     name: str
     """Of the default run folder."""
-    notices: tuple[str, ...]
-    """Sentences for the user about what was found in the data."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences for the user about what was found in the data."""
 
     def train_env_fns(self, n: int) -> Sequence[Callable[[], gymnasium.Env]]:
         """Functions that make n environments to train in."""

@@ -24,7 +24,7 @@ from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.indicators import compute_features
-from ml_pipeline.trading.features.leaks import refuse_leaks
+from ml_pipeline.trading.features.leaks import check_features
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import load_market
@@ -42,7 +42,7 @@ class TradingTask:
     """Loads the market, splits it by time, and scales its features with the statistics of the training split.
 
     name: of the task, for run folders. seed: of the random policies in an evaluation.
-    market, scaler, splits: replace those that `config` describes. notices: sentences for the user about the data.
+    market, scaler, splits: replace those that `config` describes.
     """
 
     name = "trading"
@@ -60,7 +60,7 @@ class TradingTask:
         self.config = config
         self.seed = seed
         self.market = market = market or load_configured_market(config)
-        self.notices = market.notices
+        self._notices = market.notices
         self.rules = config.rules(len(market.symbols))
         features = compute_features(market, config.features)
         self.features = features
@@ -69,7 +69,7 @@ class TradingTask:
             train = self.split("train")
             rows = features.values[train.start - config.window + 1 : train.stop]
             scaler = FeatureScaler.fit(rows)
-            self.notices += _about_constants(features.columns, scaler(rows), ~np.isnan(rows))
+            self._notices += _about_constants(features.columns, scaler(rows), ~np.isnan(rows))
         self.scaler = scaler
         self._prepared = prepare_market(market, features, scaler)
 
@@ -104,13 +104,19 @@ class TradingTask:
         )
         return {"window": self.config.window, "episode_length": self.config.episode_length, "reward": reward}
 
-    def refuse_leaks(self) -> None:
-        """Raise UserError if a feature sees ahead, see `leaks`."""
-        refuse_leaks(self.market, self.config.features, self.features)
+    @cached_property
+    def leak_warnings(self) -> tuple[str, ...]:
+        """Sentences about features that may see ahead, see `leaks`. Raises UserError about one that does."""
+        return check_features(self.market, self.config.features, self.features)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences for the user about the data and the features. Raises UserError as `leak_warnings`."""
+        return (*self._notices, *self.leak_warnings)
 
     def require_trainable(self) -> None:
         """Raise UserError if a feature sees ahead, or if the rules would refuse actions that exploration tries."""
-        self.refuse_leaks()
+        _ = self.leak_warnings
         if self.rules.may_refuse(len(self.market.symbols)):
             raise UserError(
                 'on_limit "refuse" would end training at the first action beyond max_position '

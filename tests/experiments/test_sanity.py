@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -67,3 +69,29 @@ def test_shuffling_keeps_the_bars_and_loses_their_order():
     assert np.all(other.low <= np.minimum(other.open, other.close) * (1 + 1e-12))
     overnight, overnights = (np.log(m.open[1:] / m.close[:-1]) for m in (market, other))
     np.testing.assert_allclose(np.sort(overnight, axis=0), np.sort(overnights, axis=0), atol=1e-12)
+
+
+def test_columns_and_functions_keep_the_bar_that_they_stood_before(tmp_path, monkeypatch):
+    (tmp_path / "my_next_returns.py").write_text(
+        "import numpy as np\ndef told(bars):\n    return np.append(np.diff(np.log(bars.close)), 0.0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    market = synthetic_market(n_bars=200)
+    market, features = sanity.with_functions_as_columns(market, ["rsi_14", "my_next_returns:told"])
+    assert features == ("rsi_14", "feature_my_next_returns.told")
+    other = sanity.with_returns_shuffled(market, np.random.default_rng(0))
+    returns = np.diff(np.log(other.close[:, 0]))
+    np.testing.assert_allclose(other.columns[features[1]][:-1, 0], returns, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_leak_earns_on_noise_and_is_named():
+    market = synthetic_market(n_bars=4000)
+    returns = np.nan_to_num(np.diff(np.log(market.close), axis=0, append=np.nan))
+    noise = np.random.default_rng(0).normal(0, returns.std(), returns.shape)
+    leaking = replace(market, columns={"feature_hint": returns + 2 * noise})
+    verdict = sanity.shuffled(leaking, TradingConfig(features=("feature_hint", "rsi_14")), 30_000, 0)
+    assert not verdict.passed
+    assert "feature_hint may have been made from later bars" in verdict.sentence
+    knowing_nothing = replace(market, columns={"feature_hint": noise})
+    assert sanity.shuffled(knowing_nothing, TradingConfig(features=("feature_hint", "rsi_14")), 30_000, 0).passed

@@ -148,8 +148,8 @@ SANITY = (
     Mutation(
         "riches out of shuffled returns pass",
         "ml_pipeline/experiments/sanity.py",
-        "not agent > holding + luck,",
-        "True,",
+        "passed = not agent > holding + luck",
+        "passed = True",
         "tests/experiments/test_sanity.py::test_foresight_on_shuffled_returns_is_found",
         "T10b",
     ),

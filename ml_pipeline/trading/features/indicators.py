@@ -79,11 +79,7 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
     complete = np.zeros(market.n_bars, dtype=bool)
     for a, symbol in enumerate(market.symbols):
         own = market.tradable[:, a]
-        opens, highs, lows, closes, volumes = (
-            getattr(market, name)[own, a] for name in ("open", "high", "low", "close", "volume")
-        )
-        own_columns = {name: column[own, a] for name, column in market.columns.items()}
-        bars = Bars(market.times[own], opens, highs, lows, closes, volumes, own_columns)
+        bars = bars_of(market, a)
         own_values = np.column_stack(
             [np.full((len(bars.close), 0), np.nan), *(_column(f, bars, symbol) for f in of_assets)]
         )
@@ -107,6 +103,13 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
     return FeatureTable(np.column_stack(columns), tuple(titles), int(np.argmax(complete)), len(of_assets))
 
 
+def bars_of(market: MarketData, a: int) -> Bars:
+    """The own bars of the a-th asset."""
+    own = market.tradable[:, a]
+    prices = {name: getattr(market, name)[own, a] for name in ("open", "high", "low", "close", "volume")}
+    return Bars(market.times[own], **prices, columns={name: each[own, a] for name, each in market.columns.items()})
+
+
 def make_features(name: str) -> list[Feature]:
     """The features of one name in the settings, such as `rsi_14` for the RSI over 14 bars; any span is allowed.
 
@@ -128,7 +131,7 @@ def make_features(name: str) -> list[Feature]:
         return [Feature(name, 0, lambda bars: np.ones(len(bars.close)), where_absent=0.0)]
     if name.startswith(FEATURE_PREFIX):
         return [Feature(name, 0, lambda bars: bars.columns[name])]
-    if ":" in name:
+    if is_function(name):
         if not callable(formula := import_by_name(name)):
             raise UserError(f"Feature {name} must be a function of Bars, but it is a {type(formula).__name__}.")
         return [Feature(name, 0, partial(call_user_code, name, formula))]
@@ -140,6 +143,11 @@ def make_features(name: str) -> list[Feature]:
     if span < shortest:
         raise UserError(f"The span of feature {name} must be {shortest} or more.")
     return [Feature(name, span + extra, partial(formula, span=span))]
+
+
+def is_function(name: str) -> bool:
+    """Whether a feature is a user's function, module:function."""
+    return ":" in name
 
 
 def feature_examples() -> list[str]:

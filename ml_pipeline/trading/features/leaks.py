@@ -1,6 +1,8 @@
 """Checks the features in use for look-ahead, on the data in use.
 
-A feature is computed twice, the second time with every bar after some t changed; up to t it must keep its bits.
+1. A feature is computed twice, the second time with every bar after some t changed; up to t it must keep its bits.
+2. A user's function is also run on the bars so far, where it can reach no others: see `blind_runs`.
+3. No feature may tell more of returns to come than what is known at its bar can: see `foresight`.
 """
 
 from collections.abc import Sequence
@@ -10,19 +12,21 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.features.indicators import FeatureTable, compute_features
-from ml_pipeline.trading.market.columns import FEATURE_PREFIX
+from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
+from ml_pipeline.trading.features.foresight import foresight
+from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function
 from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
 
-# A column that correlates more than this with the next bar's return was made from it.
-_SUSPICIOUS_CORRELATION = 0.9
-_FEWEST_FOR_CORRELATION = 30
+# Sentences of one kind that are told.
+_MOST_TOLD = 5
 
 
-def refuse_leaks(market: MarketData, names: Sequence[str], table: FeatureTable, *, n_samples: int = 3) -> None:
-    """Raise UserError, with its name, if a feature sees ahead. `table` holds the features `names` of `market`.
-    Changing later bars cannot reveal that a column of the data was made from them. So a column that nearly equals the
-    next bar's return is refused as well.
+def check_features(
+    market: MarketData, names: Sequence[str], table: FeatureTable, *, n_samples: int = 3
+) -> tuple[str, ...]:
+    """Sentences about features that may see ahead. `table` holds the features `names` of `market`.
+
+    Raises UserError, with its name, about a feature that does see ahead.
     """
     generator = np.random.default_rng(0)
     for t in generator.integers(table.first_bar, market.n_bars - 1, n_samples):
@@ -35,9 +39,44 @@ def refuse_leaks(market: MarketData, names: Sequence[str], table: FeatureTable, 
                 f"{as_text(market.times[row])} changes with the bars after {as_text(market.times[t])}; compute it only "
                 "from each bar and the bars before it."
             )
-    for name in market.columns:
-        if name in names or f"{FEATURE_PREFIX}*" in names:
-            _refuse_next_return(market, name)
+    functions = [name for name in names if is_function(name)]
+    warnings = _about_functions(market, functions, table) if functions else []
+    return (*warnings, *_about_foresight(market, table))
+
+
+def _about_functions(market: MarketData, functions: Sequence[str], table: FeatureTable) -> list[str]:
+    runs = refuse_what_sees_ahead(market, functions, table)
+    warnings = []
+    if runs.opened:
+        shown = ", ".join(runs.opened[:_MOST_TOLD])
+        warnings.append(
+            f"{', '.join(functions)} read from {shown}: nothing here can tell whether later bars are in there"
+        )
+    if not runs.every_bar:
+        warnings.append(
+            f"{', '.join(functions)} took too long to be run at every bar; look-ahead was looked for at "
+            f"{runs.n_cuts:,} of them"
+        )
+    return warnings
+
+
+def _about_foresight(market: MarketData, table: FeatureTable) -> list[str]:
+    """Raise UserError for a feature that is impossible without later bars; sentences about unlikely ones."""
+    warnings = []
+    for a in range(len(market.symbols)):
+        own = market.tradable[:, a]
+        for column in range(a * table.n_asset_features, (a + 1) * table.n_asset_features):
+            name = table.columns[column]
+            found = foresight(table.values[own, column], market.close[own, a])
+            if found is None:
+                continue
+            if found.impossible:
+                raise UserError(
+                    f"Feature {name} {found.sentence}, so it was made from later bars; move it forward until each "
+                    "value was known when its bar closed, or leave it out."
+                )
+            warnings.append(f"{name} {found.sentence}: was each value known when its bar closed?")
+    return warnings[:_MOST_TOLD]
 
 
 def with_future_changed(market: MarketData, t: int, generator: np.random.Generator) -> MarketData:
@@ -58,26 +97,3 @@ def with_future_changed(market: MarketData, t: int, generator: np.random.Generat
 
 def _same_bits(one: FloatArray, other: FloatArray) -> Any:
     return one.view(np.int64) == other.view(np.int64)
-
-
-def _refuse_next_return(market: MarketData, name: str) -> None:
-    """Refuse a column that equals the next return, or grows by it, as the next close does."""
-    for a, symbol in enumerate(market.symbols):
-        own = market.tradable[:, a]
-        values, returns = market.columns[name][own, a][:-1], np.diff(np.log(market.close[own, a]))
-        for what, told in (("Column", values), ("The growth of", np.diff(values, prepend=np.nan))):
-            correlation = _correlation(told, returns)
-            if abs(correlation) > _SUSPICIOUS_CORRELATION:
-                raise UserError(
-                    f"{what} {name} of {symbol} correlates {correlation:.2f} with the return of the next bar, so it "
-                    "was made from later bars; move it forward by one bar, or leave it out."
-                )
-
-
-def _correlation(values: FloatArray, returns: FloatArray) -> float:
-    """The correlation of both; 0 if there are too few values, or one of them does not vary."""
-    known = np.isfinite(values)
-    values, returns = values[known], returns[known]
-    if len(values) < _FEWEST_FOR_CORRELATION or not (values.std() > 0 and returns.std() > 0):
-        return 0.0
-    return float(np.corrcoef(values, returns)[0, 1])

@@ -1,0 +1,180 @@
+"""Runs a user's features on the bars so far, in a process that never gets later ones, and compares the values in use.
+
+A function that looks ahead gives another value there, be it in one bar or in all, from the bars, from their number, or
+from what it remembers of an earlier call.
+"""
+
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.features.indicators import Bars, FeatureTable, bars_of, make_features
+from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
+
+# Time for all runs together, in seconds; where it does not allow a run at every bar, bars are drawn.
+_BUDGET_S = 6.0
+# The cost of a run besides that of the function, in seconds.
+_PER_RUN_S = 2e-4
+# Where not every bar is tried: so many of the first and last, and at least so many of the rest.
+_AT_THE_ENDS = 150
+_FEWEST_DRAWN = 40
+
+
+@dataclass(frozen=True)
+class BlindRuns:
+    """What was found. n_cuts: at how many bars the functions ran. opened: data files, and "the network", in use."""
+
+    every_bar: bool
+    n_cuts: int
+    opened: tuple[str, ...]
+
+
+def refuse_what_sees_ahead(
+    market: MarketData, names: Sequence[str], table: FeatureTable, *, budget_s: float = _BUDGET_S
+) -> BlindRuns:
+    """Compute the functions `names` from the bars so far, at every bar or at as many as `budget_s` allows.
+
+    table: holds their values in use. Raises UserError, with the bar, where one differs.
+    """
+    with _blind_process(names) as process:
+        every_bar, n_cuts = True, 0
+        for a, symbol in enumerate(market.symbols):
+            columns = [table.columns.index(f"{symbol}:{name}") for name in names]
+            used = table.values[market.tradable[:, a]][:, columns]
+            functions = _Functions(symbol, names, bars_of(market, a), used)
+            cuts = _cuts(process, functions, budget_s / len(market.symbols))
+            _compare(process, functions, cuts)
+            every_bar &= len(cuts) == len(functions.used)
+            n_cuts += len(cuts)
+        return BlindRuns(every_bar, n_cuts, tuple(process.opened))
+
+
+class _Functions(NamedTuple):
+    """The functions on one asset. bars: T of its own. used: their values in use, (T, number of functions)."""
+
+    symbol: str
+    names: Sequence[str]
+    bars: Bars
+    used: FloatArray
+
+
+class _Process:
+    """The other side of `blind_process`. opened: what the functions opened so far."""
+
+    def __init__(self, started: "subprocess.Popen[bytes]", said: IO[bytes]) -> None:
+        self._started = started
+        self._said = said
+        self.opened: list[str] = []
+
+    def tell(self, *request: Any) -> None:
+        self.tell_plainly(request)
+
+    def tell_plainly(self, request: Any) -> None:
+        assert self._started.stdin is not None
+        try:
+            pickle.dump(request, self._started.stdin)
+            self._started.stdin.flush()
+        except OSError as error:
+            raise self._ended() from error
+
+    def compute(self, *, whole: bool) -> list[FloatArray | str]:
+        """The values of each function, of all bars so far or the last; or why it failed."""
+        assert self._started.stdout is not None
+        self.tell("compute", whole)
+        try:
+            values, self.opened = pickle.load(self._started.stdout)
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise self._ended() from error
+        return values
+
+    def _ended(self) -> UserError:
+        self._started.wait()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip().splitlines()
+        last = said[-1].removeprefix("ml_pipeline.config.errors.UserError: ") if said else "its process ended"
+        return UserError(f"A feature cannot be computed from the bars so far: {last.rstrip('.')}.")
+
+
+@contextmanager
+def _blind_process(names: Sequence[str]) -> Iterator[_Process]:
+    command = [sys.executable, "-m", "ml_pipeline.trading.features.blind_process"]
+    with (
+        tempfile.TemporaryFile() as said,  # a pipe would fill up with what functions print
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as started,
+    ):
+        try:
+            process = _Process(started, said)
+            process.tell_plainly(sys.path)
+            process.tell_plainly([*names])
+            yield process
+        finally:
+            started.kill()
+
+
+def _cuts(process: _Process, functions: _Functions, budget_s: float) -> NDArray[np.int64]:
+    """Numbers of bars after which to compute, rising: all, or as many as the budget allows."""
+    bars = functions.bars
+    n = len(bars.close)
+    few = min(n, 100)
+    process.tell("begin")
+    _send(process, bars, 0, few)
+    process.compute(whole=False)  # which may import
+    few_s = _seconds(lambda: process.compute(whole=False))
+    with np.errstate(all="ignore"):
+        all_s = _seconds(lambda: [make_features(name)[0].compute(bars) for name in functions.names])
+    each_s = few_s + max(all_s - few_s, 0.0) / 2 + _PER_RUN_S  # the time is taken to grow with the bars
+    allowed = max(int(budget_s / each_s), _FEWEST_DRAWN)
+    if allowed >= n:
+        return np.arange(1, n + 1)
+    ends = min(_AT_THE_ENDS, allowed // 3)
+    drawn = np.random.default_rng(0).choice(n, size=allowed, replace=False) + 1
+    return np.unique(np.concatenate([np.arange(1, ends + 1), np.arange(n - ends + 1, n + 1), drawn]))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _compare(process: _Process, functions: _Functions, cuts: NDArray[np.int64]) -> None:
+    """Raise UserError where a value from the bars so far is not the one in use."""
+    bars, whole_at = functions.bars, {int(cut) for cut in np.linspace(0, len(cuts) - 1, 5).astype(int)}
+    process.tell("begin")
+    sent = 0
+    for i, cut in enumerate(cuts.tolist()):
+        _send(process, bars, sent, cut)
+        sent = cut
+        begin = 0 if i in whole_at else cut - 1
+        for name, known, values in zip(
+            functions.names, functions.used[begin:cut].T, process.compute(whole=i in whole_at), strict=True
+        ):
+            so_far = f"where only the bars up to {as_text(bars.times[cut - 1])} are there"
+            if isinstance(values, str):  # it failed, as it may before it has enough bars
+                if not np.isnan(known).all():
+                    raise UserError(f"Feature {functions.symbol}:{name} fails {so_far}: {values}")
+                continue
+            differs = ~((values == known) | (np.isnan(values) & np.isnan(known)))
+            if differs.any():
+                row = int(np.argmax(differs))
+                raise UserError(
+                    f"Feature {functions.symbol}:{name} sees ahead (or is random): at "
+                    f"{as_text(bars.times[begin + row])} it is {known[row]:g}, but {values[row]:g} {so_far}; compute "
+                    "it only from each bar and the bars before it."
+                )
+
+
+def _send(process: _Process, bars: Bars, start: int, stop: int) -> None:
+    rows = slice(start, stop)
+    arrays = {name: values[rows] for name, values in bars._asdict().items() if name != "columns"}
+    process.tell("add", arrays, {name: values[rows] for name, values in bars.columns.items()})
