@@ -4,13 +4,14 @@ ml-pipeline --help
 ml-pipeline train --n-envs 8
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from ml_pipeline import __version__
 from ml_pipeline.commands import COMMANDS, PROG
-from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.errors import UserError, did_you_mean, nearest
 from ml_pipeline.monitoring.console import entry
 
 
@@ -29,8 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{PROG} {__version__}")
             return 0
         if name not in COMMANDS:
-            raise UserError(f'There is no command "{name}". {nearest(name, [*COMMANDS, "--help", "--version"])}')
+            raise UserError(_unknown(name, rest))
     return import_module(COMMANDS[name].module).main(rest, prog=f"{PROG} {name}")
+
+
+def _unknown(name: str, rest: Sequence[str]) -> str:
+    known = [*COMMANDS, "--help", "--version"]
+    if name.startswith("-") and not did_you_mean(name, known):
+        return f"A command comes before its flags, as in: {PROG} train {shlex.join([name, *rest])}"
+    return f'There is no command "{name}". {nearest(name, known)}'
 
 
 def _help() -> str:

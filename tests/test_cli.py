@@ -67,6 +67,7 @@ def test_what_needs_no_command_imports_no_library(argument):
         ("trian", 'There is no command "trian". Did you mean "train"?'),
         ("walk_forward", 'There is no command "walk_forward". Did you mean "walk-forward"?'),
         ("--versoin", 'There is no command "--versoin". Did you mean "--version"?'),
+        ("--n-envs", "A command comes before its flags, as in: ml-pipeline train --n-envs"),
         ("frobnicate", 'There is no command "frobnicate". Known are: --help, --version, check, compare,'),
     ],
 )

@@ -1,6 +1,7 @@
 """From what was written, in a flag or a file, to the type that a setting declares, or one sentence about why not."""
 
 import json
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,8 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
     (64, 32)
     >>> convert('{"size": 8}', dict[str, Any], name="env_kwargs")
     {'size': 8}
+    >>> convert("[64,64]", tuple[int, ...], name="hidden_sizes")
+    (64, 64)
     >>> convert("many", int | Literal["auto"], name="n_workers")
     Traceback (most recent call last):
     ml_pipeline.config.errors.UserError: n_workers must be a whole number or auto, but got "many".
@@ -48,7 +51,7 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
     candidate = [value] if is_list(hint) and not isinstance(value, list) else value
     if bool not in alternatives(hint) and any(isinstance(element, bool) for element in _elements(candidate)):
         raise _rejected(value, hint, name)  # pydantic would read true as 1
-    for reading in (candidate, _with_numbers_read(candidate)):
+    for reading in (candidate, _with_numbers_read(candidate), _with_numbers_read(_without_commas(candidate))):
         try:
             return _adapter(hint).validate_python(reading)
         except ValidationError:
@@ -128,12 +131,34 @@ def _with_numbers_read(value: object) -> object:
         return value
 
 
+def _without_commas(value: object) -> object:
+    """64,64 and [64, 64], as other programs take them: the texts of a list, split. Other values stay as they are."""
+    if not isinstance(value, list) or not all(isinstance(element, str) for element in value):
+        return value
+    words = " ".join(value).strip(" []()").replace(",", " ").split()
+    thousands = any(re.match(r"0\d", word) for word in words)  # 1,024 is no pair
+    return value if thousands or not words else words
+
+
 def _rejected(value: object, hint: Any, name: str) -> UserError:
     received = f'"{value}"' if isinstance(value, str) else value
     if isinstance(value, list):
         received = f'"{" ".join(map(str, value))}"'
     # 0700 and NO are a number and a boolean to YAML: texts are rejected for nothing else.
-    remedy = "; put it in quotes" if {str, tuple[str, ...]} & set(alternatives(hint)) else ""
+    remedy = "; put it in quotes" if {str, tuple[str, ...]} & set(alternatives(hint)) else _number_remedy(value, hint)
     return UserError(
         f"{name} must be {describe(hint)}, but got {received}{remedy}.{did_you_mean(str(value), choices_of(hint))}"
     )
+
+
+def _number_remedy(value: object, hint: Any) -> str:
+    """How a number is written here that has its decimals after a comma, its thousands before one, or a letter."""
+    if not isinstance(value, str) or not {int, float} & set(alternatives(hint)):
+        return ""
+    if re.fullmatch(r"-?[1-9]\d{0,2}(,\d{3})+", value):
+        return f"; write {value.replace(',', '')}"
+    if float in alternatives(hint) and re.fullmatch(r"-?\d*,\d+", value):
+        return f"; write {value.replace(',', '.')}"
+    if found := re.fullmatch(r"(\d+\.?\d*)([kKmM])", value):
+        return f"; write {found[1]}e{3 if found[2] in 'kK' else 6}"
+    return ""

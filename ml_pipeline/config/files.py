@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from ml_pipeline.config.conversion import convert
-from ml_pipeline.config.errors import UserError, did_you_mean
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.familiar_names import familiar_name
 from ml_pipeline.config.settings import hints_of
 
 
@@ -31,8 +32,8 @@ def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source:
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name not in hints:
-            known = ", ".join(hints)
-            raise UserError(f'{source}: unknown setting "{key}".{did_you_mean(name, hints) or f" Known are: {known}."}')
+            meant = familiar_name(name, {each: each for each in hints}) or f" {nearest(name, hints)}"
+            raise UserError(f'{source}: unknown setting "{key}".{meant}')
         if name in settings:
             raise UserError(f"{source}: {name} is set twice; keep one of the two.")
         settings[name] = convert(value, hints[name], name=f"{source}: {name}")

@@ -19,6 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping
 from ml_pipeline.config.errors import UserError, did_you_mean
+from ml_pipeline.config.familiar_names import familiar_name, setting_for
 from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -155,12 +156,20 @@ def _incomplete(argv: Sequence[str], settings_class: type, hints: dict[str, Any]
 def _unknown(word: str, argv: Sequence[str], hints: dict[str, Any]) -> UserError:
     switches = {flag_of(name): flag_of(f"no_{name}") for name, hint in hints.items() if hint is bool}
     if not word.startswith("-"):
-        words = [part for argument in argv for part in argument.split("=", maxsplit=1)]
-        for before, after in pairwise(words):
-            if after == word and _dashed(before) in {*switches, *switches.values()}:
-                on = _dashed(before).replace("--no-", "--")
-                return UserError(f'{_dashed(before)} takes no value, but got "{word}"; say {on} or {switches[on]}.')
-        return UserError(f'"{word}" belongs to no flag; --help lists what each flag takes.')
+        return _stray(word, argv, hints, switches)
     flag = _dashed(word).partition("=")[0]
     known = [*map(flag_of, hints), *switches.values()]
-    return UserError(f"Unknown flag {flag}.{did_you_mean(flag, known) or ' --help lists every flag.'}")
+    meant = familiar_name(flag.lstrip("-").replace("-", "_"), {name: flag_of(name) for name in hints})
+    return UserError(f"Unknown flag {flag}.{meant or did_you_mean(flag, known) or ' --help lists every flag.'}")
+
+
+def _stray(word: str, argv: Sequence[str], hints: dict[str, Any], switches: dict[str, str]) -> UserError:
+    """About a word that follows no flag which could take it."""
+    words = [part for argument in argv for part in argument.split("=", maxsplit=1)]
+    for before, after in pairwise(words):
+        if after == word and _dashed(before) in {*switches, *switches.values()}:
+            on = _dashed(before).replace("--no-", "--")
+            return UserError(f'{_dashed(before)} takes no value, but got "{word}"; say {on} or {switches[on]}.')
+    meant = setting_for(word, hints)
+    remedy = f"say {flag_of(meant)} {word}" if meant else "--help lists what each flag takes"
+    return UserError(f'"{word}" belongs to no flag; {remedy}.')

@@ -97,6 +97,11 @@ def test_what_is_not_given_is_absent():
         ("--hidden-sizes 32 16 --symbols BTC ETH", {"hidden_sizes": (32, 16), "symbols": ("BTC", "ETH")}),
         ("--hidden-sizes", {"hidden_sizes": ()}),
         ('--env-kwargs {"size":8,"map":null}', {"env_kwargs": {"size": 8, "map": None}}),
+        ("--hidden-sizes 64,32", {"hidden_sizes": (64, 32)}),
+        ("--hidden-sizes=[64,32]", {"hidden_sizes": (64, 32)}),
+        ("--hidden-sizes [64, 32] --gamma 1", {"hidden_sizes": (64, 32), "gamma": 1.0}),
+        ("--hidden-sizes (64,)", {"hidden_sizes": (64,)}),
+        ("--symbols A,B", {"symbols": ("A,B",)}),  # a name may hold a comma
         ("--data a/b.csv --device cuda", {"data": Path("a/b.csv"), "device": "cuda"}),
     ],
 )
@@ -120,7 +125,20 @@ def test_what_is_given_is_read(line, given):
         ("--n-envs=", '--n-envs must be a whole number, but got "".'),
         ("--n-envs many", '--n-envs must be a whole number, but got "many".'),
         ("--n-envs 2.5", '--n-envs must be a whole number, but got "2.5".'),
-        ("--hidden-sizes 64,64", '--hidden-sizes must be whole numbers, but got "64,64".'),
+        ("--hidden-sizes 64;64", '--hidden-sizes must be whole numbers, but got "64;64".'),
+        ("--hidden-sizes 1,024", '--hidden-sizes must be whole numbers, but got "1,024".'),
+        ("--gamma=0,99", '--gamma must be a number, but got "0,99"; write 0.99.'),
+        ("--target-kl ,5", '--target-kl must be a number or none, but got ",5"; write .5.'),
+        ("--n-envs 1,024", '--n-envs must be a whole number, but got "1,024"; write 1024.'),
+        ("--n-envs 1.5M", '--n-envs must be a whole number, but got "1.5M"; write 1.5e6.'),
+        ("--lr 3e-4", "Unknown flag --lr. --help lists every flag."),  # these options have no learning rate
+        ("--num_envs=8", 'Unknown flag --num-envs. Did you mean "--n-envs"?'),
+        (
+            "--policy MlpPolicy",
+            "Unknown flag --policy. The kind of network follows from the observations; "
+            "--hidden-sizes gives its layers.",
+        ),
+        ("prices.csv", '"prices.csv" belongs to no flag; say --data prices.csv.'),
         ("--device cudda", '--device must be cpu or cuda, but got "cudda". Did you mean "cuda"?'),
         (
             "--no-normalize-obs true",

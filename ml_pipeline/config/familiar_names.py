@@ -1,0 +1,122 @@
+"""What other libraries call our settings: who types one of their names is answered with ours.
+
+Ours stay the only ones that are taken, so that a setting has one name in flags, files and docs.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+
+# Stable-Baselines3 and its zoo, CleanRL, Gymnasium, and the trading libraries that our users come from.
+_OURS = {
+    "lr": "learning_rate",
+    "env": "env_id",
+    "env_name": "env_id",
+    "environment": "env_id",
+    "num_envs": "n_envs",
+    "num_env": "n_envs",
+    "num_steps": "n_steps",
+    "rollout_length": "n_steps",
+    "num_workers": "n_workers",
+    "num_cpu": "n_workers",
+    "batch_size": "minibatch_size",
+    "mini_batch_size": "minibatch_size",
+    "num_epochs": "n_epochs",
+    "update_epochs": "n_epochs",
+    "epochs": "n_epochs",
+    "timesteps": "total_timesteps",
+    "n_timesteps": "total_timesteps",
+    "num_timesteps": "total_timesteps",
+    "episodes": "num_episodes",
+    "discount": "gamma",
+    "lam": "gae_lambda",
+    "clip": "clip_range",
+    "clip_coef": "clip_range",
+    "clip_eps": "clip_range",
+    "clip_vloss": "clip_range_vf",
+    "entropy_coef": "ent_coef",
+    "value_coef": "vf_coef",
+    "norm_adv": "normalize_advantages",
+    "net_arch": "hidden_sizes",
+    "policy_kwargs": "hidden_sizes",
+    "hidden_dim": "hidden_sizes",
+    "layers": "hidden_sizes",
+    "activation_fn": "activation",
+    "lstm_hidden_size": "memory_size",
+    "save_freq": "checkpoint_interval",
+    "eval_freq": "eval_interval",
+    "n_eval_episodes": "eval_episodes",
+    "log_dir": "checkpoint_dir",
+    "log_folder": "checkpoint_dir",
+    "save_path": "checkpoint_dir",
+    "output_dir": "checkpoint_dir",
+    "exp_name": "checkpoint_dir",
+    "trained_agent": "resume",
+    "start_method": "parallel_start_method",
+    "random_seed": "seed",
+    "ticker": "symbols",
+    "tickers": "symbols",
+    "pairs": "symbols",
+    "fee": "fee_bps",
+    "fees": "fee_bps",
+    "trading_fees": "fee_bps",
+    "commission": "fee_bps",
+    "transaction_cost": "fee_bps",
+    "slippage": "slippage_bps",
+    "borrow_interest_rate": "borrow_bps_per_year",
+    "initial_balance": "initial_cash",
+    "initial_capital": "initial_cash",
+    "initial_amount": "initial_cash",
+    "lookback": "window",
+    "window_size": "window",
+}
+
+# Where the name alone would mislead. {device} stands for how the setting device is written.
+_REMARKS = {
+    "num_minibatches": "Give the size of a minibatch, not their number: {minibatch_size} 256.",
+    "n_minibatches": "Give the size of a minibatch, not their number: {minibatch_size} 256.",
+    "anneal_lr": "Say {learning_rate_schedule} linear.",
+    "cuda": "Say {device} cuda.",
+    "gpu": "Say {device} cuda.",
+    "policy": "The kind of network follows from the observations; {hidden_sizes} gives its layers.",
+    "algo": "Training is always by PPO, so leave it out.",
+    "capture_video": 'Record a trained policy by "ml-pipeline enjoy checkpoints/RUN --video out.mp4".',
+    "render": 'Watch a trained policy by "ml-pipeline enjoy checkpoints/RUN --render human".',
+}
+
+# What a word without a flag looks like, and the setting that it may belong to.
+_LOOKS = {
+    r"(.*[:/])?[\w-]+-v\d+": "env_id",
+    r".*\.(csv|parquet)": "data",
+    r".*\.(ya?ml|json)": "config",
+    r".*\.pt": "resume",
+}
+
+
+def familiar_name(name: str, shown: Mapping[str, str]) -> str:
+    """A closing sentence about a name that other libraries give to one of our settings; empty if it is none of theirs.
+
+    name: with underscores. shown: the settings that there are, and how each is written: "n_envs" as a key, "--n-envs"
+    as a flag.
+
+    >>> familiar_name("lr", {"learning_rate": "--learning-rate"})
+    ' Did you mean "--learning-rate"?'
+    >>> familiar_name("anneal_lr", {"learning_rate_schedule": "learning_rate_schedule"})
+    ' Say learning_rate_schedule linear.'
+    >>> familiar_name("lr", {"seed": "--seed"})
+    ''
+    """
+    if (ours := _OURS.get(name, "")) in shown:
+        return f' Did you mean "{shown[ours]}"?'
+    try:
+        return f" {_REMARKS[name].format_map(shown)}"
+    except KeyError:  # no such remark, or not for these settings
+        return ""
+
+
+def setting_for(word: str, known: Collection[str]) -> str | None:
+    """The one of the `known` settings that a word without a flag looks like.
+
+    >>> setting_for("CartPole-v1", ["env_id", "data"])
+    'env_id'
+    """
+    return next((ours for look, ours in _LOOKS.items() if ours in known and re.fullmatch(look, word)), None)
