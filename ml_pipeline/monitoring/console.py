@@ -4,7 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ml_pipeline.config.errors import CheckFailed, UserError
@@ -22,7 +22,8 @@ def entry(prog: str) -> Iterator[None]:
     _print_anything()
     try:
         try:
-            yield
+            with _modules_of_working_directory():
+                yield
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -59,3 +60,18 @@ def _print_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+@contextmanager
+def _modules_of_working_directory() -> Iterator[None]:
+    """Lets a user's modules be imported where they lie, as `python -m` does. It comes last on the path: a file there
+    takes the place of no module that is installed."""
+    added = not sys.flags.safe_path and "" not in sys.path
+    if added:
+        sys.path.append("")
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a user's module may have removed it
+            if added:
+                sys.path.remove("")

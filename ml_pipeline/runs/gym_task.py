@@ -12,6 +12,7 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evaluate
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, tells_mask_in_info
 from ml_pipeline.runs.gym_report import result_sentence, write_gym_report
+from ml_pipeline.runtime.user_code import failed_import, import_user_module
 
 Act = Callable[[Any], Any]
 
@@ -97,21 +98,17 @@ def _masks_in_info(env: gymnasium.Env, seed: int) -> bool:
 
 
 def _make_checked(env_id: str) -> gymnasium.Env:
+    module, colon, name = env_id.rpartition(":")
+    if colon:
+        import_user_module(module)
     try:
         return gymnasium.make(env_id)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"{env_id} needs something that is not installed: {error}") from error
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f'There is no environment "{env_id}". {_hint(env_id, error)}') from error
-
-
-def _hint(env_id: str, error: Exception) -> str:
-    module, colon, name = env_id.rpartition(":")
-    if isinstance(error, ModuleNotFoundError):
-        missing = str(error).split(". ")[0]  # Gymnasium adds sentences of its own
-        return (
-            f"The part before the colon is a module: run where {module.replace('.', '/')}.py lies, or name its folder "
-            f"in PYTHONPATH ({missing})."
-        )
-    registers = f"The module {module} is there, but does not register it. " if colon else ""
-    return registers + nearest(name, gymnasium.registry)
+    except ModuleNotFoundError as error:  # in the module of its class, or in its constructor
+        raise UserError(f"{env_id} cannot be made: {failed_import(error)}") from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error) as error:
+        registers = f"The module {module} is there, but does not register it. " if colon else ""
+        raise UserError(
+            f'There is no environment "{env_id}". {registers}{nearest(name, gymnasium.registry)}'
+        ) from error

@@ -1,5 +1,6 @@
 import io
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -21,3 +22,16 @@ def test_an_entry_prints_what_the_terminal_cannot_show(monkeypatch):
     with entry("it.py"):
         print("±1", end="", flush=True)
     assert terminal.buffer.getvalue() == b"?1"
+
+
+def test_modules_in_the_working_directory_are_found_behind_those_that_are_installed(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("")
+    (tmp_path / "colorsys.py").write_text("raise AssertionError")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    before = sys.path.copy()
+    with entry("it.py"):
+        assert import_module("only_here").__file__ == str(tmp_path / "only_here.py")
+        import_module("colorsys")
+    assert sys.path == before
+    del sys.modules["only_here"]

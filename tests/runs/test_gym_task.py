@@ -1,5 +1,7 @@
 """Environments by their id, and masks of actions in their infos."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
@@ -122,10 +124,6 @@ def test_a_space_or_an_option_that_the_network_has_not_is_one_sentence(name, fla
 @pytest.mark.parametrize(
     ("env_id", "hint"),
     [
-        (
-            "nope:Nope-v0",
-            "The part before the colon is a module: run where nope.py lies, or name its folder in PYTHONPATH",
-        ),
         ("math:CartPol-v1", 'The module math is there, but does not register it. Did you mean "CartPole-v1"?'),
         ("CartPol-v1", 'Did you mean "CartPole-v1"?'),
     ],
@@ -134,6 +132,45 @@ def test_an_unknown_id_is_answered_with_what_to_do(env_id, hint):
     with pytest.raises(UserError) as told:
         GymTask(env_id, eval_episodes=1, seed=0)
     assert str(told.value).startswith(f'There is no environment "{env_id}". {hint}')
+
+
+MAKES_NO_ENV = """
+import gymnasium
+
+class Hungry(gymnasium.Env):
+    def __init__(self):
+        import pandaz
+
+gymnasium.register("Hungry-v0", Hungry)
+gymnasium.register("Elsewhere-v0", "greedy:Env")
+"""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "sentence"),
+    [
+        (
+            "nope:Nope-v0",
+            'There is no module "nope": run where nope.py lies, name its folder in PYTHONPATH, or install it.',
+        ),
+        ("greedy:Env-v0", "greedy cannot be imported: line 2 of greedy.py imports pandaz, which is not there."),
+        ("hungry:Hungry-v0", "hungry:Hungry-v0 cannot be made: line 6 of hungry.py imports pandaz, which is not"),
+        ("hungry:Elsewhere-v0", "hungry:Elsewhere-v0 cannot be made: line 2 of greedy.py imports pandaz, which is"),
+    ],
+)
+def test_an_import_that_is_missing_is_named_where_it_stands(env_id, sentence, tmp_path, monkeypatch):
+    (tmp_path / "greedy.py").write_text("import gymnasium\nimport pandaz\n")
+    (tmp_path / "hungry.py").write_text(MAKES_NO_ENV)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    try:
+        with pytest.raises(UserError) as told:
+            GymTask(env_id, eval_episodes=1, seed=0)
+    finally:
+        sys.modules.pop("hungry", None)
+        for name in ("Hungry-v0", "Elsewhere-v0"):
+            gymnasium.registry.pop(name, None)
+    assert str(told.value).startswith(sentence)
 
 
 def test_a_task_shows_its_environment():

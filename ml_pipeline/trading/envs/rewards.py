@@ -11,8 +11,8 @@ from typing import Any
 
 from ml_pipeline.config.checks import check_number, check_positive
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.runtime.user_code import import_by_name
 from ml_pipeline.trading.accounts.orders import Number, Ops
-from ml_pipeline.trading.features.user_code import import_by_name
 
 State = tuple[Number, ...]
 

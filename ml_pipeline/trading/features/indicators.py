@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.features.user_code import call_user_code, import_by_name
+from ml_pipeline.runtime.user_code import call_user_code, import_by_name
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
 

@@ -1,0 +1,68 @@
+"""A user's own code: imports it by name, calls it, and says in a sentence where it fails."""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+from ml_pipeline.config.errors import UserError, did_you_mean
+
+
+def import_by_name(name: str) -> Any:
+    """The object that "module:name" names. Raises UserError if it cannot be imported."""
+    module_name, _, attribute = name.partition(":")
+    module = import_user_module(module_name)
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        remedy = did_you_mean(attribute, [each for each in vars(module) if not each.startswith("_")])
+        raise UserError(f'{name} cannot be imported: {module_name} has no "{attribute}".{remedy}') from error
+
+
+def import_user_module(name: str) -> ModuleType:
+    """The module. Raises UserError, with the file and line if it is there and its import fails."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # an import inside of it
+            raise UserError(f"{name} cannot be imported: {failed_import(error)}") from error
+        raise UserError(
+            f'There is no module "{error.name}": run where {error.name.replace(".", "/")}.py lies, name its folder in '
+            "PYTHONPATH, or install it."
+        ) from error
+    except Exception as error:
+        raise UserError(f"{name} cannot be imported: {failed_import(error)}") from error
+
+
+def failed_import(error: Exception) -> str:
+    """Where an import failed and why, to close a sentence: "line 3 of env.py imports pandaz, which is not there."."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"line {error.lineno} of {_shown(error.filename)} is no Python: {error.msg}."
+    places = [each for each in extract_tb(error.__traceback__) if not each.filename.startswith("<frozen importlib")]
+    where = f"line {places[-1].lineno} of {_shown(places[-1].filename)}"
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"{where} imports {error.name}, which is not there."
+    return f"{where} raised {_message(error)}."
+
+
+def call_user_code(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
+    """The result of the function. Raises UserError with the file and line if it fails."""
+    try:
+        return function(argument)
+    except Exception as error:
+        place = extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"{name} failed in line {place.lineno} of {Path(place.filename).name}: {_message(error)}."
+        ) from error
+
+
+def _message(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(".")
+
+
+def _shown(file: str) -> str:
+    """A file as a user would type it: relative to the working directory, if it lies below it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

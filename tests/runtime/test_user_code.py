@@ -1,0 +1,60 @@
+"""A user's modules are imported by name, and what is wrong with them is said as what it is."""
+
+import sys
+
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.user_code import import_by_name
+
+MODULES = {
+    "fine.py": "def signal(bars): ...\n",
+    "greedy.py": "\n\nimport pandaz.io\n",
+    "package/__init__.py": "",
+    "package/inner.py": "import greedy\n",
+    "typo.py": "x = 1\ndef f(:\n",
+    "fails.py": "def halve():\n    return 1 / 0\n\nhalve()\n",
+    "old.py": "from json import lods\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def in_their_folder(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    for name, text in MODULES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.partition(".")[0] in {"fine", "package"}:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("greedy:f", "greedy cannot be imported: line 3 of greedy.py imports pandaz, which is not there."),
+        (
+            "package.inner:f",
+            "package.inner cannot be imported: line 3 of greedy.py imports pandaz, which is not there.",
+        ),
+        ("typo:f", "typo cannot be imported: line 2 of typo.py is no Python: invalid syntax."),
+        ("fails:f", "fails cannot be imported: line 2 of fails.py raised ZeroDivisionError: division by zero."),
+        ("old:f", "old cannot be imported: line 1 of old.py raised ImportError: cannot import name 'lods' from 'json'"),
+        ("nope:f", 'There is no module "nope": run where nope.py lies, name its folder in PYTHONPATH, or install it.'),
+        ("package.gone:f", 'There is no module "package.gone": run where package/gone.py lies, name its folder in'),
+        ("nope.inner:f", 'There is no module "nope": run where nope.py lies,'),
+        ("fine:signa", 'fine:signa cannot be imported: fine has no "signa". Did you mean "signal"?'),
+    ],
+)
+def test_what_cannot_be_imported_is_one_sentence(name, sentence):
+    with pytest.raises(UserError) as told:
+        import_by_name(name)
+    assert str(told.value).startswith(sentence)
+    assert "\n" not in str(told.value)
+
+
+def test_what_can_be_is_returned():
+    assert import_by_name("fine:signal").__name__ == "signal"
