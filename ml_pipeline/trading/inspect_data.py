@@ -20,7 +20,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.trading.market.asset_bars import Faults
 from ml_pipeline.trading.market.data import BarTime, MarketData, as_text
-from ml_pipeline.trading.market.diagnosis import Finding, diagnose
+from ml_pipeline.trading.market.diagnosis import NOTHING_TO_DO, Finding, diagnose
 from ml_pipeline.trading.market.files import files_of, load_market
 
 # At most so many symbols are named, and drawn in colors of their own.
@@ -88,6 +88,8 @@ def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[s
     findings = _by_symbols(diagnose(market, files))
     lines += ["", "Found:" if findings else "No problems were found."]
     lines += [f"  {names}: {problem}\n    -> {remedy}" for (problem, remedy), names in findings.items()]
+    if not refused and all(remedy.startswith(NOTHING_TO_DO) for _, remedy in findings):
+        lines += [*([""] if findings else []), "Nothing needs to be done."]
     return "\n".join(lines)
 
 

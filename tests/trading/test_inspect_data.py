@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.inspect_data import main
+from ml_pipeline.trading.inspect_data import describe, main
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.diagnosis import diagnose
 from ml_pipeline.trading.market.files import load_market
@@ -39,6 +39,24 @@ def test_weekends_are_none_to_an_asset_of_another_calendar():
     bars = {"open": closes, "high": closes, "low": closes, "volume": np.ones_like(closes)}
     (finding,) = diagnose(market_from_arrays(["coin", "stock"], days, closes, **bars))
     assert finding == ("stock", "14 gaps of up to 3 days, as weekends and holidays leave them", "nothing to do")
+
+
+def _closing_words(close, times, refused=()):
+    ones = np.ones_like(close)
+    bars = {"open": close, "high": close, "low": close, "volume": ones}
+    return describe(market_from_arrays(["A"], times, close, **bars), refused=refused).splitlines()[-2:]
+
+
+def test_where_nothing_is_to_be_done_the_last_line_says_so():
+    days = np.datetime64("2024-01-01") + np.arange(100)
+    weekdays = np.busday_offset("2024-01-01", np.arange(100))
+    wrong = WALK.copy()
+    wrong[40] *= 10
+    nothing = "Nothing needs to be done."
+    assert _closing_words(WALK, days) == ["No problems were found.", nothing]
+    assert _closing_words(WALK, weekdays) == ["", nothing]  # after gaps of weekends
+    assert nothing not in _closing_words(wrong, weekdays)
+    assert nothing not in _closing_words(WALK, days, refused=["row 7 (line 8)"])
 
 
 def test_impossible_bars():

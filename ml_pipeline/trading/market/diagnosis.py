@@ -24,6 +24,8 @@ _OUTLIER = 40
 _STALE_BARS = 20
 # A market with at least this many symbols was selected from a larger one.
 _MANY = 5
+# What the remedy begins with where a finding is harmless.
+NOTHING_TO_DO = "nothing to do"
 
 
 class Finding(NamedTuple):
@@ -69,7 +71,7 @@ def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tupl
         largest = steps[np.setdiff1d(gaps, strange)].max()
         yield (
             f"{counted(closed, 'gap')} of up to {_hours(largest)}, as weekends and holidays leave them",
-            "nothing to do",
+            NOTHING_TO_DO,
         )
     if strange.size:
         worst = strange[np.argmax(steps[strange])]
@@ -175,7 +177,7 @@ def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
         share = float(np.mean(close != adjusted))
         yield (
             f"{fields['close']} differs from {fields['adjusted']} in {share:.0%} of the rows",
-            "nothing to do: every price was multiplied by their ratio",
+            f"{NOTHING_TO_DO}: every price was multiplied by their ratio",
         )
 
 
