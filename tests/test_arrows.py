@@ -79,7 +79,7 @@ ROOMS = {
     "runs.trained": Room(
         ("config", "runtime", "monitoring", RL, TRADING, "runs"),
         (*TORCH_LIBRARIES, "tyro"),
-        ("onnxruntime", "onnxscript", "imageio_ffmpeg", "PIL"),
+        ("onnxruntime", "onnxscript", "av", "PIL"),
     ),
     "experiments": Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs"),

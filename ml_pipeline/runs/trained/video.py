@@ -1,11 +1,10 @@
-"""Frames to a video file: MP4 by ffmpeg, which the extra video brings, or GIF by Pillow, which matplotlib brings."""
+"""Frames to a video file: MP4 by PyAV, which the extra video brings, or GIF by Pillow, which matplotlib brings."""
 
-import contextlib
 import math
-import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError
 
 if TYPE_CHECKING:
+    from av import VideoFrame
     from PIL import Image
 
 Frame = NDArray[np.uint8]
@@ -32,7 +32,7 @@ class VideoFile:
 
     def __init__(self, path: Path, *, fps: float) -> None:
         """fps: frames per second. Raises UserError if the suffix is neither .mp4 nor .gif, the extra is missing, or
-        the folder cannot be made."""
+        the file cannot be written."""
         writers: dict[str, Callable[[Path, float], _Writer]] = {".mp4": _Mp4, ".gif": _Gif}
         if path.suffix.lower() not in writers:
             raise UserError(f"A video is an .mp4 or a .gif, but got {path.name}; name it {path.stem}.mp4.")
@@ -41,10 +41,10 @@ class VideoFile:
         self._shape: tuple[int, ...] | None = None
         self._unfinished = path.with_name(f".unfinished-{path.name}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = writers[path.suffix.lower()](self._unfinished, fps)
+            self._unfinished.touch()  # now rather than after the first frame, if it cannot be written
         except OSError as error:
             raise self._failure(error) from error
-        self._writer = writers[path.suffix.lower()](self._unfinished, fps)
 
     def append(self, frame: Any) -> None:
         """Add a frame: uint8 (height, width, 3), all of one size. Raises UserError if it is anything else, or the
@@ -79,8 +79,7 @@ class VideoFile:
             self._unfinished.unlink(missing_ok=True)
 
     def _failure(self, error: OSError) -> UserError:
-        reason = error.strerror or " ".join(str(error).split())[-200:]  # what ffmpeg says last
-        return UserError(f"The video {self.path} cannot be written: {reason}.")
+        return UserError(f"The video {self.path} cannot be written: {error.strerror}.")
 
 
 class _Writer(Protocol):
@@ -90,55 +89,46 @@ class _Writer(Protocol):
 
 
 class _Mp4:
-    """Pipes raw frames to ffmpeg, which ends with the file whole once the pipe is closed."""
-
     def __init__(self, path: Path, fps: float) -> None:
         try:
-            import imageio_ffmpeg
+            import av
         except ModuleNotFoundError as error:
             raise UserError(
-                "An .mp4 needs imageio-ffmpeg, which is not installed; pip install 'ml-pipeline[video]', or record a "
-                ".gif, which needs nothing more."
+                'An .mp4 needs PyAV, which is not installed; pip install "ml-pipeline[video]", or record a .gif, which '
+                "needs nothing more."
             ) from error
-        self._ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
-        self._path, self._fps = path, fps
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said = TemporaryFile()  # noqa: SIM115  # closed by close()
+        self._container = av.open(str(path), "w", format="mp4")
+        self._fps = Fraction(fps).limit_denominator(1000)
+        self._stream: Any = None
+        # Ctrl-C is for the player: it interrupts the main thread, which may leave no frame half encoded.
+        self._encoder = ThreadPoolExecutor(1, "video")
 
     def append(self, frame: Frame) -> None:
-        if self._process is None:
-            self._process = self._start(*frame.shape[:2])
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(frame.tobytes())
-        except BrokenPipeError as error:
-            raise self._failure() from error
+        self._encoder.submit(self._encode, frame).result()
 
     def close(self) -> None:
-        try:
-            if self._process is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    self._process.communicate()
-                if self._process.returncode:
-                    raise self._failure()
-        finally:
-            self._said.close()
+        with self._encoder:
+            self._encoder.submit(self._end).result()
 
-    def _start(self, height: int, width: int) -> subprocess.Popen[bytes]:
-        raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self._fps:g}", "-i", "-"]
+    def _encode(self, frame: Frame) -> None:
+        height, width = frame.shape[:2]
         # The format that every player takes has an even number of pixels on each side.
-        encoded = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4"]
-        return subprocess.Popen(
-            [self._ffmpeg, "-v", "error", "-y", *raw, *encoded, str(self._path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._said,
-            start_new_session=True,  # Ctrl-C is for the player; ffmpeg ends with the frames that it got
-        )
+        even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)))
+        if self._stream is None:
+            self._stream = self._container.add_stream("libx264", rate=self._fps, pix_fmt="yuv420p")
+            self._stream.height, self._stream.width = even.shape[:2]
+        self._container.mux(self._stream.encode(_frame_of(even)))
 
-    def _failure(self) -> OSError:
-        self._said.seek(0)
-        return OSError(self._said.read().decode(errors="replace").strip() or "ffmpeg ended early")
+    def _end(self) -> None:
+        with self._container:
+            if self._stream is not None:
+                self._container.mux(self._stream.encode(None))
+
+
+def _frame_of(array: Frame) -> "VideoFrame":
+    from av import VideoFrame
+
+    return VideoFrame.from_ndarray(array)
 
 
 class _Gif:
