@@ -79,7 +79,8 @@ class Comparison:
             ]
             for run in self.runs
         ]
-        return "\n".join([text_table([header, *rows]), *([""] if self.remarks() else []), *self.remarks()])
+        remarks = self.remarks()
+        return "\n".join([text_table([header, *rows]), *([""] if remarks else []), *remarks])
 
     def remarks(self) -> list[str]:
         """Sentences: means of groups, settings that differ, and what does not compare."""
@@ -162,9 +163,8 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
 
 
 def write_figure(figure: "Figure", path: Path) -> None:
-    """Raises UserError if the file cannot be written."""
+    """Raises UserError if the file cannot be written; no folder is made for it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}; choose another.") from error

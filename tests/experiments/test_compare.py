@@ -130,7 +130,7 @@ def test_what_is_no_run_is_one_sentence(tmp_path):
         read_comparison([run])
 
 
-@pytest.mark.parametrize("name", ["curve.png", "new/curve.SVG", "curve.pdf"])
+@pytest.mark.parametrize("name", ["curve.png", "curve.SVG", "curve.pdf"])
 def test_a_picture_is_written(name, tmp_path):
     comparison = read_comparison([write_run(tmp_path / "run")])
     write_figure(comparison.figure(by="time"), tmp_path / name)
@@ -139,8 +139,10 @@ def test_a_picture_is_written(name, tmp_path):
 
 def test_a_picture_that_cannot_be_written_is_one_sentence(tmp_path):
     figure = read_comparison([write_run(tmp_path / "run")]).figure()
-    with pytest.raises(UserError, match=r"cannot be written: .*; choose another"):
-        write_figure(figure, tmp_path / "run" / "metrics.jsonl" / "curve.png")
+    for folder in ("run/metrics.jsonl", "new"):
+        with pytest.raises(UserError, match=r"curve.png cannot be written: .*; choose another"):
+            write_figure(figure, tmp_path / folder / "curve.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(

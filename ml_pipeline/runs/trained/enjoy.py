@@ -53,8 +53,6 @@ def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda p
     """
     policy = load_policy(config.run)
     render_mode: RenderMode | None = config.render or ("rgb_array" if config.video else None)
-    if config.render and config.video:
-        raise UserError("--render shows the frames and --video records them; leave one of the two out.")
     played: list[Played] = []
     video, interrupted = None, False
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import tyro
 
 from ml_pipeline.config.checks import check_choice, check_count
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 
 Render = Literal["human"]
@@ -17,7 +18,7 @@ Render = Literal["human"]
 class EnjoyConfig:
     """Which policy plays, how often, and what is recorded.
 
-    Raises UserError if a value is out of range.
+    Raises UserError if a value is out of range, or two of them exclude each other.
     """
 
     run: tyro.conf.Positional[Path]
@@ -45,6 +46,8 @@ class EnjoyConfig:
             check_count("seed", self.seed, minimum=0)
         if self.render is not None:
             check_choice("render", self.render, get_args(Render))
+        if self.render is not None and self.video is not None:
+            raise UserError("--render shows the frames and --video records them; leave one of the two out.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,13 +192,9 @@ def test_settings_come_from_the_command_line():
         (["run", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["run", "--render", "humna"], "--render must be human or none"),
         ([], "RUN is missing"),
+        (["run", "--render", "human", "--video", "out.gif"], "leave one of the two out"),
     ],
 )
 def test_a_bad_flag_is_one_sentence(args, sentence):
     with pytest.raises(UserError, match=sentence):
         parse_enjoy(args, prog="enjoy")
-
-
-def test_showing_and_recording_at_once_is_refused(run, tmp_path):
-    with pytest.raises(UserError, match="leave one of the two out"):
-        play(EnjoyConfig(run=run, render="human", video=tmp_path / "out.gif"))
