@@ -149,12 +149,21 @@ def test_commands_exist_and_take_the_flags_that_are_shown(path, flags):
                 assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{line}: the Makefile has no {target}"
                 continue
             case ["pip", "install", *_]:
-                assert set(re.findall(r"\.\[(\w+)\]", line)) <= {*extras}, line
+                assert set(re.findall(r"(?:\.|ml-pipeline)\[(\w+)\]", line)) <= {*extras}, line
                 continue
             case _:
                 continue
         shown = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert shown <= {*flags.get(called, ()), *COMMON}, line
+
+
+def test_an_extra_is_installed_in_one_way():
+    """In double quotes, which every shell takes, by the name of the package; getting-started installs the clone."""
+    found = []
+    for path in [*TEXTS, *ROOT.glob("ml_pipeline/**/*.py")]:
+        found += [(named(path), each) for each in re.findall(r"pip install [^`\n]*\[\w+\]['\"]?", path.read_text())]
+    others = [each for each in found if not re.fullmatch(r'pip install "(ml-pipeline|gymnasium)\[[\w-]+\]"', each[1])]
+    assert others == [("docs/getting-started.md", 'pip install -e ".[fast]"')]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=named)
