@@ -17,9 +17,10 @@ import yaml
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import flag_of
-from ml_pipeline.config.settings import hints_of
+from ml_pipeline.config.settings import flatten, hints_of
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
 from ml_pipeline.models.rl.update.ppo_update import UpdateStatistics
+from ml_pipeline.runs.train_config import parse_train_start
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.features.indicators import make_features
 
@@ -194,6 +195,16 @@ def test_python_runs(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shortened = re.sub(r"total_timesteps=[\d_]+", "total_timesteps=64", source)  # one iteration
     exec(compile(shortened, "a block", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=named)
+def test_files_of_settings_are_taken(path, tmp_path):
+    file = tmp_path / "settings.yaml"
+    for language, block in FENCED.findall(path.read_text()):
+        if language == "yaml":
+            file.write_text(block)
+            config = parse_train_start(["--config", str(file)]).config
+            assert yaml.safe_load(block).items() <= flatten(config).items()
 
 
 # Names and measurements

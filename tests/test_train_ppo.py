@@ -20,6 +20,7 @@ import yaml
 
 from ml_pipeline import evaluate_ppo, train_ppo
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
+from ml_pipeline.runs.folder import resume_command
 from ml_pipeline.runs.state import read_state
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -305,7 +306,7 @@ def test_a_run_whose_environment_hangs_ends_with_one_message(in_failing_env, cap
     assert re.match(r"train_ppo.py: Worker \d did not finish its step within step_timeout_s=2: environment", message)
     assert message.count("train_ppo.py:") == 1
     assert 'fails_once.py", line' in message  # where it is stuck
-    assert message.endswith("go on from it with:\n  python -m ml_pipeline.train_ppo --resume run\n")
+    assert message.endswith(f"go on from it with:\n  {resume_command(Path('run'))}\n")
 
 
 def test_an_environment_is_looked_over_instead_of_trained_in(capsys, tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """A run folder: what its files are called, where it is made, and how to resume it."""
 
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,5 +49,10 @@ def report_folder(folder: Path) -> Iterator[None]:
 
 
 def resume_command(folder: Path) -> str:
-    """What a user types to continue the run in a folder."""
-    return f"python -m ml_pipeline.train_ppo --resume {shown_path(folder)}"
+    """What a user types to continue the run in a folder: by the path of this interpreter, unless it is the active one,
+    as after `make train` without `source .venv/bin/activate`."""
+    active = shutil.which("python")
+    # Links are not followed: a virtual environment's python is one to the python that it was made with.
+    is_active = active is not None and Path(active).parent == Path(sys.executable).parent
+    python = "python" if is_active else shown_path(Path(sys.executable))
+    return f"{python} -m ml_pipeline.train_ppo --resume {shown_path(folder)}"

@@ -1,5 +1,7 @@
 """New run folders: one each, also for runs that begin in the same second."""
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,14 @@ def test_what_resumes_a_run_is_as_short_as_the_working_directory_allows(tmp_path
     monkeypatch.chdir(tmp_path)
     assert folder.resume_command(tmp_path / "runs" / "a").endswith("ml_pipeline.train_ppo --resume runs/a")
     assert folder.resume_command(Path("/elsewhere/a")).endswith("--resume /elsewhere/a")
+
+
+@pytest.mark.parametrize(
+    ("active", "typed"),
+    [(".venv/bin/python", "python"), ("usr/bin/python", ".venv/bin/python3"), (None, ".venv/bin/python3")],
+)
+def test_what_resumes_a_run_works_whichever_python_is_active(active, typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python3"))
+    monkeypatch.setattr(shutil, "which", lambda name: active and str(tmp_path / active))
+    assert folder.resume_command(tmp_path / "a") == f"{typed} -m ml_pipeline.train_ppo --resume a"

@@ -20,6 +20,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
+from ml_pipeline.runs.folder import resume_command
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.state import FolderInUse, read_state
@@ -241,9 +242,7 @@ def test_a_run_that_breaks_down_raises_and_tells_it_in_its_result_and_folder(tmp
     state = read_state(tmp_path)
     assert (state.status, state.reason) == ("failed", run.result.reason)
     assert str(error) in state.reason
-    hint = [
-        f"  python -m ml_pipeline.train_ppo --resume {tmp_path}" in note for note in getattr(error, "__notes__", ())
-    ]
+    hint = [f"  {resume_command(tmp_path)}" in note for note in getattr(error, "__notes__", ())]
     assert hint == ([True] if isinstance(error, TrainingFailed) else [])
     assert resumed(tmp_path).train().status == "finished"
 
