@@ -55,7 +55,7 @@ def main(argv: list[str], *, prog: str = "inspect_data") -> int:
     with entry(prog):
         description = COMMANDS["inspect-data"].sentence
         config = parse_settings(argv, CommandLine, prog=prog, description=description).inspection
-        faults = Faults(lenient=True)
+        faults = Faults("list")
         market = load_market(config.path, bar_time=config.bar_time, faults=faults)
         print(describe(market, files_of(config.path), faults.sentences))
         if config.picture is not None:

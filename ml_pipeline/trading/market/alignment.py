@@ -14,6 +14,8 @@ from ml_pipeline.trading.market.data import BarTime
 _FEWEST_TO_TELL_SPACING = 4
 # Bars this many times as long as others are of another length. Months, with 28 to 31 days, are all of one length.
 _LONGER = 1.5
+# Bars of a day are at least this long, in ns; a day on which clocks change has 23 hours.
+_SHORTEST_DAY = 20 * 3_600 * 10**9
 
 
 def align_bars(read: Sequence[AssetBars], bar_time: BarTime | None) -> list[AssetBars]:
@@ -38,6 +40,25 @@ def align_bars(read: Sequence[AssetBars], bar_time: BarTime | None) -> list[Asse
     return [
         _moved(bars, spacing or shortest, shortest, is_long=is_long, bar_time=name)
         for bars, spacing, is_long, name in zip(read, spacings, long, named, strict=True)
+    ]
+
+
+def with_exchange_days(read: Sequence[AssetBars]) -> list[AssetBars]:
+    """The bars; where all assets have bars of a day or longer, those at midnights of an exchange keep its days.
+
+    In UTC, a Monday that begins at midnight in Tokyo lies on Sunday. Beside shorter bars, UTC decides what is
+    known when.
+    """
+    spacings = [_spacing(bars.times) for bars in read]
+    if any(spacing is not None and spacing < _SHORTEST_DAY for spacing in spacings):
+        return list(read)
+    return [
+        bars
+        if bars.days is None
+        else replace(
+            bars, times=bars.days, notices=[*bars.notices, f"{bars.symbol}: its bars keep the days of their exchange"]
+        )
+        for bars in read
     ]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,14 @@ from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout
 from ml_pipeline.trading.market.data import BarTime, FloatArray, as_text
 from ml_pipeline.trading.market.numbers import parse_numbers, why_unread
 from ml_pipeline.trading.market.tables import Table
+from ml_pipeline.trading.market.times import ReadTimes
 
 _PRICES = ("open", "high", "low", "close")
 # If high is below low in more than this fraction of the bars, their columns are probably swapped.
 _SWAPPED = 0.5
+# A step between bars beyond both of these is no pause in trading.
+_JUMP = np.timedelta64(2 * 366, "D")
+_JUMP_BARS = 20
 # Parts of the names of volume columns in money.
 _MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
 
@@ -34,7 +39,12 @@ class Asset:
     layout: Layout
     fields: dict[str, str]
     rows: NDArray[np.int64]
-    times: NDArray[np.datetime64]  # of every row of the table
+    read_times: ReadTimes  # of every row of the table
+
+    @property
+    def times(self) -> NDArray[np.datetime64]:
+        """Of every row of the table, in UTC."""
+        return self.read_times.utc
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +52,7 @@ class AssetBars:
     """The bars of one asset, oldest first.
 
     bar_time: whether times are when bars open or close, if the name of the time column tells. notices: sentences about
-    changes to the data.
+    changes to the data. days: the midnights of the exchange that `times` are in UTC, if they are any.
     """
 
     symbol: str
@@ -50,19 +60,24 @@ class AssetBars:
     fields: dict[str, FloatArray]
     bar_time: BarTime | None
     notices: list[str]
+    days: NDArray[np.datetime64] | None = None
 
 
 @dataclass
 class Faults:
-    """What to do about unusable rows: refuse the first, or, if `lenient`, leave them out and collect sentences."""
+    """What to do about unusable rows.
 
-    lenient: bool = False
+    policy: "refuse" the first; "drop" them and collect sentences; "list" is as "drop", and also collects what cannot
+    be mended by dropping rows. sentences: about the rows.
+    """
+
+    policy: Literal["refuse", "drop", "list"] = "refuse"
     sentences: list[str] = field(default_factory=list)
 
-    def report(self, table: Table, rows: NDArray[np.int64], sentence: str) -> None:
-        """Report rows of the table, in order; the sentence is about the first. Raises UserError unless lenient."""
+    def report(self, table: Table, rows: NDArray[np.int64], sentence: str, *, droppable: bool = True) -> None:
+        """Report rows of the table, in order; the sentence is about the first. Raises UserError by `policy`."""
         message = f"{table.place(int(rows[0]))}: {sentence}"
-        if not self.lenient:
+        if self.policy == "refuse" or (self.policy == "drop" and not droppable):
             raise UserError(message)
         if len(rows) > 1:
             message += f" The same in {len(rows):,} rows in all: {table.numbers(rows.tolist())}."
@@ -70,7 +85,7 @@ class Faults:
 
 
 def read_bars(asset: Asset, faults: Faults) -> AssetBars:
-    """The bars of the asset, oldest first. Raises UserError for unusable rows, unless lenient, and if none is left."""
+    """The bars of the asset, oldest first. Raises UserError for unusable rows, by `faults`, and if none is left."""
     asset, cells = _read_cells(asset, faults)
     # In a wide table, a row without any price means that this asset has no bar; elsewhere it is an error.
     if asset.layout.symbol is None and "" not in asset.layout.fields:
@@ -83,12 +98,17 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
             asset, cells = _only(asset, cells, ~bad)
     if not len(asset.rows):
         raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.")
-    notices = _check_order(asset, faults)
+    notices = [*_about_units(asset), *_check_order(asset, faults)]
     fields = _fields(asset, cells, notices)
     times = asset.times[asset.rows]
-    order = np.argsort(times)
-    fields = {name: values[order] for name, values in fields.items()}
-    return AssetBars(asset.symbol, times[order], fields, asset.layout.bar_time, notices)
+    days = None if asset.read_times.days is None else asset.read_times.days[asset.rows]
+    if (np.diff(times) < np.timedelta64(0, "ns")).any():
+        order = np.argsort(times)
+        times, days = times[order], None if days is None else days[order]
+        fields = {name: values[order] for name, values in fields.items()}
+        asset = replace(asset, rows=asset.rows[order])
+    _check_jumps(asset, times, faults)
+    return AssetBars(asset.symbol, times, fields, asset.layout.bar_time, notices, days)
 
 
 def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
@@ -187,6 +207,31 @@ def _check_order(asset: Asset, faults: Faults) -> list[str]:
         faults.report(asset.table, asset.rows[wrong + 1], f"{where}, which is out of order; sort the rows by time.")
         return []
     return [f"{asset.table.name}: rows were newest first; sorted"] if backward else []
+
+
+def _about_units(asset: Asset) -> list[str]:
+    """A sentence if the Unix times of the table change their unit."""
+    if (change := asset.read_times.unit_change) is None:
+        return []
+    place = asset.table.place(change.row)
+    return [
+        f"{place}: from here on times are in {change.after} instead of {change.before}; each is read in its own unit"
+    ]
+
+
+def _check_jumps(asset: Asset, times: NDArray[np.datetime64], faults: Faults) -> None:
+    """Report the first bar that comes years after the bar before, as where times change their unit or their year."""
+    steps = np.diff(times)
+    if not steps.size:
+        return
+    far = np.flatnonzero(steps > max(_JUMP, _JUMP_BARS * np.median(steps)))
+    if far.size:
+        years = steps[far[0]] / np.timedelta64(1, "D") / 365.25
+        sentence = (
+            f"{asset.symbol} at {as_text(times[far[0] + 1])} comes {years:.0f} years after the bar before at "
+            f"{as_text(times[far[0]])}; fix the times, or put the bars from here on into a file of their own."
+        )
+        faults.report(asset.table, asset.rows[far + 1], sentence, droppable=False)
 
 
 def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:

@@ -22,9 +22,10 @@ class Calendar(NamedTuple):
 def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     """The calendar of bars at `times`, datetime64 (T,), increasing.
 
-    The spacing is the median difference. A market with as many bars on weekends as on other days is open round the
-    clock, 365 days a year. Any other has 252 days a year, each with the bars of its median weekday: hourly forex, which
-    has a few bars on Sunday evening, has 252 x 24, and a stock exchange that opens for seven hours has 252 x 7.
+    The spacing is the median difference. A market with as many bars on Saturdays and Sundays as on other days is open
+    round the clock, 365 days a year. Any other has 252 days a year, each with the bars of its median weekday: hourly
+    forex, which has a few bars on Sunday evening, has 252 x 24, and a stock exchange that opens for seven hours has
+    252 x 7.
 
     >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year
     365.0
@@ -35,7 +36,8 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     spacing_s = float(np.median(np.diff(seconds)))
     days = seconds // 86_400
     weekday = (days + 3) % 7  # 1970-01-01 was a Thursday
-    weekend = bool(np.mean(weekday >= 5) > 0.15)  # 2/7 round the clock; hourly forex shows 0.02
+    # 1/7 each round the clock; hourly forex shows 0.02 on Sundays, and an exchange open from Sunday to Thursday 1/5.
+    weekend = bool(min(np.mean(weekday == 5), np.mean(weekday == 6)) > 0.075)
     name = "24/7" if weekend else "weekdays"
 
     if spacing_s > 1.5 * _DAY_S:

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.market.alignment import align_bars
+from ml_pipeline.trading.market.alignment import align_bars, with_exchange_days
 from ml_pipeline.trading.market.asset_bars import Asset, Faults, read_bars
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout, find_layout, is_usual
 from ml_pipeline.trading.market.data import BarTime, MarketData, market_from_arrays
 from ml_pipeline.trading.market.tables import Table, read_table
-from ml_pipeline.trading.market.times import EXPECTED_TIMES, AmbiguousTimesError, parse_times
+from ml_pipeline.trading.market.times import EXPECTED_TIMES, AmbiguousTimesError, ReadTimes, parse_times
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,7 +38,7 @@ def load_market(
 
     bar_time: whether the times in the data are when bars open or close. It matters if assets have bars of different
     length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
-    faults: lenient ones collect unusable rows, which are left out; None refuses the first such row.
+    faults: what to do about unusable rows; None refuses the first.
     """
     path = Path(path)
     tables = ((read_table(file), file.name.split(".")[0]) for file in files_of(path))
@@ -79,9 +78,14 @@ def _title(title: Any) -> str:
 
 
 def _plain_column(column: Any) -> Any:
-    """A pandas column in a form that polars takes without pyarrow; times with a time zone become UTC."""
+    """A pandas column in a form that polars takes without pyarrow.
+
+    Times with a time zone become UTC; midnights of that zone stay the days they are.
+    """
     if getattr(column.dtype, "tz", None) is not None:
-        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+        wall = column.dt.tz_localize(None)
+        is_days = bool((wall.dropna() == wall.dropna().dt.normalize()).all())
+        column = wall if is_days else column.dt.tz_convert("UTC").dt.tz_localize(None)
     values = column.to_numpy()
     return values.tolist() if values.dtype == object else values
 
@@ -104,7 +108,8 @@ def _market_of(
     for symbol in symbols or ():
         if symbol not in assets:
             raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, assets)}')
-    read = align_bars([read_bars(assets[symbol], faults) for symbol in symbols or assets], bar_time)
+    read = [read_bars(assets[symbol], faults) for symbol in symbols or assets]
+    read = align_bars(with_exchange_days(read), bar_time)
 
     times = np.unique(np.concatenate([bars.times for bars in read]))
     names = dict.fromkeys(name for bars in read for name in bars.fields)
@@ -156,7 +161,7 @@ def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
                 remedy = f"; if {bare} is a symbol and its column holds closes, name it {bare}:close"
             raise UserError(f"{table.name} has no {kind} column; expected {expected}, but it has: {has}{remedy}.")
     times = _times_of(table, layout, faults)
-    known = ~np.isnat(times)
+    known = ~np.isnat(times.utc)
     if layout.symbol is None:
         for symbol, fields in layout.fields.items():
             yield Asset(symbol or name, table, layout, fields, np.flatnonzero(known), times)
@@ -175,7 +180,7 @@ def _lacks_header(table: Table) -> bool:
     return table.header_line > 0 and any(re.fullmatch(r"[\d.]+", name.strip()) for name in table.frame.columns)
 
 
-def _times_of(table: Table, layout: Layout, faults: Faults) -> NDArray[np.datetime64]:
+def _times_of(table: Table, layout: Layout, faults: Faults) -> ReadTimes:
     """The time of every row; NaT if it cannot be read, which is reported."""
     columns = [table.frame[name] for name in layout.time]
     if len(columns) == 2:
@@ -189,7 +194,7 @@ def _times_of(table: Table, layout: Layout, faults: Faults) -> NDArray[np.dateti
             f"{table.name}: a time like {error} can be read with the day first or the month first, "
             "and no row tells which; write 2024-01-31."
         ) from error
-    if (unread := np.flatnonzero(np.isnat(times))).size:
+    if (unread := np.flatnonzero(np.isnat(times.utc))).size:
         cell = columns[0][int(unread[0])]
         problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
         faults.report(table, unread, f"{problem}; fix or drop the row.")

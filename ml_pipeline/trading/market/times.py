@@ -1,6 +1,6 @@
-"""Reads times as market files write them, as UTC without a time zone."""
+"""Reads times as market files write them, as UTC without a time zone, or as the days of an exchange."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,62 +10,121 @@ if TYPE_CHECKING:
 
 EXPECTED_TIMES = "2024-01-31 13:00, 31.01.2024 13:00 or Unix seconds"
 
-_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y")
-# A day past the 12th shows which of the two spellings is meant.
-_AMBIGUOUS_DATES = (("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y"))
+Times = NDArray[np.datetime64]
+
+_DATES = (
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y"),
+    *("%d.%m.%y", "%d-%b-%y", "%d %b %y"),
+)
+# A day past the 12th, or a year past the 31st, shows which of the spellings is meant.
+_AMBIGUOUS_DATES = (
+    *(("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y")),
+    *(("%d/%m/%y", "%m/%d/%y"), ("%y-%m-%d", "%d-%m-%y", "%m-%d-%y")),
+)
 _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", " %H%M%S")
-_OFFSET = r"[+-]\d\d:?\d\d$"
-# Units of Unix times by size: (below, unit). Times since 1973 fit exactly one unit.
-_EPOCHS = ((1e8, None), (1e11, "s"), (1e14, "ms"), (1e17, "us"), (float("inf"), "ns"))
+_OFFSET = r"\s*[+-]\d\d:?\d\d$"
+# Years that times in nanoseconds can hold. A year of two digits, read as one of four, lies outside.
+_YEARS = (1678, 2261)
+# Units of Unix times by size: (from, unit, units per second). Times since 1973 fit exactly one unit.
+_EPOCHS = ((1e8, "s", 1.0), (1e11, "ms", 1e3), (1e14, "us", 1e6), (1e17, "ns", 1e9))
+# Unix times of neighbouring rows in two units, each unit a thousand times the other, lie further apart than this
+# factor, and within these seconds of each other once each is read in its own unit.
+_OTHER_UNIT = 100.0
+_NEIGHBOURS_S = 2 * 365.25 * 86_400
 
 
 class AmbiguousTimesError(ValueError):
     """The column can be read with the day first or the month first."""
 
 
-def parse_times(column: "pl.Series") -> NDArray[np.datetime64]:
-    """The times of a column, datetime64[ns] (T,); NaT where a cell is empty or not a time.
+class UnitChange(NamedTuple):
+    """Unix times change their unit at `row` (from 0)."""
+
+    row: int
+    before: str
+    after: str
+
+
+class ReadTimes(NamedTuple):
+    """The times of a column.
+
+    utc: datetime64[ns] (T,), NaT where a cell is empty or not a time.
+    days: datetime64[ns] (T,), the midnights of the exchange, as written and without the offset, if every time is at
+    midnight there and not in UTC; else None.
+    unit_change: the first change of unit in a column of Unix times; None if all have the same.
+    """
+
+    utc: Times
+    days: Times | None = None
+    unit_change: UnitChange | None = None
+
+
+def parse_times(column: "pl.Series") -> ReadTimes:
+    """The times of a column.
 
     Takes dates and times of any type, Unix times in s, ms, µs or ns, and text: ISO with or without an offset (converted
-    to UTC), DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day past the 12th tells day from month.
-    Raises AmbiguousTimesError if none does.
+    to UTC), DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day past the 12th tells day from month. A year may have
+    two digits. Raises AmbiguousTimesError if no row tells the day from the month, or from a year of two digits.
     """
     import polars as pl
 
-    if column.dtype == pl.Date:
-        column = column.cast(pl.Datetime("ns"))
-    elif isinstance(column.dtype, pl.Datetime):
-        column = _without_zone(column)
-    elif column.dtype.is_numeric():
-        return _from_epoch(column.cast(pl.Float64).to_numpy())
-    else:
-        return _from_text(column.cast(pl.String))
-    return column.cast(pl.Datetime("ns")).to_numpy().astype("datetime64[ns]")
+    if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
+        wall = column.dt.replace_time_zone(None)
+        return _with_days(_array(column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)), _array(wall))
+    if isinstance(column.dtype, pl.Date | pl.Datetime):
+        return ReadTimes(_array(column))
+    if column.dtype.is_numeric():
+        return _from_epoch(column)
+    return _from_text(column.cast(pl.String))
 
 
-def _from_text(column: "pl.Series") -> NDArray[np.datetime64]:
+def _from_text(column: "pl.Series") -> ReadTimes:
     import polars as pl
 
+    if (quick := _in_one_spelling(column)) is not None:
+        return ReadTimes(_array(quick))
     text = column.str.strip_chars().str.replace(r"(\d)T(\d)", "${1} ${2}").str.replace(r"\s*(Z|UTC|GMT)$", "")
     known = text.filter(text.is_not_null() & (text != ""))
     if known.is_empty():
-        return np.full(len(column), "NaT", dtype="datetime64[ns]")
+        return ReadTimes(np.full(len(column), "NaT", dtype="datetime64[ns]"))
     numbers = text.cast(pl.Float64, strict=False)
     if numbers.is_not_null().any() and not known.str.contains(r"^(19|20)\d{6}$").all():
-        return _from_epoch(numbers.to_numpy())
+        whole = text.cast(pl.Int64, strict=False)
+        return _from_epoch(whole if whole.null_count() == numbers.null_count() else numbers)
+    if known.str.contains(_OFFSET).all() and known.str.contains(":").all():
+        wall = _array(_in_best_spelling(text.str.replace(_OFFSET, ""), ""))
+        return _with_days(_array(_in_best_spelling(text, "%:z")), wall)
+    return ReadTimes(_array(_in_best_spelling(text, "")))
 
-    has_offset = bool(known.str.contains(_OFFSET).all() and known.str.contains(":").all())
-    suffix = "%:z" if has_offset else ""
+
+def _in_one_spelling(column: "pl.Series") -> "pl.Series | None":
+    """The column if an unambiguous spelling reads every cell as it is written; most files are read here."""
+    first = column[0] if len(column) else None
+    if first is None or first.strip().isdecimal():  # YYYYMMDD looks like a Unix time
+        return None
+    for spelling in (date + clock for date in _DATES for clock in _CLOCKS):
+        for written in dict.fromkeys((spelling, spelling.replace(" %H", "T%H", 1))):
+            readings = _read(column, first, written)
+            if readings.null_count() == 0:
+                return readings
+    return None
+
+
+def _in_best_spelling(text: "pl.Series", suffix: str) -> "pl.Series":
+    """The column in the spelling that reads most cells. Raises AmbiguousTimesError if two read all and differ."""
+    import polars as pl
+
+    known = text.filter(text.is_not_null() & (text != ""))
     best = pl.Series([None] * len(text), dtype=pl.Datetime("ns"))
     for date in (*_DATES, *_AMBIGUOUS_DATES):
-        pair = (date, date) if isinstance(date, str) else date
+        group = (date,) if isinstance(date, str) else date
         for clock in _CLOCKS:
-            readings = [_read(text, known[0], spelling + clock + suffix) for spelling in dict.fromkeys(pair)]
-            counts = [reading.count() for reading in readings]
-            if len(readings) == 2 and min(counts) == len(known) and not readings[0].equals(readings[1]):
+            readings = [_read(text, known[0], spelling + clock + suffix) for spelling in group]
+            full = [reading for reading in readings if reading.count() == len(known)]
+            if any(not full[0].equals(other) for other in full[1:]):
                 raise AmbiguousTimesError(known[0])
             best = max([best, *readings], key=lambda reading: reading.count())
-    return best.to_numpy().astype("datetime64[ns]")
+    return best
 
 
 def _read(text: "pl.Series", first: str, spelling: str) -> "pl.Series":
@@ -74,25 +133,69 @@ def _read(text: "pl.Series", first: str, spelling: str) -> "pl.Series":
 
     def read(series: "pl.Series") -> "pl.Series":
         if "%H" in spelling or "%I" in spelling:
-            return _without_zone(series.str.to_datetime(spelling, strict=False, time_unit="ns"))
-        return series.str.to_date(spelling, strict=False).cast(pl.Datetime("ns"))
+            times = series.str.to_datetime(spelling, strict=False, time_unit="us")
+            if getattr(times.dtype, "time_zone", None):
+                times = times.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        else:
+            times = series.str.to_date(spelling, strict=False).cast(pl.Datetime("us"))
+        years = times.dt.year()
+        return times if years.is_between(*_YEARS).all() else times.set(~years.is_between(*_YEARS), None)
 
-    ambiguous = "/" in spelling or spelling.startswith(("%d-", "%m-"))
+    ambiguous = any(spelling.startswith(date) for group in _AMBIGUOUS_DATES for date in group)
     if not ambiguous and read(pl.Series([first])).null_count():
-        return pl.Series([None] * len(text), dtype=pl.Datetime("ns"))
+        return pl.Series([None] * len(text), dtype=pl.Datetime("us"))
     return read(text)
 
 
-def _without_zone(column: "pl.Series") -> "pl.Series":
-    zone = getattr(column.dtype, "time_zone", None)
-    return column.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else column
+def _array(column: "pl.Series") -> Times:
+    import polars as pl
+
+    return column.cast(pl.Datetime("ns")).to_numpy().astype("datetime64[ns]", copy=False)
 
 
-def _from_epoch(numbers: NDArray[np.float64]) -> NDArray[np.datetime64]:
+def _with_days(utc: Times, wall: Times) -> ReadTimes:
+    """`utc`, and the days of the exchange if its clock, `wall`, stands at midnight in every row and UTC does not."""
+    known = ~np.isnat(utc)
+    midnight = wall[known] == wall[known].astype("datetime64[D]")
+    is_days = midnight.size > 0 and midnight.all() and not np.array_equal(wall[known], utc[known])
+    return ReadTimes(utc, wall if is_days else None)
+
+
+def _from_epoch(column: "pl.Series") -> ReadTimes:
+    import polars as pl
+
+    numbers = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    # Whole numbers stay whole: a float holds nanoseconds of today to a quarter of a microsecond.
+    exact = column.cast(pl.Int64).fill_null(0).to_numpy() if column.dtype.is_integer() else None
     known = np.isfinite(numbers)
-    largest = np.abs(numbers[known]).max(initial=0.0)
-    unit = next(unit for below, unit in _EPOCHS if largest < below)
+    sizes = np.abs(numbers)
     times = np.full(len(numbers), "NaT", dtype="datetime64[ns]")
-    if unit is not None:
-        times[known] = numbers[known].astype(np.int64).astype(f"datetime64[{unit}]")
-    return times
+    largest = sizes[known].max(initial=0.0)
+    if largest < _EPOCHS[0][0]:
+        return ReadTimes(times)
+    change = _unit_change(numbers, np.flatnonzero(known & (sizes >= _EPOCHS[0][0])))
+    lowest = [low for low, *_ in _EPOCHS]
+    for (low, unit, _), high in zip(_EPOCHS, (*lowest[1:], np.inf), strict=True):
+        rows = known & (low <= largest < high) if change is None else known & (sizes >= low) & (sizes < high)
+        values = numbers[rows].astype(np.int64) if exact is None else exact[rows]
+        times[rows] = values.astype(f"datetime64[{unit}]")
+    return ReadTimes(times, unit_change=change)
+
+
+def _unit_change(numbers: NDArray[np.float64], rows: NDArray[np.int64]) -> UnitChange | None:
+    """The first of `rows` whose number is in another unit than the one before: it is then a neighbour in time."""
+    values = numbers[rows]
+    with np.errstate(all="ignore"):
+        ratio = np.abs(values[1:] / values[:-1])
+    borders = np.flatnonzero((ratio > _OTHER_UNIT) | (ratio < 1 / _OTHER_UNIT))
+    for i in borders:
+        (before, per_second), (after, per_second_after) = _unit(values[i]), _unit(values[i + 1])
+        apart_s = abs(values[i + 1] / per_second_after - values[i] / per_second)
+        if before != after and apart_s < _NEIGHBOURS_S:
+            return UnitChange(int(rows[i + 1]), before, after)
+    return None
+
+
+def _unit(number: float) -> tuple[str, float]:
+    """The unit of a Unix time, and units per second."""
+    return next((unit, per_second) for low, unit, per_second in reversed(_EPOCHS) if abs(number) >= low)

@@ -252,7 +252,7 @@ def test_parquet_names_rows_without_lines(tmp_path):
         load_market(tmp_path / "a.parquet")
     times = [1_700_000_000 + i for i in range(4)]
     pl.DataFrame({"time": times, "close": [1.0, None, 2.0, None]}).write_parquet(tmp_path / "b.parquet")
-    load_market(tmp_path / "b.parquet", faults=(faults := Faults(lenient=True)))
+    load_market(tmp_path / "b.parquet", faults=(faults := Faults("list")))
     assert faults.sentences[0].endswith("The same in 2 rows in all: rows 2, 4.")
 
 
@@ -311,3 +311,48 @@ def test_own_features_are_read_from_every_layout(write):
     np.testing.assert_array_equal(market.columns["feature_Y2"], [[np.nan], [9]])
     wide = load_market(write("time,A:close,B:close,B:feature_x\n2024-01-01,1,2,3\n", "wide.csv"))
     np.testing.assert_array_equal(wide.columns["feature_x"], [[np.nan, 3]])
+
+
+def test_the_days_of_an_exchange_east_of_greenwich_stay_its_days(write):
+    days = np.busday_offset("2024-01-08", np.arange(60), roll="forward")
+    rows = "".join(f"{day}T00:00:00+09:00,{i + 1}\n" for i, day in enumerate(days))
+    market = load_market(write("time,close\n" + rows, "both/TOKYO.csv"))
+    np.testing.assert_array_equal(market.times, days)
+    assert market.periods_per_year == 252
+    assert "TOKYO: its bars keep the days of their exchange" in market.notices
+    hours = np.arange("2024-01-07", "2024-02-07", dtype="datetime64[h]")
+    write("open time,close\n" + "".join(f"{hour}:00Z,5\n" for hour in hours), "both/H.csv")
+    beside = load_market(tmp := write("open time,close\n" + rows, "both/TOKYO.csv").parent)
+    own = beside.tradable[:, beside.symbols.index("TOKYO")]
+    assert tmp.name == "both"
+    assert str(beside.times[own][0]) == "2024-01-08T14:00:00.000000000"  # the hour that ends with the day in Tokyo
+
+
+def test_an_exchange_open_from_sunday_to_thursday_does_not_trade_round_the_clock(write):
+    days = np.busday_offset("2024-01-07", np.arange(60), roll="forward", weekmask="1111001")
+    market = load_market(write("time,close\n" + "".join(f"{day},{i + 1}\n" for i, day in enumerate(days))))
+    assert market.periods_per_year == 252
+
+
+def test_a_change_of_unit_is_read_and_said_and_a_jump_of_years_is_refused(write):
+    stamps = [1_735_689_600_000 + i * 60_000 for i in range(-10, 10)]
+    mixed = [stamp * (1_000 if i >= 10 else 1) for i, stamp in enumerate(stamps)]
+    market = load_market(write("time,close\n" + "".join(f"{stamp},5\n" for stamp in mixed)))
+    np.testing.assert_array_equal(market.times, np.array(stamps, dtype="datetime64[ms]"))
+    said = "prices.csv row 11 (line 12): from here on times are in us instead of ms; each is read in its own unit"
+    assert said in market.notices
+    days = ["2024-01-01", "2024-01-02", "2024-01-03", "2034-01-04", "2034-01-05"]
+    path = write("time,close\n" + "".join(f"{day},5\n" for day in days))
+    sentence = (
+        r"row 4 \(line 5\): prices at 2034-01-04 comes 10 years after the bar before at 2024-01-03; fix the times"
+    )
+    for policy in ("refuse", "drop"):
+        with pytest.raises(UserError, match=sentence):
+            load_market(path, faults=Faults(policy))
+    load_market(path, faults=(faults := Faults("list")))
+    assert len(faults.sentences) == 1
+
+
+def test_years_are_no_jump_between_bars_of_years(write):
+    years = "".join(f"{year}-01-01,5\n" for year in range(1990, 2020) if year != 2001)
+    assert load_market(write("time,close\n" + years)).n_bars == 29

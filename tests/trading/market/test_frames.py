@@ -20,7 +20,8 @@ def test_frames_of_pandas_and_polars_read_as_a_file_does(tmp_path):
         dated = pd.read_csv(path, parse_dates=["time"])
         indexed = dated.set_index("time")
         zoned = indexed.tz_localize("UTC").tz_convert("Asia/Tokyo")
-        markets += [market_from_frame(each, name="prices") for each in (dated, indexed, zoned)]
+        tokyo = indexed.tz_localize("Asia/Tokyo")
+        markets += [market_from_frame(each, name="prices") for each in (dated, indexed, zoned, tokyo)]
     for market in markets:
         assert market.symbols == ("prices",)
         np.testing.assert_array_equal(market.times, expected.times)

@@ -21,6 +21,13 @@ DAY = np.datetime64("2024-01-31", "ns")
         ("01/31/2024", DAY),
         ("31-01-2024", DAY),
         ("Jan 31, 2024", DAY),
+        ("31-Jan-2024", DAY),
+        ("31.01.24", DAY),
+        ("31/01/24", DAY),
+        ("01/31/24", DAY),
+        ("31-Jan-24", DAY),
+        ("31.01.24 12:00", NOON),
+        ("99-12-31", np.datetime64("1999-12-31", "ns")),
         ("2024-01-31 12:00:00", NOON),
         (" 2024-01-31T12:00:00 ", NOON),
         ("2024-01-31T12:00:00.000Z", NOON),
@@ -47,20 +54,73 @@ DAY = np.datetime64("2024-01-31", "ns")
     ids=str,
 )
 def test_spellings(cell, expected):
-    times = parse_times(pl.Series([cell, cell]))
+    times = parse_times(pl.Series([cell, cell])).utc
     assert times.dtype == "datetime64[ns]"
     np.testing.assert_array_equal(times, [expected, expected])
 
 
 def test_what_is_no_time_is_nat():
-    np.testing.assert_array_equal(parse_times(pl.Series(["2024-01-31", "x", "", None]))[0], DAY)
-    assert np.isnat(parse_times(pl.Series(["2024-01-31", "x", "", None]))[1:]).all()
-    assert np.isnat(parse_times(pl.Series([0, 1, 2]))).all()  # a row number is no time
-    assert np.isnat(parse_times(pl.Series([None, ""]))).all()
+    np.testing.assert_array_equal(parse_times(pl.Series(["2024-01-31", "x", "", None])).utc[0], DAY)
+    assert np.isnat(parse_times(pl.Series(["2024-01-31", "x", "", None])).utc[1:]).all()
+    assert np.isnat(parse_times(pl.Series([0, 1, 2])).utc).all()  # a row number is no time
+    assert np.isnat(parse_times(pl.Series([None, ""])).utc).all()
 
 
 def test_one_day_past_the_12th_tells_day_from_month():
-    times = parse_times(pl.Series(["03/04/2024", "04/04/2024", "13/04/2024"]))
+    times = parse_times(pl.Series(["03/04/2024", "04/04/2024", "13/04/2024"])).utc
     np.testing.assert_array_equal(times, np.array(["2024-04-03", "2024-04-04", "2024-04-13"], dtype="datetime64[ns]"))
     with pytest.raises(AmbiguousTimesError, match="03/04/2024"):
         parse_times(pl.Series(["03/04/2024", "04/04/2024"]))
+
+
+@pytest.mark.parametrize("cells", [["03/04/24", "04/04/24"], ["24-01-31", "24-02-01"]])
+def test_years_of_two_digits_are_ambiguous_unless_a_row_tells(cells):
+    with pytest.raises(AmbiguousTimesError, match=cells[0]):
+        parse_times(pl.Series(cells))
+    told = parse_times(pl.Series(["03/04/24", "13/04/24"])).utc
+    np.testing.assert_array_equal(told, np.array(["2024-04-03", "2024-04-13"], dtype="datetime64[ns]"))
+
+
+MINUTE_MS = 60_000
+SWITCH_MS = 1_735_689_600_000  # 2025-01-01, when an exchange went from ms to us
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("factor", [1_000, 1_000_000])
+def test_every_row_is_read_in_its_own_unit_where_the_unit_changes(as_text, factor):
+    stamps = [SWITCH_MS + i * MINUTE_MS for i in range(-3, 3)]
+    mixed = [stamp * (factor if stamp >= SWITCH_MS else 1) for stamp in stamps]
+    times = parse_times(pl.Series([str(stamp) for stamp in mixed] if as_text else mixed))
+    np.testing.assert_array_equal(times.utc, np.array(stamps, dtype="datetime64[ms]"))
+    assert times.unit_change == (3, "ms", "us" if factor == 1_000 else "ns")
+    assert parse_times(pl.Series(stamps)).unit_change is None
+
+
+def test_bars_of_1970_do_not_look_like_another_unit():
+    days = np.arange("1969-12-01", "2024-01-01", dtype="datetime64[D]").astype("datetime64[ms]")
+    times = parse_times(pl.Series(days.astype(np.int64)))
+    np.testing.assert_array_equal(times.utc, days)
+    assert times.unit_change is None
+
+
+def test_whole_nanoseconds_keep_their_last_digit():
+    (time,) = parse_times(pl.Series([1_706_702_400_123_456_789])).utc
+    assert str(time).endswith(".123456789")
+
+
+def test_the_days_of_an_exchange_are_told_where_every_bar_is_at_its_midnight():
+    tokyo = [f"2024-01-{day:02} 00:00:00+09:00" for day in (8, 9, 10)]
+    days = np.arange("2024-01-08", "2024-01-11", dtype="datetime64[D]")
+    for column in (
+        pl.Series(tokyo),
+        pl.Series(tokyo).str.to_datetime("%Y-%m-%d %H:%M:%S%:z").dt.convert_time_zone("Asia/Tokyo"),
+    ):
+        times = parse_times(column)
+        np.testing.assert_array_equal(times.days, days)
+        np.testing.assert_array_equal(times.utc, days - np.timedelta64(9, "h"))
+    new_york = ["2024-03-09T00:00:00-05:00", "2024-03-11T00:00:00-04:00"]  # clocks change on the 10th
+    np.testing.assert_array_equal(
+        parse_times(pl.Series(new_york)).days, np.array(["2024-03-09", "2024-03-11"], "M8[D]")
+    )
+    assert parse_times(pl.Series(["2024-01-08 00:00:00+09:00", "2024-01-08 01:00:00+09:00"])).days is None
+    assert parse_times(pl.Series(["2024-01-08", "2024-01-09"])).days is None
