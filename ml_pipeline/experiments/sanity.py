@@ -182,6 +182,7 @@ def with_returns_shuffled(market: MarketData, generator: np.random.Generator) ->
         tradable=tradable,
         columns=columns,
         half_spread=None,
+        outside=None,
         source=f"{market.source}, shuffled",
         **shape,
     )

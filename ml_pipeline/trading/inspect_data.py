@@ -18,10 +18,11 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
-from ml_pipeline.trading.market.asset_bars import Faults
-from ml_pipeline.trading.market.data import BarTime, MarketData, as_text
+from ml_pipeline.trading.market.data import BarTime, MarketData
 from ml_pipeline.trading.market.diagnosis import NOTHING_TO_DO, Finding, diagnose
+from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import files_of, load_market
+from ml_pipeline.trading.market.times import as_text
 
 # At most so many symbols are named, and drawn in colors of their own.
 _MOST_NAMED = 3
@@ -36,6 +37,10 @@ class InspectionConfig:
     """CSV or Parquet file, or folder with one file per symbol."""
     bar_time: BarTime | None = None
     """Whether times are when bars open or close."""
+    adjust_splits: bool = False
+    """Adjust prices and volumes before a stock split that the data do not reflect."""
+    all: bool = False
+    """List every row that training would refuse, not only the first twenty of a kind."""
     picture: Path | None = None
     """File to draw prices and volumes into."""
 
@@ -55,8 +60,8 @@ def main(argv: list[str], *, prog: str = "inspect_data") -> int:
     with entry(prog):
         description = COMMANDS["inspect-data"].sentence
         config = parse_settings(argv, CommandLine, prog=prog, description=description).inspection
-        faults = Faults("list")
-        market = load_market(config.path, bar_time=config.bar_time, faults=faults)
+        faults = Faults("list", all_rows=config.all)
+        market = load_market(config.path, bar_time=config.bar_time, adjust_splits=config.adjust_splits, faults=faults)
         print(describe(market, files_of(config.path), faults.sentences))
         if config.picture is not None:
             draw_market(market, config.picture)
@@ -85,10 +90,16 @@ def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[s
         lines += ["", "Refused in training, left out here:", *(f"  {sentence}" for sentence in refused)]
     if market.notices:
         lines += ["", "Noticed while reading:", *(f"  {notice}" for notice in market.notices)]
-    findings = _by_symbols(diagnose(market, files))
-    lines += ["", "Found:" if findings else "No problems were found."]
-    lines += [f"  {names}: {problem}\n    -> {remedy}" for (problem, remedy), names in findings.items()]
-    if not refused and all(remedy.startswith(NOTHING_TO_DO) for _, remedy in findings):
+    findings = diagnose(market, files)
+    severe = _by_symbols([finding for finding in findings if finding.severe])
+    others = _by_symbols([finding for finding in findings if not finding.severe])
+    for title, found in (("Severe, results are wrong with it:", severe), ("Found:", others)):
+        if found:
+            lines += ["", title]
+            lines += [f"  {names}: {problem}\n    -> {remedy}" for (problem, remedy), names in found.items()]
+    if not findings:
+        lines += ["", "No problems were found."]
+    if not refused and all(finding.remedy.startswith(NOTHING_TO_DO) for finding in findings):
         lines += [*([""] if findings else []), "Nothing needs to be done."]
     return "\n".join(lines)
 

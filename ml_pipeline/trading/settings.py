@@ -22,6 +22,10 @@ class _MarketSource:
     """Symbols to trade, in this order; none: all symbols."""
     bar_time: BarTime | None = None
     """Whether times in the data are when bars open or close; needed only if assets have bars of different length."""
+    drop_bad_rows: bool = False
+    """Leave out rows of the data that cannot be used, and list them; otherwise the first such row is refused."""
+    adjust_splits: bool = False
+    """Adjust prices and volumes before a stock split that the data do not reflect, and list the splits."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.features.leaks import check_features
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
 from ml_pipeline.trading.market.synthetic import synthetic_market
@@ -60,7 +61,7 @@ class TradingTask:
         self.config = config
         self.seed = seed
         self.market = market = market or load_configured_market(config)
-        self._notices = market.notices
+        self._notices = (*market.notices, *market.remarks)
         self.rules = config.rules(len(market.symbols))
         features = compute_features(market, config.features)
         self.features = features
@@ -167,6 +168,7 @@ class TradingTask:
             calendar=self.market.calendar,
             rules=self.rules,
             limits=limits,
+            remarks=self.market.remarks,
         )
         lines = [results_table(evaluation)]
         if folder is not None:
@@ -254,6 +256,12 @@ def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known:
 def load_configured_market(config: TradingConfig) -> MarketData:
     """The market of `config`: its data file, or the built-in market."""
     if config.data is not None:
-        return load_market(config.data, symbols=config.symbols or None, bar_time=config.bar_time)
+        return load_market(
+            config.data,
+            symbols=config.symbols or None,
+            bar_time=config.bar_time,
+            adjust_splits=config.adjust_splits,
+            faults=Faults("drop" if config.drop_bad_rows else "refuse"),
+        )
     market = synthetic_market()
     return market.select(config.symbols) if config.symbols else market

@@ -38,7 +38,7 @@ def test_weekends_are_none_to_an_asset_of_another_calendar():
     closes = np.column_stack([WALK, np.where(np.is_busday(days), WALK, np.nan)])
     bars = {"open": closes, "high": closes, "low": closes, "volume": np.ones_like(closes)}
     (finding,) = diagnose(market_from_arrays(["coin", "stock"], days, closes, **bars))
-    assert finding == ("stock", "14 gaps of up to 3 days, as weekends and holidays leave them", "nothing to do")
+    assert finding[:3] == ("stock", "14 gaps of up to 3 days, as weekends and holidays leave them", "nothing to do")
 
 
 def _closing_words(close, times, refused=()):
@@ -145,9 +145,12 @@ def test_a_wrong_tick_stale_closes_and_missing_volume():
     wrong = WALK.copy()
     wrong[40] *= 10
     (problem,) = _problems(wrong)
-    assert problem.startswith("2 returns are far out, 1 of them undone by the next bar; the largest")
+    assert problem.startswith("1 close is undone by the next bar, first +887%")
+    assert problem.endswith("% at 2024-02-10")
+    far = np.r_[WALK[:50], WALK[50:] * 0.42]
+    assert _problems(far)[0].startswith("1 return is far out; the largest, -58%")
     split = np.r_[WALK[:50], WALK[50:] / 10]
-    assert _problems(split)[0].startswith("1 return is far out; the largest, -90%")
+    assert _problems(split) == ["prices go on as after a split of 10:1 at 2024-02-20"]
     stale = WALK.copy()
     stale[30:60] = stale[30]
     assert "the close stands still for up to 30 bars, from 2024-01-31" in _problems(stale)
@@ -200,3 +203,19 @@ def test_data_that_cannot_be_read_are_one_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([str(tmp_path / "gone.csv")])
     assert capsys.readouterr().err.startswith("inspect_data: There is no market data at")
+
+
+def test_severe_problems_stand_apart_and_all_rows_are_listed_if_asked(tmp_path, capsys):
+    days = [str(day) for day in np.datetime64("2024-01-01") + np.arange(60)]
+    rows = [f"{day},{'nan' if 0 < i < 40 else 10 + i / 100}" for i, day in enumerate(days)]
+    rows[50:] = [f"{day},{(10 + i / 100) / 20}" for i, day in enumerate(days[50:])]
+    (tmp_path / "A.csv").write_text("\n".join(["time,close", *rows]))
+    assert main([str(tmp_path / "A.csv"), "--all"]) == 1
+    out = capsys.readouterr().out
+    assert f"lines {', '.join(str(line) for line in range(3, 42))}.\n" in out
+    severe = out.partition("Severe, results are wrong with it:\n")[2].partition("\n\n")[0]
+    assert severe.startswith("  A: prices go on as after a split of 20:1 at 2024-02-20\n    -> use adjusted prices, or")
+    main([str(tmp_path / "A.csv"), "--adjust-splits"])
+    out = capsys.readouterr().out
+    assert "Severe" not in out
+    assert "A: the 11 bars before 2024-02-20 were adjusted to a split of 20:1" in out

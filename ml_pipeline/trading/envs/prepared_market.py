@@ -27,7 +27,8 @@ class PreparedMarket:
     """The market as environments read it; they never change it.
 
     T bars, A assets, D features per bar. times: (T,). open, close: float64 (T, A); 0 before an asset's first bar, so
-    that no NaN reaches an account: the asset is neither held nor traded there. tradable: bool (T, A).
+    that no NaN reaches an account: the asset is neither held nor traded there. tradable: bool (T, A),
+    whether an order can be filled in the bar.
     features: float32 (T, D), scaled and clipped to -clip..clip: n_asset_features of each asset in turn, then those that
     all assets share.
     half_spread: float64 (T, A), half the quoted spread at the bar's close as a fraction of the price; None without
@@ -113,7 +114,7 @@ def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureSc
         times=market.times,
         open=np.nan_to_num(market.open, nan=0.0),
         close=np.nan_to_num(market.close, nan=0.0),
-        tradable=market.tradable,
+        tradable=market.fillable,
         features=scaler(features.values),
         clip=scaler.clip,
         periods_per_year=market.periods_per_year,

@@ -39,7 +39,7 @@ def warning(evaluation: Evaluation) -> str | None:
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
-    """Sentences about how to read the numbers: annualization, fills, costs, limits, and luck."""
+    """Sentences about how to read the numbers: the data, annualization, fills, costs, limits, and luck."""
     agent, rules = evaluation.agent, evaluation.rules
     where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
     paid = float(agent["costs_paid"][-1])
@@ -47,6 +47,7 @@ def remarks(evaluation: Evaluation) -> list[str]:
     better = sum(end >= agent["equity"][-1] for end in ends)
     bound = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
     return [
+        *(f"The data: {remark}" for remark in evaluation.remarks),
         annualization(evaluation),
         f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "
         f"in costs, {paid / rules.initial_cash:.1%} of that.",

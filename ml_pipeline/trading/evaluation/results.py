@@ -16,6 +16,7 @@ class Evaluation:
     """Ledgers of an agent and its baselines over the same bars, at the same costs.
 
     random: runs of random policies that trade as much as the agent. limits: in how many bars each limit was binding.
+    remarks: sentences about what is wrong with the data.
     figures: the metrics of `metrics.summarize` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are
     means over the random policies.
     """
@@ -28,6 +29,7 @@ class Evaluation:
     calendar: Calendar
     rules: TradingRules
     limits: Mapping[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     figures: dict[str, dict[str, float]] = field(init=False)
 
     def __post_init__(self) -> None:

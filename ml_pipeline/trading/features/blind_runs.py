@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features.indicators import Bars, FeatureTable, bars_of, make_features
-from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.market.data import FloatArray, MarketData
+from ml_pipeline.trading.market.times import as_text
 
 # Time for all runs together, in seconds; where it does not allow a run at every bar, bars are drawn.
 _BUDGET_S = 6.0

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
-from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.market.data import FloatArray, MarketData
+from ml_pipeline.trading.market.times import as_text
 
 # A feature of this size or more is an error, and its square would overflow in scaling.
 _LARGEST = 1e100

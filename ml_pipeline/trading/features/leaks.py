@@ -15,7 +15,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
 from ml_pipeline.trading.features.foresight import foresight
 from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function
-from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.market.data import FloatArray, MarketData
+from ml_pipeline.trading.market.times import as_text
 
 # Sentences of one kind that are told.
 _MOST_TOLD = 5

@@ -1,50 +1,25 @@
 """Reads the bars of one asset from a table and checks every cell; messages name the row of an unusable one."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout
-from ml_pipeline.trading.market.data import BarTime, FloatArray, as_text
+from ml_pipeline.trading.market.asset import PRICES, Asset, Cells, column_title, only_rows
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX
+from ml_pipeline.trading.market.data import BarTime, FloatArray
+from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.numbers import parse_numbers, why_unread
-from ml_pipeline.trading.market.tables import Table
-from ml_pipeline.trading.market.times import ReadTimes
+from ml_pipeline.trading.market.plausibility import outside_range
+from ml_pipeline.trading.market.row_checks import checks_of, price_columns
+from ml_pipeline.trading.market.times import as_text
 
-_PRICES = ("open", "high", "low", "close")
-# If high is below low in more than this fraction of the bars, their columns are probably swapped.
-_SWAPPED = 0.5
 # A step between bars beyond both of these is no pause in trading.
 _JUMP = np.timedelta64(2 * 366, "D")
 _JUMP_BARS = 20
 # Parts of the names of volume columns in money.
 _MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
-
-Cells = dict[str, FloatArray]
-# Which rows of the asset are unusable, and a function that describes one of them.
-Fault = tuple[NDArray[np.bool_], Callable[[int], str]]
-Check = Callable[["Asset", Cells], Fault]
-
-
-@dataclass(frozen=True, eq=False)
-class Asset:
-    """Where the bars of an asset are in a table: rows, and columns by meaning."""
-
-    symbol: str
-    table: Table
-    layout: Layout
-    fields: dict[str, str]
-    rows: NDArray[np.int64]
-    read_times: ReadTimes  # of every row of the table
-
-    @property
-    def times(self) -> NDArray[np.datetime64]:
-        """Of every row of the table, in UTC."""
-        return self.read_times.utc
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +27,8 @@ class AssetBars:
     """The bars of one asset, oldest first.
 
     bar_time: whether times are when bars open or close, if the name of the time column tells. notices: sentences about
-    changes to the data. days: the midnights of the exchange that `times` are in UTC, if they are any.
+    changes to the data. days: the midnights of the exchange that `times` are in UTC, if they are any. outside: whether
+    open or close lies outside low..high; None if the table has no low and high.
     """
 
     symbol: str
@@ -61,27 +37,7 @@ class AssetBars:
     bar_time: BarTime | None
     notices: list[str]
     days: NDArray[np.datetime64] | None = None
-
-
-@dataclass
-class Faults:
-    """What to do about unusable rows.
-
-    policy: "refuse" the first; "drop" them and collect sentences; "list" is as "drop", and also collects what cannot
-    be mended by dropping rows. sentences: about the rows.
-    """
-
-    policy: Literal["refuse", "drop", "list"] = "refuse"
-    sentences: list[str] = field(default_factory=list)
-
-    def report(self, table: Table, rows: NDArray[np.int64], sentence: str, *, droppable: bool = True) -> None:
-        """Report rows of the table, in order; the sentence is about the first. Raises UserError by `policy`."""
-        message = f"{table.place(int(rows[0]))}: {sentence}"
-        if self.policy == "refuse" or (self.policy == "drop" and not droppable):
-            raise UserError(message)
-        if len(rows) > 1:
-            message += f" The same in {len(rows):,} rows in all: {table.numbers(rows.tolist())}."
-        self.sentences.append(message)
+    outside: NDArray[np.bool_] | None = None
 
 
 def read_bars(asset: Asset, faults: Faults) -> AssetBars:
@@ -89,13 +45,13 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
     asset, cells = _read_cells(asset, faults)
     # In a wide table, a row without any price means that this asset has no bar; elsewhere it is an error.
     if asset.layout.symbol is None and "" not in asset.layout.fields:
-        prices = [cells[name] for name in _price_columns(cells)]
-        asset, cells = _only(asset, cells, ~np.all(np.isnan(prices), axis=0))
-    for check in _checks(cells):
+        prices = [cells[name] for name in price_columns(cells)]
+        asset, cells = only_rows(asset, cells, ~np.all(np.isnan(prices), axis=0))
+    for check in checks_of(cells):
         bad, sentence = check(asset, cells)
         if bad.any():
             faults.report(asset.table, asset.rows[bad], sentence(int(np.argmax(bad))))
-            asset, cells = _only(asset, cells, ~bad)
+            asset, cells = only_rows(asset, cells, ~bad)
     if not len(asset.rows):
         raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.")
     notices = [*_about_units(asset), *_check_order(asset, faults)]
@@ -108,7 +64,8 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
         fields = {name: values[order] for name, values in fields.items()}
         asset = replace(asset, rows=asset.rows[order])
     _check_jumps(asset, times, faults)
-    return AssetBars(asset.symbol, times, fields, asset.layout.bar_time, notices, days)
+    outside = outside_range(fields) if {"high", "low"} <= cells.keys() else None
+    return AssetBars(asset.symbol, times, fields, asset.layout.bar_time, notices, days, outside)
 
 
 def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
@@ -120,80 +77,10 @@ def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
         cells[name] = numbers
         if unread.any():
             cell = column[int(np.argmax(unread))]
-            sentence = f'{_column_title(asset, name)} is "{cell}", {why_unread(cell)}.'
+            sentence = f'{column_title(asset, name)} is "{cell}", {why_unread(cell)}.'
             faults.report(asset.table, asset.rows[unread], sentence)
             usable &= ~unread
-    return _only(asset, cells, usable)
-
-
-def _only(asset: Asset, cells: Cells, keep: NDArray[np.bool_]) -> tuple[Asset, Cells]:
-    return replace(asset, rows=asset.rows[keep]), {name: values[keep] for name, values in cells.items()}
-
-
-def _column_title(asset: Asset, name: str) -> str:
-    """The name of the column in messages; in a wide table, it already contains the symbol."""
-    title = asset.fields[name]
-    return title if asset.symbol in title else f"{title} of {asset.symbol}"
-
-
-def _price_columns(cells: Cells) -> list[str]:
-    return [name for name in (*_PRICES, "bid", "ask", "adjusted") if name in cells]
-
-
-def _checks(cells: Cells) -> list[Check]:
-    return [
-        *(partial(check, name) for name in _price_columns(cells) for check in (_missing_prices, _bad_prices)),
-        *([partial(_crossed, "low", "high")] if {"high", "low"} <= cells.keys() else []),
-        *([partial(_crossed, "bid", "ask")] if {"bid", "ask"} <= cells.keys() else []),
-        *([_bad_volumes] if "volume" in cells else []),
-        _second_bars,
-    ]
-
-
-def _missing_prices(name: str, asset: Asset, cells: Cells) -> Fault:
-    remedy = "drop the row, or write in the price that was known at that time"
-    return np.isnan(cells[name]), lambda i: f"{_column_title(asset, name)} is empty or not a number; {remedy}."
-
-
-def _bad_prices(name: str, asset: Asset, cells: Cells) -> Fault:
-    prices = cells[name]
-
-    def sentence(i: int) -> str:
-        return (
-            f"{_column_title(asset, name)} is {prices[i]:g}, but a price is positive and finite; fix or drop the row."
-        )
-
-    return ~(np.isfinite(prices) & (prices > 0)), sentence
-
-
-def _crossed(lower: str, upper: str, asset: Asset, cells: Cells) -> Fault:
-    low, high = cells[lower], cells[upper]
-    crossed = high < low
-
-    def sentence(i: int) -> str:
-        message = f"the {upper} of {asset.symbol} is {high[i]:g}, below its {lower} of {low[i]:g}"
-        if crossed.mean() > _SWAPPED:
-            return f"{message}, as in most rows; the columns are probably swapped, rename them."
-        return f"{message}; fix or drop the row."
-
-    return crossed, sentence
-
-
-def _bad_volumes(asset: Asset, cells: Cells) -> Fault:
-    volume = cells["volume"]
-
-    def sentence(i: int) -> str:
-        title = _column_title(asset, "volume")
-        return f"{title} is {volume[i]:g}, but a volume is finite and not negative; fix the cell or empty it."
-
-    return (volume < 0) | np.isinf(volume), sentence
-
-
-def _second_bars(asset: Asset, cells: Cells) -> Fault:
-    times = asset.times[asset.rows]
-    second = np.full(len(times), True)
-    second[np.unique(times, return_index=True)[1]] = False
-    return second, lambda i: f"a second bar of {asset.symbol} at {as_text(times[i])}; drop one of the two."
+    return only_rows(asset, cells, usable)
 
 
 def _check_order(asset: Asset, faults: Faults) -> list[str]:
@@ -251,9 +138,9 @@ def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
     if "adjusted" in cells and not np.array_equal(cells["adjusted"], cells["close"]):
         factor = cells["adjusted"] / cells["close"]
         notices.append(f"{source}: prices were adjusted to column {asset.fields['adjusted']}")
-    if missing := [name for name in _PRICES if name not in cells]:
+    if missing := [name for name in PRICES if name not in cells]:
         notices.append(f"{source}: no column for {', '.join(missing)}; the close of the bar is used instead")
-    return fields | {name: cells.get(name, cells["close"]) * factor for name in _PRICES}
+    return fields | {name: cells.get(name, cells["close"]) * factor for name in PRICES}
 
 
 def _swapped_volumes(asset: Asset, close: FloatArray) -> list[str]:
@@ -283,5 +170,5 @@ def _volume(asset: Asset, volume: FloatArray | None, notices: list[str]) -> Floa
         notices.append(f"{asset.table.name}: no column for volume; taken as 0")
         return np.zeros(len(asset.rows))
     if empty := int(np.isnan(volume).sum()):
-        notices.append(f"{asset.table.name}: {_column_title(asset, 'volume')} was empty in {empty:,} rows; taken as 0")
+        notices.append(f"{asset.table.name}: {column_title(asset, 'volume')} was empty in {empty:,} rows; taken as 0")
     return np.nan_to_num(volume, nan=0.0)

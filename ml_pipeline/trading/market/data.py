@@ -3,7 +3,7 @@
 T bars, A assets. This module reads no files (`market.files` does) and computes no features (`features` does).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.calendar import Calendar, infer_calendar
+from ml_pipeline.trading.market.plausibility import OwnBars, outside_range, severe_problems
+from ml_pipeline.trading.market.times import as_text
 
 FloatArray = NDArray[np.float64]
 BarTime = Literal["open", "close"]
@@ -36,7 +38,9 @@ class MarketData:
     half_spread: float64 (T, A), half the quoted spread at the close over the mid price; None without quotes.
     columns: the `feature_*` columns of the data by name, float64 (T, A), NaN where a value is missing.
     notices: one sentence for each change made to the data; empty if there was none.
+    remarks: one sentence for each thing in the data that makes results wrong, symbol first; reports show it.
     source: the name of the data in messages.
+    outside: bool (T, A), bars whose open or close lies outside their low..high, where no order is filled; None: none.
     """
 
     symbols: tuple[str, ...]
@@ -52,6 +56,8 @@ class MarketData:
     source: str = "the market"
     half_spread: FloatArray | None = None
     columns: Mapping[str, FloatArray] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    outside: NDArray[np.bool_] | None = None
 
     shared_between_environments: ClassVar[bool] = True
 
@@ -65,6 +71,11 @@ class MarketData:
         return len(self.times)
 
     @property
+    def fillable(self) -> NDArray[np.bool_]:
+        """bool (T, A), whether an order can be filled in that bar: the asset has one, and its prices are possible."""
+        return self.tradable if self.outside is None else self.tradable & ~self.outside
+
+    @property
     def periods_per_year(self) -> float:
         return self.calendar.periods_per_year
 
@@ -75,14 +86,23 @@ class MarketData:
     def select(self, symbols: Sequence[str]) -> "MarketData":
         """The named assets, in this order. Raises UserError for an unknown name."""
         columns = [_column(symbol, self.symbols) for symbol in symbols]
-        return self._indexed((slice(None), columns), symbols=tuple(symbols))
+        remarks = tuple(r for r in self.remarks if any(r.startswith(f"{symbol}: ") for symbol in symbols))
+        return self._indexed((slice(None), columns), symbols=tuple(symbols), remarks=remarks)
+
+    def own_bars(self, asset: int) -> OwnBars:
+        """The bars of the asset with this index, without those of the timeline where it has none."""
+        own = self.tradable[:, asset]
+        spread = None if self.half_spread is None else self.half_spread[own, asset]
+        outside = None if self.outside is None else self.outside[own, asset]
+        return OwnBars(self.times[own], self.open[own, asset], self.close[own, asset], spread, outside)
 
     def _indexed(self, index: tuple[Any, ...], **changes: Any) -> "MarketData":
         names = ("open", "high", "low", "close", "volume", "tradable")
         arrays: dict[str, Any] = {name: getattr(self, name)[index] for name in names}
-        spread = None if self.half_spread is None else self.half_spread[index]
+        for name in ("half_spread", "outside"):
+            arrays[name] = None if getattr(self, name) is None else getattr(self, name)[index]
         columns = {name: column[index] for name, column in self.columns.items()}
-        return replace(self, **arrays, half_spread=spread, columns=columns, **changes)
+        return replace(self, **arrays, columns=columns, **changes)
 
 
 def market_from_arrays(
@@ -96,13 +116,15 @@ def market_from_arrays(
     volume: ArrayLike | None = None,
     half_spread: ArrayLike | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
+    outside: ArrayLike | None = None,
     notices: Sequence[str] = (),
     source: str = "the market",
 ) -> MarketData:
     """A market from arrays (T,) or (T, A). Where a close is NaN, the asset has no bar.
 
     half_spread: half of ask minus bid, as a fraction of the mid price; NaN carries the last value forward.
-    columns: features of the data. Without open, high or low, the close is used instead, with a notice.
+    columns: features of the data. outside: bool, bars where no order is filled; None: as high and low tell, if both are
+    given. Without open, high or low, the close is used instead, with a notice.
     Raises UserError for times out of order, for prices that are not positive and finite, and for a high below its low.
     """
     stamps = np.asarray(times, dtype="datetime64[ns]")
@@ -130,7 +152,11 @@ def market_from_arrays(
     all_notices += _absences(symbols, stamps, tradable)
     last_close = _carried_forward(closes, tradable)
     filled = {name: np.where(tradable, values, last_close) for name, values in prices.items()}
-    return MarketData(
+    spreads = None if half_spread is None else _half_spreads(half_spread, tradable, refuse)
+    impossible = (
+        _outside(outside, filled, tradable) if outside is not None or not {"high", "low"} & {*missing} else None
+    )
+    market = MarketData(
         symbols=tuple(symbols),
         times=stamps,
         volume=np.where(tradable, volumes, 0.0),
@@ -138,10 +164,30 @@ def market_from_arrays(
         calendar=infer_calendar(stamps),
         notices=tuple(all_notices),
         source=source,
-        half_spread=None if half_spread is None else _half_spreads(half_spread, tradable, refuse),
+        half_spread=spreads,
         columns={name: _columns(values, shape, name) for name, values in (columns or {}).items()},
-        **filled,
+        outside=impossible,
+        open=filled["open"],
+        high=filled["high"],
+        low=filled["low"],
+        close=filled["close"],
     )
+    return replace(market, remarks=tuple(_remarks(market)))
+
+
+def _outside(
+    given: ArrayLike | None, prices: Mapping[str, FloatArray], tradable: NDArray[np.bool_]
+) -> NDArray[np.bool_] | None:
+    """The bars whose open or close lies outside their range, (T, A); None if there are none."""
+    outside = outside_range(prices) if given is None else np.array(given, dtype=bool).reshape(tradable.shape)
+    outside &= tradable
+    return outside if outside.any() else None
+
+
+def _remarks(market: MarketData) -> Iterator[str]:
+    for a, symbol in enumerate(market.symbols):
+        for problem, remedy in severe_problems(symbol, market.own_bars(a)):
+            yield f"{symbol}: {problem}; {remedy}."
 
 
 def _half_spreads(values: ArrayLike, tradable: NDArray[np.bool_], refuse: Callable[..., None]) -> FloatArray:
@@ -205,15 +251,6 @@ def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: N
         if last < len(times) - 1:
             notices.append(f"{symbol} has no bar after {as_text(times[last])}; {closed}")
     return notices
-
-
-def as_text(time: np.datetime64) -> str:
-    """A time as text: to the second, or only the day at midnight.
-
-    >>> as_text(np.datetime64("2024-01-31T00:00", "ns")), as_text(np.datetime64("2024-01-31T13:00", "ns"))
-    ('2024-01-31', '2024-01-31 13:00:00')
-    """
-    return str(time.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
 
 
 def _carried_forward(values: FloatArray, known: NDArray[np.bool_]) -> FloatArray:

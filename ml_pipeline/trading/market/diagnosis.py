@@ -3,7 +3,6 @@
 T bars of one asset.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.calendar import infer_calendar
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX, find_layout, is_usual
-from ml_pipeline.trading.market.data import FloatArray, MarketData, as_text
+from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.numbers import parse_numbers
+from ml_pipeline.trading.market.plausibility import OwnBars, far_returns, find_splits, severe_problems, wrong_ticks
 from ml_pipeline.trading.market.tables import Table, read_table
+from ml_pipeline.trading.market.times import as_text
 
-# An outlier is a return this many times the median absolute one: one in millions by chance, even with heavy tails.
-_OUTLIER = 40
 # With this many equal closes in a row, the feed stood still.
 _STALE_BARS = 20
 # A market with at least this many symbols was selected from a larger one.
@@ -29,27 +28,28 @@ NOTHING_TO_DO = "nothing to do"
 
 
 class Finding(NamedTuple):
-    """A problem of one symbol (or of the market, or a file), where it is, and what to do about it."""
+    """A problem of one symbol (or of the market, or a file), where it is, and what to do about it.
+
+    severe: results are wrong, so training and reports say it too.
+    """
 
     symbol: str
     problem: str
     remedy: str
+    severe: bool = False
 
 
 def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
     """The problems of the market, symbol by symbol, and of the files that it was loaded from."""
     findings = []
     for a, symbol in enumerate(market.symbols):
-        own = market.tradable[:, a]
-        times = market.times[own]
-        prices = {name: getattr(market, name)[own, a] for name in ("open", "high", "low", "close")}
+        bars = market.own_bars(a)
+        findings += [Finding(symbol, *problem, severe=True) for problem in severe_problems(symbol, bars)]
         for problem, remedy in (
-            *_one_side(market, symbol),
-            *_gaps(times, weekends_off=infer_calendar(times).name == "weekdays"),
-            *_impossible_bars(times, prices),
-            *_outliers(times, prices["close"]),
-            *_stale(times, prices["close"]),
-            *_zero_volume(market.volume[own, a]),
+            *_gaps(bars.times, weekends_off=infer_calendar(bars.times).name == "weekdays"),
+            *_outliers(bars),
+            *_stale(bars.times, bars.close),
+            *_zero_volume(market.volume[market.tradable[:, a], a]),
         ):
             findings.append(Finding(symbol, problem, remedy))
     findings += [Finding(market.source, *finding) for finding in _survivors(market)]
@@ -82,37 +82,19 @@ def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tupl
         )
 
 
-def _impossible_bars(times: NDArray[np.datetime64], prices: dict[str, FloatArray]) -> Iterator[tuple[str, str]]:
-    slack = 1e-9 * prices["close"]
-    top = np.maximum(prices["open"], prices["close"])
-    bottom = np.minimum(prices["open"], prices["close"])
-    outside = np.flatnonzero((prices["high"] < top - slack) | (prices["low"] > bottom + slack))
-    if outside.size:
-        often = len(outside) > len(times) / 2
-        yield (
-            f"open or close lies outside low..high in {counted(len(outside), 'bar')}, first at "
-            f"{as_text(times[outside[0]])}",
-            "the columns are probably swapped: rename them"
-            if often
-            else "check how the bars were made; features of highs and lows will be wrong there",
-        )
-
-
-def _outliers(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[str, str]]:
-    returns = np.diff(np.log(close))
+def _outliers(bars: OwnBars) -> Iterator[tuple[str, str]]:
+    returns, far = far_returns(bars.close)
     sizes = np.abs(returns)
-    moved = sizes[sizes > 0]
-    if not moved.size:
-        return
-    limit = max(_OUTLIER * float(np.median(moved)), 0.05)
-    far = np.flatnonzero(sizes > limit)
+    ticks = wrong_ticks(bars.close)  # severe, as splits are
+    splits = np.array([split.row for split in find_splits(bars.open, bars.close)], dtype=np.int64)
+    far = np.setdiff1d(far, np.concatenate([ticks - 1, ticks, splits - 1]))
     back = far[:-1][np.diff(far) == 1]  # undone by the next bar
     if far.size:
         worst = far[np.argmax(sizes[far])]
         kind = f", {len(back):,} of them undone by the next bar" if back.size else ""
         yield (
             f"{counted(len(far), 'return')} {'is' if len(far) == 1 else 'are'} far out{kind}; "
-            f"the largest, {np.expm1(returns[worst]):.0%}, ends at {as_text(times[worst + 1])}",
+            f"the largest, {np.expm1(returns[worst]):.0%}, ends at {as_text(bars.times[worst + 1])}",
             "check whether it is a wrong tick (drop the row) or a split (use adjusted prices)",
         )
 
@@ -138,15 +120,6 @@ def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
         )
     elif n_zero:
         yield "there is no volume at all", "leave features of volume out"
-
-
-def _one_side(market: MarketData, symbol: str) -> Iterator[tuple[str, str]]:
-    side = re.search(r"(?<![A-Za-z])(ask|bid)(?![A-Za-z])", symbol, re.IGNORECASE)
-    if side and market.half_spread is None:
-        yield (
-            f"by its name it holds only the {side[1].lower()} side",
-            "use data with bid and ask, or add half the spread to --slippage-bps",
-        )
 
 
 def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:

@@ -3,15 +3,19 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.market.alignment import align_bars, with_exchange_days
-from ml_pipeline.trading.market.asset_bars import Asset, Faults, read_bars
+from ml_pipeline.trading.market.asset import Asset
+from ml_pipeline.trading.market.asset_bars import AssetBars
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout, find_layout, is_usual
 from ml_pipeline.trading.market.data import BarTime, MarketData, market_from_arrays
+from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.quote_pairs import paired, read_asset
+from ml_pipeline.trading.market.stock_splits import with_splits_adjusted
 from ml_pipeline.trading.market.tables import Table, read_table
 from ml_pipeline.trading.market.times import EXPECTED_TIMES, AmbiguousTimesError, ReadTimes, parse_times
 
@@ -21,11 +25,20 @@ if TYPE_CHECKING:
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
 
 
+class Reading(NamedTuple):
+    """What to read, and how: see `load_market`."""
+
+    symbols: Sequence[str] | None = None
+    bar_time: BarTime | None = None
+    adjust_splits: bool = False
+
+
 def load_market(
     path: str | Path,
     *,
     symbols: Sequence[str] | None = None,
     bar_time: BarTime | None = None,
+    adjust_splits: bool = False,
     faults: Faults | None = None,
 ) -> MarketData:
     """The market in a file, or in a folder with one file per symbol; only `symbols`, in this order, if given.
@@ -38,11 +51,12 @@ def load_market(
 
     bar_time: whether the times in the data are when bars open or close. It matters if assets have bars of different
     length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
+    adjust_splits: divide the prices before each split that the file does not reflect; see `plausibility.find_splits`.
     faults: what to do about unusable rows; None refuses the first.
     """
     path = Path(path)
-    tables = ((read_table(file), file.name.split(".")[0]) for file in files_of(path))
-    return _market_of(tables, path.name, symbols, bar_time, faults or Faults())
+    tables = ((read_table(file), _symbol_of(file)) for file in files_of(path))
+    return _market_of(tables, path.name, Reading(symbols, bar_time, adjust_splits), faults or Faults())
 
 
 def market_from_frame(
@@ -57,7 +71,7 @@ def market_from_frame(
 
     if not isinstance(frame, pl.DataFrame):
         frame = _of_pandas(frame)
-    return _market_of([(Table(name, frame, 0), name)], name, symbols, bar_time, Faults())
+    return _market_of([(Table(name, frame, 0), name)], name, Reading(symbols, bar_time), Faults())
 
 
 def _of_pandas(frame: Any) -> "pl.DataFrame":
@@ -90,13 +104,7 @@ def _plain_column(column: Any) -> Any:
     return values.tolist() if values.dtype == object else values
 
 
-def _market_of(
-    tables: Iterable[tuple[Table, str]],
-    source: str,
-    symbols: Sequence[str] | None,
-    bar_time: BarTime | None,
-    faults: Faults,
-) -> MarketData:
+def _market_of(tables: Iterable[tuple[Table, str]], source: str, reading: Reading, faults: Faults) -> MarketData:
     """The market of (table, name) pairs; a table that names no symbol has `name` for its symbol."""
     assets: dict[str, Asset] = {}
     for asset in (asset for table, name in tables for asset in _assets_of(table, name, faults)):
@@ -105,19 +113,29 @@ def _market_of(
                 f"{asset.symbol} is in {assets[asset.symbol].table.name} and in {asset.table.name}; keep one."
             )
         assets[asset.symbol] = asset
-    for symbol in symbols or ():
-        if symbol not in assets:
-            raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, assets)}')
-    read = [read_bars(assets[symbol], faults) for symbol in symbols or assets]
-    read = align_bars(with_exchange_days(read), bar_time)
+    found = paired(assets)
+    for symbol in reading.symbols or ():
+        if symbol not in found:
+            raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, found)}')
+    read = [read_asset(found[symbol], faults) for symbol in reading.symbols or found]
+    if reading.adjust_splits:
+        read = [with_splits_adjusted(bars) for bars in read]
+    read = align_bars(with_exchange_days(read), reading.bar_time)
+    left_out = [f"left out: {sentence}" for sentence in faults.sentences] if faults.policy == "drop" else []
+    return _on_one_timeline(read, source, left_out)
 
+
+def _on_one_timeline(read: Sequence[AssetBars], source: str, notices: list[str]) -> MarketData:
     times = np.unique(np.concatenate([bars.times for bars in read]))
     names = dict.fromkeys(name for bars in read for name in bars.fields)
     fields = {name: np.full((len(times), len(read)), np.nan) for name in names}
+    outside = np.zeros((len(times), len(read)), dtype=bool)
     for column, bars in enumerate(read):
         rows = np.searchsorted(times, bars.times)
         for name, values in bars.fields.items():
             fields[name][rows, column] = values
+        if bars.outside is not None:
+            outside[rows, column] = bars.outside
     return market_from_arrays(
         [bars.symbol for bars in read],
         times,
@@ -128,9 +146,18 @@ def _market_of(
         volume=fields["volume"],
         half_spread=fields.get("half_spread"),
         columns={name: values for name, values in fields.items() if name.startswith(FEATURE_PREFIX)},
-        notices=list(dict.fromkeys(notice for bars in read for notice in bars.notices)),
+        outside=outside,
+        notices=list(dict.fromkeys([*(notice for bars in read for notice in bars.notices), *notices])),
         source=source,
     )
+
+
+def _symbol_of(file: Path) -> str:
+    """The name of the file without the suffixes of its format: BRK.A of BRK.A.csv.gz."""
+    name = file.name
+    while (suffix := Path(name).suffix.lower()) in _SUFFIXES and Path(name).stem:
+        name = name[: -len(suffix)]
+    return name
 
 
 def files_of(path: Path) -> list[Path]:

@@ -78,6 +78,15 @@ def parse_times(column: "pl.Series") -> ReadTimes:
     return _from_text(column.cast(pl.String))
 
 
+def as_text(time: np.datetime64) -> str:
+    """A time as text: to the second, or only the day at midnight.
+
+    >>> as_text(np.datetime64("2024-01-31T00:00", "ns")), as_text(np.datetime64("2024-01-31T13:00", "ns"))
+    ('2024-01-31', '2024-01-31 13:00:00')
+    """
+    return str(time.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+
+
 def _from_text(column: "pl.Series") -> ReadTimes:
     import polars as pl
 

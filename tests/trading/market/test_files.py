@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.market.asset_bars import Faults
+from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
 
 GOOD = """time,open,high,low,close,volume
@@ -356,3 +356,66 @@ def test_a_change_of_unit_is_read_and_said_and_a_jump_of_years_is_refused(write)
 def test_years_are_no_jump_between_bars_of_years(write):
     years = "".join(f"{year}-01-01,5\n" for year in range(1990, 2020) if year != 2001)
     assert load_market(write("time,close\n" + years)).n_bars == 29
+
+
+def test_the_name_of_a_file_keeps_its_dots(write, tmp_path):
+    for name in ("BRK.A.csv", "BRK.B.csv"):
+        write(GOOD, f"market/{name}")
+    (tmp_path / "market/BRK.C.csv.gz").write_bytes(gzip.compress(GOOD.encode()))
+    assert load_market(tmp_path / "market").symbols == ("BRK.A", "BRK.B", "BRK.C")
+
+
+YFINANCE = """Price,Close,High,Low,Open,Volume
+Ticker,AAPL,AAPL,AAPL,AAPL,AAPL
+Date,,,,,
+2024-01-02,11,12,9,10,100
+2024-01-03,12,13,10,11,200
+"""
+SEVERAL = """,Close,Close,Volume,Volume
+,AAPL,MSFT,AAPL,MSFT
+2024-01-02,11,21,100,1
+2024-01-03,12,22,200,2
+"""
+
+
+@pytest.mark.parametrize("text", [YFINANCE, YFINANCE.replace("Date,,,,,\n", ""), YFINANCE.replace("Price,", "Date,")])
+def test_the_header_of_yfinance_is_read(write, text):
+    market = load_market(write(text))
+    assert market.symbols == ("AAPL",)
+    np.testing.assert_array_equal(np.hstack([market.open, market.close, market.volume]), [[10, 11, 100], [11, 12, 200]])
+    assert market.notices == ()
+
+
+def test_a_header_of_two_lines_names_several_symbols_in_either_order(write):
+    upside_down = "\n".join(np.array(SEVERAL.splitlines())[[1, 0, 2, 3]])
+    for text in (SEVERAL, upside_down):
+        market = load_market(write(text))
+        assert market.symbols == ("AAPL", "MSFT")
+        np.testing.assert_array_equal(market.close, [[11, 21], [12, 22]])
+    with pytest.raises(UserError, match=r"prices.csv row 2 \(line 4\): Close:MSFT is -22"):
+        load_market(write(SEVERAL.replace(",22,", ",-22,")))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_read(tmp_path, encoding):
+    (tmp_path / "prices.csv").write_bytes(GOOD.encode(encoding))
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(GOOD.encode(encoding)))
+    for name in ("prices.csv", "packed.csv.gz"):
+        market = load_market(tmp_path / name)
+        np.testing.assert_array_equal(market.close[:, 0], [11, 12, 13])
+
+
+@pytest.mark.parametrize("odd", ["1.5", " 1.5", "+1.5", "1.5e0", "$1.5", '"1.5"', "nan", "", "n/a", "x", "inf", "1,5"])
+def test_a_file_read_as_numbers_at_once_is_what_its_text_says(write, monkeypatch, odd):
+    text = f"time,close,volume\n2024-01-01,0.1,7\n2024-01-02,{odd if ',' not in odd else chr(34) + odd + chr(34)},8\n"
+
+    def read():
+        try:
+            market = load_market(write(text))
+        except UserError as error:
+            return str(error)
+        return market.close.tolist(), market.volume.tolist()
+
+    at_once = read()
+    monkeypatch.setattr("ml_pipeline.trading.market.tables._as_numbers", lambda *_: None)
+    assert read() == at_once
