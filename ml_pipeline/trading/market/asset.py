@@ -34,6 +34,8 @@ class Asset:
 
 def only_rows(asset: Asset, cells: Cells, keep: NDArray[np.bool_]) -> tuple[Asset, Cells]:
     """The asset and its cells in the rows to keep."""
+    if keep.all():
+        return asset, cells
     return replace(asset, rows=asset.rows[keep]), {name: values[keep] for name, values in cells.items()}
 
 

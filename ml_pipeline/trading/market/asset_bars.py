@@ -70,7 +70,10 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
 
 def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
     """The numbers in the rows of the asset; NaN for an empty cell."""
-    columns = {name: asset.table.frame[title].gather(asset.rows) for name, title in asset.fields.items()}
+    frame = asset.table.frame.select([*dict.fromkeys(asset.fields.values())])
+    if len(asset.rows) < frame.height:
+        frame = frame[asset.rows]
+    columns = {name: frame[title] for name, title in asset.fields.items()}
     cells: Cells = {}
     usable = np.full(len(asset.rows), True)
     for (name, column), (numbers, unread) in zip(columns.items(), parse_numbers([*columns.values()]), strict=True):
@@ -134,13 +137,14 @@ def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
             notices.append(f"{source}: no column for close; the middle of bid and ask is used instead")
     fields["volume"] = _volume(asset, cells.get("volume"), notices)
     notices += _swapped_volumes(asset, cells["close"])
-    factor = np.ones(len(asset.rows))
+    factor = None
     if "adjusted" in cells and not np.array_equal(cells["adjusted"], cells["close"]):
         factor = cells["adjusted"] / cells["close"]
         notices.append(f"{source}: prices were adjusted to column {asset.fields['adjusted']}")
     if missing := [name for name in PRICES if name not in cells]:
         notices.append(f"{source}: no column for {', '.join(missing)}; the close of the bar is used instead")
-    return fields | {name: cells.get(name, cells["close"]) * factor for name in PRICES}
+    prices = {name: cells.get(name, cells["close"]) for name in PRICES}
+    return fields | (prices if factor is None else {name: values * factor for name, values in prices.items()})
 
 
 def _swapped_volumes(asset: Asset, close: FloatArray) -> list[str]:

@@ -34,8 +34,9 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
         return Calendar("weekdays", 252.0, "fewer than 3 bars, taken as daily: 252 a year")
     seconds = times.astype("datetime64[s]").astype(np.int64)
     spacing_s = float(np.median(np.diff(seconds)))
-    days = seconds // 86_400
-    weekday = (days + 3) % 7  # 1970-01-01 was a Thursday
+    days = (seconds // 86_400).astype(np.int32)
+    del seconds
+    weekday = ((days + 3) % 7).astype(np.int8)  # 1970-01-01 was a Thursday
     # 1/7 each round the clock; hourly forex shows 0.02 on Sundays, and an exchange open from Sunday to Thursday 1/5.
     weekend = bool(min(np.mean(weekday == 5), np.mean(weekday == 6)) > 0.075)
     name = "24/7" if weekend else "weekdays"

@@ -119,27 +119,30 @@ def market_from_arrays(
     outside: ArrayLike | None = None,
     notices: Sequence[str] = (),
     source: str = "the market",
+    copy: bool = True,
 ) -> MarketData:
     """A market from arrays (T,) or (T, A). Where a close is NaN, the asset has no bar.
 
     half_spread: half of ask minus bid, as a fraction of the mid price; NaN carries the last value forward.
     columns: features of the data. outside: bool, bars where no order is filled; None: as high and low tell, if both are
-    given. Without open, high or low, the close is used instead, with a notice.
+    given. copy: False keeps the arrays where it can; they must not change afterwards.
+    Without open, high or low, the close is used instead, with a notice.
     Raises UserError for times out of order, for prices that are not positive and finite, and for a high below its low.
     """
-    stamps = np.asarray(times, dtype="datetime64[ns]")
+    stamps = (np.array if copy else np.asarray)(times, dtype="datetime64[ns]")
     shape = (len(stamps), len(symbols))
-    closes = _columns(close, shape, "close")
+    columns_of = partial(_columns, shape=shape, copy=copy)
+    closes = columns_of(close, name="close")
     tradable = ~np.isnan(closes)
     all_notices = list(notices)
     given = {"open": open, "high": high, "low": low}
     if missing := [name for name, values in given.items() if values is None]:
         all_notices.append(f"there are no {' or '.join(missing)} prices; the close of the bar is used instead")
     prices = {"close": closes}
-    prices |= {name: closes if v is None else _columns(v, shape, name) for name, v in given.items()}
+    prices |= {name: closes if v is None else columns_of(v, name=name) for name, v in given.items()}
     if volume is None:
         all_notices.append("there is no volume; taken as 0")
-    volumes = np.zeros_like(closes) if volume is None else _columns(volume, shape, "volume")
+    volumes = np.zeros_like(closes) if volume is None else columns_of(volume, name="volume")
 
     _check_times(stamps)
     refuse = partial(_refuse, symbols=symbols, times=stamps)
@@ -151,7 +154,8 @@ def market_from_arrays(
     refuse(crossed, "high", prices["high"], "but the low is above it; fix or drop the bar")
     all_notices += _absences(symbols, stamps, tradable)
     last_close = _carried_forward(closes, tradable)
-    filled = {name: np.where(tradable, values, last_close) for name, values in prices.items()}
+    everywhere = bool(tradable.all())
+    filled = {name: v if everywhere else np.where(tradable, v, last_close) for name, v in prices.items()}
     spreads = None if half_spread is None else _half_spreads(half_spread, tradable, refuse)
     impossible = (
         _outside(outside, filled, tradable) if outside is not None or not {"high", "low"} & {*missing} else None
@@ -159,13 +163,13 @@ def market_from_arrays(
     market = MarketData(
         symbols=tuple(symbols),
         times=stamps,
-        volume=np.where(tradable, volumes, 0.0),
+        volume=volumes if everywhere else np.where(tradable, volumes, 0.0),
         tradable=tradable,
         calendar=infer_calendar(stamps),
         notices=tuple(all_notices),
         source=source,
         half_spread=spreads,
-        columns={name: _columns(values, shape, name) for name, values in (columns or {}).items()},
+        columns={name: columns_of(values, name=name) for name, values in (columns or {}).items()},
         outside=impossible,
         open=filled["open"],
         high=filled["high"],
@@ -179,8 +183,8 @@ def _outside(
     given: ArrayLike | None, prices: Mapping[str, FloatArray], tradable: NDArray[np.bool_]
 ) -> NDArray[np.bool_] | None:
     """The bars whose open or close lies outside their range, (T, A); None if there are none."""
-    outside = outside_range(prices) if given is None else np.array(given, dtype=bool).reshape(tradable.shape)
-    outside &= tradable
+    outside = outside_range(prices) if given is None else np.asarray(given, dtype=bool).reshape(tradable.shape)
+    outside = outside & tradable
     return outside if outside.any() else None
 
 
@@ -191,15 +195,15 @@ def _remarks(market: MarketData) -> Iterator[str]:
 
 
 def _half_spreads(values: ArrayLike, tradable: NDArray[np.bool_], refuse: Callable[..., None]) -> FloatArray:
-    spreads = _columns(values, tradable.shape, "half_spread")
+    spreads = _columns(values, name="half_spread", shape=tradable.shape, copy=False)
     known = tradable & ~np.isnan(spreads)
     bad = known & ~((spreads >= 0) & (spreads < 1))
     refuse(bad, "half_spread", spreads, "but it is a fraction of the price, from 0 to below 1; fix it")
     return np.nan_to_num(_carried_forward(spreads, known), nan=0.0)
 
 
-def _columns(values: ArrayLike, shape: tuple[int, int], name: str) -> FloatArray:
-    array = np.array(values, dtype=np.float64)
+def _columns(values: ArrayLike, *, name: str, shape: tuple[int, int], copy: bool) -> FloatArray:
+    array = (np.array if copy else np.asarray)(values, dtype=np.float64)
     array = array[:, None] if array.ndim == 1 else array
     if array.shape != shape:
         raise UserError(f"{name} must have shape (bars, symbols) = {shape}, but got {array.shape}.")
@@ -255,6 +259,8 @@ def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: N
 
 def _carried_forward(values: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
     """Each column's last known value, (T, A); NaN before its first, as row 0 then is."""
+    if known.all():
+        return values
     rows = np.where(known, np.arange(len(values))[:, None], -1)
     latest = np.maximum.accumulate(rows, axis=0)
     return np.take_along_axis(values, np.maximum(latest, 0), axis=0)

@@ -16,7 +16,7 @@ from ml_pipeline.trading.market.columns import FEATURE_PREFIX, find_layout, is_u
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.numbers import parse_numbers
 from ml_pipeline.trading.market.plausibility import OwnBars, far_returns, find_splits, severe_problems, wrong_ticks
-from ml_pipeline.trading.market.tables import Table, read_table
+from ml_pipeline.trading.market.tables import read_table, titles_of
 from ml_pipeline.trading.market.times import as_text
 
 # With this many equal closes in a row, the feed stood still.
@@ -54,8 +54,8 @@ def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
             findings.append(Finding(symbol, problem, remedy))
     findings += [Finding(market.source, *finding) for finding in _survivors(market)]
     for file in files:
-        table = read_table(file)
-        findings += [Finding(file.name, *finding) for check in _TABLE_CHECKS for finding in check(table)]
+        titles = titles_of(file)
+        findings += [Finding(file.name, *finding) for finding in (*_adjusted(file, titles), *_unread_columns(titles))]
     return findings
 
 
@@ -130,10 +130,10 @@ def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:
         )
 
 
-def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
-    layout = find_layout(table.frame.columns)
+def _unread_columns(titles: Sequence[str]) -> Iterator[tuple[str, str]]:
+    layout = find_layout(titles)
     read = {*layout.time, layout.symbol, *(title for fields in layout.fields.values() for title in fields.values())}
-    unread = [name for name in table.frame.columns if name not in read and not is_usual(name)]
+    unread = [name for name in titles if name not in read and not is_usual(name)]
     if unread:
         shown = ", ".join(unread[:6]) + (", ..." if len(unread) > 6 else "")
         yield (
@@ -142,19 +142,16 @@ def _unread_columns(table: Table) -> Iterator[tuple[str, str]]:
         )
 
 
-def _adjusted(table: Table) -> Iterator[tuple[str, str]]:
-    fields = find_layout(table.frame.columns).fields.get("", {})
+def _adjusted(file: Path, titles: Sequence[str]) -> Iterator[tuple[str, str]]:
+    fields = find_layout(titles).fields.get("", {})
     if {"adjusted", "close"} <= fields.keys():
-        titles = [fields[name] for name in ("close", "adjusted")]
-        (close, _), (adjusted, _) = parse_numbers([table.frame[title] for title in titles])
+        frame = read_table(file).frame
+        (close, _), (adjusted, _) = parse_numbers([frame[fields[name]] for name in ("close", "adjusted")])
         share = float(np.mean(close != adjusted))
         yield (
             f"{fields['close']} differs from {fields['adjusted']} in {share:.0%} of the rows",
             f"{NOTHING_TO_DO}: every price was multiplied by their ratio",
         )
-
-
-_TABLE_CHECKS = (_adjusted, _unread_columns)
 
 
 def _hours(step: np.timedelta64) -> str:

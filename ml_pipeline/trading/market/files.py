@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.market.alignment import align_bars, with_exchange_days
@@ -17,7 +19,7 @@ from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.quote_pairs import paired, read_asset
 from ml_pipeline.trading.market.stock_splits import with_splits_adjusted
 from ml_pipeline.trading.market.tables import Table, read_table
-from ml_pipeline.trading.market.times import EXPECTED_TIMES, AmbiguousTimesError, ReadTimes, parse_times
+from ml_pipeline.trading.market.times import EXPECTED_TIMES, AmbiguousTimesError, ReadTimes, Times, parse_times
 
 if TYPE_CHECKING:
     import polars as pl
@@ -114,10 +116,12 @@ def _market_of(tables: Iterable[tuple[Table, str]], source: str, reading: Readin
             )
         assets[asset.symbol] = asset
     found = paired(assets)
+    del assets
     for symbol in reading.symbols or ():
         if symbol not in found:
             raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, found)}')
-    read = [read_asset(found[symbol], faults) for symbol in reading.symbols or found]
+    # Each asset is let go once it is read, and its table with the last of them: a large file is in memory once.
+    read = [read_asset(found.pop(symbol), faults) for symbol in reading.symbols or tuple(found)]
     if reading.adjust_splits:
         read = [with_splits_adjusted(bars) for bars in read]
     read = align_bars(with_exchange_days(read), reading.bar_time)
@@ -126,16 +130,20 @@ def _market_of(tables: Iterable[tuple[Table, str]], source: str, reading: Readin
 
 
 def _on_one_timeline(read: Sequence[AssetBars], source: str, notices: list[str]) -> MarketData:
-    times = np.unique(np.concatenate([bars.times for bars in read]))
+    times = _all_times([bars.times for bars in read])
+    rows = [slice(None) if len(bars.times) == len(times) else np.searchsorted(times, bars.times) for bars in read]
+
+    def together(columns: Sequence[NDArray[Any] | None], empty: Any) -> NDArray[Any]:
+        if len(read) == 1 and columns[0] is not None:
+            return columns[0][:, None]
+        table = np.full((len(times), len(read)), empty)
+        for column, (values, own) in enumerate(zip(columns, rows, strict=True)):
+            if values is not None:
+                table[own, column] = values
+        return table
+
     names = dict.fromkeys(name for bars in read for name in bars.fields)
-    fields = {name: np.full((len(times), len(read)), np.nan) for name in names}
-    outside = np.zeros((len(times), len(read)), dtype=bool)
-    for column, bars in enumerate(read):
-        rows = np.searchsorted(times, bars.times)
-        for name, values in bars.fields.items():
-            fields[name][rows, column] = values
-        if bars.outside is not None:
-            outside[rows, column] = bars.outside
+    fields = {name: together([bars.fields.get(name) for bars in read], np.nan) for name in names}
     return market_from_arrays(
         [bars.symbol for bars in read],
         times,
@@ -146,10 +154,19 @@ def _on_one_timeline(read: Sequence[AssetBars], source: str, notices: list[str])
         volume=fields["volume"],
         half_spread=fields.get("half_spread"),
         columns={name: values for name, values in fields.items() if name.startswith(FEATURE_PREFIX)},
-        outside=outside,
+        outside=together([bars.outside for bars in read], False),
+        copy=False,
         notices=list(dict.fromkeys([*(notice for bars in read for notice in bars.notices), *notices])),
         source=source,
     )
+
+
+def _all_times(of_assets: Sequence[Times]) -> Times:
+    """The times that any asset has, in order; each asset's are."""
+    longest = max(of_assets, key=len)
+    if all(np.array_equal(times, longest) for times in of_assets):
+        return longest
+    return np.unique(np.concatenate(of_assets))
 
 
 def _symbol_of(file: Path) -> str:
@@ -174,21 +191,23 @@ def files_of(path: Path) -> list[Path]:
 
 def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
     """The assets of a table, or one called `name` if the table names none; their cells are not read yet."""
-    layout = find_layout(table.frame.columns)
+    titles = table.frame.columns
+    layout = find_layout(titles)
     for there, kind, expected in (
         (layout.fields, "price", "close (SYMBOL:close of several)"),
         (layout.time, "time", "time"),
     ):
         if not there:
-            has = _listed(table.frame.columns)
+            has = _listed(titles)
             remedy = ""
             if _lacks_header(table):
                 remedy = "; is the header missing? Write one above the rows"
-            elif kind == "price" and (bare := next((name for name in table.frame.columns if not is_usual(name)), None)):
+            elif kind == "price" and (bare := next((name for name in titles if not is_usual(name)), None)):
                 remedy = f"; if {bare} is a symbol and its column holds closes, name it {bare}:close"
             raise UserError(f"{table.name} has no {kind} column; expected {expected}, but it has: {has}{remedy}.")
     times = _times_of(table, layout, faults)
     known = ~np.isnat(times.utc)
+    table = replace(table, frame=table.frame.drop(layout.time))  # texts of times are the largest part of most tables
     if layout.symbol is None:
         for symbol, fields in layout.fields.items():
             yield Asset(symbol or name, table, layout, fields, np.flatnonzero(known), times)

@@ -76,8 +76,7 @@ def find_splits(open: FloatArray, close: FloatArray) -> list[Split]:
     """
     if len(close) < 2:
         return []
-    before = np.log(close[:-1])
-    at_open, at_close = np.log(open[1:]) - before, np.log(close[1:]) - before
+    at_close = np.diff(np.log(close))
     usual = _USUAL_MOVES * float(np.median(np.abs(at_close)))
     smallest = np.log(min(_SPLITS)) - _NEAR_SMALL_SPLIT
     ticks = wrong_ticks(close)
@@ -85,7 +84,7 @@ def find_splits(open: FloatArray, close: FloatArray) -> list[Split]:
     splits = []
     for i in far:
         ratios = _SPLITS if at_close[i] < 0 else tuple(1 / ratio for ratio in _REVERSE_SPLITS)
-        moves = np.array([at_open[i], at_close[i]])
+        moves = np.array([np.log(open[i + 1] / close[i]), at_close[i]])
         ratio = min(ratios, key=lambda ratio: float(np.abs(moves + np.log(ratio)).max()))
         near = _NEAR_SPLIT if abs(np.log(ratio)) > np.log(3.5) else _NEAR_SMALL_SPLIT
         if np.abs(moves + np.log(ratio)).max() < near:

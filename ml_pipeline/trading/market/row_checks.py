@@ -110,8 +110,11 @@ def _bad_volumes(asset: Asset, cells: Cells) -> Fault:
 
 def _second_bars(asset: Asset, cells: Cells) -> Fault:
     times = asset.times[asset.rows]
-    second = np.full(len(times), True)
-    second[np.unique(times, return_index=True)[1]] = False
+    steps = np.diff(times).astype(np.int64)
+    second = np.zeros(len(times), dtype=bool)
+    if not ((steps > 0).all() or (steps < 0).all()):
+        second[:] = True
+        second[np.unique(times, return_index=True)[1]] = False
     return second, lambda i: f"a second bar of {asset.symbol} at {as_text(times[i])}; drop one of the two."
 
 

@@ -22,6 +22,12 @@ _AMBIGUOUS_DATES = (
     *(("%d/%m/%y", "%m/%d/%y"), ("%y-%m-%d", "%d-%m-%y", "%m-%d-%y")),
 )
 _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", " %H%M%S")
+_PLAIN_SPELLINGS = tuple(
+    date + written
+    for date in _DATES
+    for clock in _CLOCKS
+    for written in dict.fromkeys((clock, clock.replace(" %H", "T%H")))
+)
 _OFFSET = r"\s*[+-]\d\d:?\d\d$"
 # Years that times in nanoseconds can hold. A year of two digits, read as one of four, lies outside.
 _YEARS = (1678, 2261)
@@ -90,8 +96,8 @@ def as_text(time: np.datetime64) -> str:
 def _from_text(column: "pl.Series") -> ReadTimes:
     import polars as pl
 
-    if (quick := _in_one_spelling(column)) is not None:
-        return ReadTimes(_array(quick))
+    if (plain := read_plain_times(column)) is not None:
+        return ReadTimes(_array(plain[0]))
     text = column.str.strip_chars().str.replace(r"(\d)T(\d)", "${1} ${2}").str.replace(r"\s*(Z|UTC|GMT)$", "")
     known = text.filter(text.is_not_null() & (text != ""))
     if known.is_empty():
@@ -106,16 +112,18 @@ def _from_text(column: "pl.Series") -> ReadTimes:
     return ReadTimes(_array(_in_best_spelling(text, "")))
 
 
-def _in_one_spelling(column: "pl.Series") -> "pl.Series | None":
-    """The column if an unambiguous spelling reads every cell as it is written; most files are read here."""
+def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple[pl.Series, str] | None":
+    """(times, spelling) if an unambiguous spelling, or this one, reads every cell of text as it is written, else None.
+
+    Most files are read here; the rest of `parse_times` takes ten times as long.
+    """
     first = column[0] if len(column) else None
     if first is None or first.strip().isdecimal():  # YYYYMMDD looks like a Unix time
         return None
-    for spelling in (date + clock for date in _DATES for clock in _CLOCKS):
-        for written in dict.fromkeys((spelling, spelling.replace(" %H", "T%H", 1))):
-            readings = _read(column, first, written)
-            if readings.null_count() == 0:
-                return readings
+    for written in (spelling,) if spelling else _PLAIN_SPELLINGS:
+        times = _read(column, first, written)
+        if times.null_count() == 0:
+            return times, written
     return None
 
 

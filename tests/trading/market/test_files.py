@@ -417,5 +417,5 @@ def test_a_file_read_as_numbers_at_once_is_what_its_text_says(write, monkeypatch
         return market.close.tolist(), market.volume.tolist()
 
     at_once = read()
-    monkeypatch.setattr("ml_pipeline.trading.market.tables._as_numbers", lambda *_: None)
+    monkeypatch.setattr("ml_pipeline.trading.market.csv_file.CsvFile._as_numbers", lambda _: None)
     assert read() == at_once

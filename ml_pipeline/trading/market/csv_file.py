@@ -1,0 +1,201 @@
+"""Reads a CSV file into a data frame, as numbers if it can be, and else as text.
+
+A clean file is read as numbers at once. If any cell needs more than that (decimal commas, currency signs, errors), all
+of the file is read as text, which `numbers` understands.
+"""
+
+import gzip
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.trading.market.columns import find_layout
+from ml_pipeline.trading.market.csv_header import find_header
+from ml_pipeline.trading.market.times import read_plain_times
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# A file of more bytes is read in pieces of so many.
+_LARGE = 1 << 25
+_PIECE = 1 << 23
+# The header lies within these first bytes of a file.
+_HEAD_BYTES = 1 << 16
+
+
+class RaggedRow(NamedTuple):
+    """The first row (from 0) that has more cells than the header."""
+
+    row: int
+    n_cells: int
+    n_expected: int
+
+
+class CsvFile:
+    """A CSV file, plain or gzipped, in UTF-8 or UTF-16. header: where its titles are. titles: as polars names them."""
+
+    def __init__(self, path: Path) -> None:
+        self._source = _source(path)
+        self._first_lines = _first_lines(self._source)
+        self.header = find_header(self._first_lines)
+        self._options: dict[str, Any] = {"separator": self.header.separator, "infer_schema": False}
+        if self.header.titles is None:  # polars takes them from the header's line
+            self._options |= {"skip_rows": self.header.line - 1}
+        else:
+            self._options |= {"skip_rows": self.header.line, "has_header": False, "new_columns": self.header.titles}
+
+    @cached_property
+    def titles(self) -> list[str]:
+        import polars as pl
+
+        return pl.read_csv("\n".join(self._first_lines).encode(), **self._options).columns
+
+    def read(self) -> "pl.DataFrame":
+        """All rows. Raises polars' ComputeError for a file that is no table."""
+        import polars as pl
+
+        frame = self._as_numbers()
+        return _without_blank_end(pl.read_csv(self._source, **self._options) if frame is None else frame)
+
+    def ragged_row(self) -> RaggedRow | None:
+        """The first row with more cells than the header, if there is one."""
+        with BytesIO(self._source) if isinstance(self._source, bytes) else self._source.open("rb") as file:
+            counts = [line.count(self.header.separator.encode()) + 1 for line in file][self.header.line - 1 :]
+        rows = (RaggedRow(row, count, counts[0]) for row, count in enumerate(counts[1:]) if count > counts[0])
+        return next(rows, None)
+
+    def _as_numbers(self) -> "pl.DataFrame | None":
+        """The file with prices and volumes read as numbers; None if not all of them are plain numbers.
+
+        2,000,000 rows of six columns: 0.4 s instead of 13 s as text, on two cores.
+        """
+        import polars as pl
+
+        layout = find_layout(self.titles)
+        numeric = {title for fields in layout.fields.values() for title in fields.values()}
+        numeric |= {title for title in self.titles if title.lower().startswith("volume")}
+        if not numeric:
+            return None
+        types = {title: pl.Float64 if title in numeric else pl.String for title in self.titles}
+        try:
+            if isinstance(self._source, Path) and self._source.stat().st_size > _LARGE:
+                return self._in_pieces(self._source, types, layout.time)
+            return pl.read_csv(self._source, **self._options, schema_overrides=[*types.values()])
+        except pl.exceptions.PolarsError:
+            return None
+
+    def _in_pieces(self, path: Path, types: dict[str, Any], times: tuple[str, ...]) -> "pl.DataFrame | None":
+        """A large file, read piece by piece into arrays; None if a cell may hold the end of a line.
+
+        polars alone holds the file and every cell of its text besides, which takes three times the memory.
+        """
+        import polars as pl
+
+        gathered: dict[str, _Gathered] = {}
+        texts: list[pl.DataFrame] = []
+        spelling = None
+        with path.open("rb") as file:
+            for _ in range(self.header.line):
+                file.readline()
+            while block := file.read(_PIECE) + file.readline():
+                if b'"' in block:
+                    return None
+                piece = pl.read_csv(
+                    block,
+                    separator=self.header.separator,
+                    has_header=False,
+                    new_columns=[*types],
+                    schema_overrides=[*types.values()],
+                )
+                if len(times) == 1 and (spelling or not gathered):
+                    if (plain := read_plain_times(piece[times[0]], spelling)) is not None:
+                        piece, spelling = piece.with_columns(plain[0].alias(times[0])), plain[1]
+                    elif spelling:
+                        return None
+                in_file = path.stat().st_size / len(block)
+                for title in types:
+                    if piece[title].dtype != pl.String:
+                        column = gathered.setdefault(title, _Gathered(int(1.1 * in_file * piece.height) + 1))
+                        column.append(piece[title].to_physical().fill_null(float("nan")).to_numpy())
+                texts.append(piece.select(pl.col(pl.String)))
+        frame = pl.concat(texts, rechunk=False)
+        columns = [pl.Series(title, column.values) for title, column in gathered.items()]
+        if spelling:
+            columns = [c.cast(pl.Datetime("us")) if c.name == times[0] else c for c in columns]
+        return (frame.with_columns(columns) if frame.width else pl.DataFrame(columns)).select(*types)
+
+
+class _Gathered:
+    """An array that grows; memory that it does not use yet is not taken."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._array: NDArray[Any] | None = None
+        self._n = 0
+
+    def append(self, values: NDArray[Any]) -> None:
+        if self._array is None:
+            self._array = np.empty(self._capacity, dtype=values.dtype)
+        if self._n + len(values) > len(self._array):
+            more = np.empty(self._capacity // 4 + len(values), dtype=values.dtype)
+            self._array = np.concatenate([self._array[: self._n], more])
+        self._array[self._n : self._n + len(values)] = values
+        self._n += len(values)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        assert self._array is not None, "a file has at least one piece"
+        return self._array[: self._n]
+
+
+def _without_blank_end(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """The rows up to the last one with a cell that is not empty."""
+    import polars as pl
+
+    blank = pl.all_horizontal(pl.all().is_null() | (pl.all().cast(pl.String) == "NaN"))
+    for size in (1_000, frame.height):
+        filled = frame.tail(size).select(~blank).to_series().arg_true()
+        if len(filled):
+            return frame.head(frame.height - min(size, frame.height) + filled[-1] + 1)
+    return frame.clear()
+
+
+def _source(path: Path) -> Path | bytes:
+    """What polars reads: the file itself, or its content in UTF-8 if it is packed or in UTF-16."""
+    packed = path.suffix.lower() == ".gz"
+    if packed:
+        content = gzip.decompress(path.read_bytes())
+    else:
+        with path.open("rb") as file:
+            content = file.read(4)
+    encoding = _utf16_encoding(content[:4])
+    if encoding is None:
+        return content if packed else path
+    content = content if packed else path.read_bytes()
+    return content.decode(encoding).removeprefix("\ufeff").encode()
+
+
+def _utf16_encoding(start: bytes) -> str | None:
+    """The encoding of a file in UTF-16, with or without its mark; every other byte of plain text is 0 there."""
+    if start[:2] in _UTF16_MARKS:
+        return "utf-16"
+    if len(start) == 4 and start[1] == start[3] == 0 < min(start[0], start[2]):
+        return "utf-16-le"
+    if len(start) == 4 and start[0] == start[2] == 0 < min(start[1], start[3]):
+        return "utf-16-be"
+    return None
+
+
+def _first_lines(source: Path | bytes) -> list[str]:
+    if isinstance(source, bytes):
+        content = source[:_HEAD_BYTES]
+    else:
+        with source.open("rb") as file:
+            content = file.read(_HEAD_BYTES)
+    lines = content.decode("utf-8-sig", errors="ignore" if len(content) == _HEAD_BYTES else "strict").splitlines()
+    return lines[:4]
