@@ -18,11 +18,13 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
-from ml_pipeline.trading.market.data import BarTime, MarketData
+from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.diagnosis import NOTHING_TO_DO, Finding, diagnose
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import files_of, load_market
-from ml_pipeline.trading.market.times import as_text
+from ml_pipeline.trading.market.resampling import BarForm
+from ml_pipeline.trading.market.timeframes import make_clock
+from ml_pipeline.trading.market.times import BarTime, as_text
 
 # At most so many symbols are named, and drawn in colors of their own.
 _MOST_NAMED = 3
@@ -37,6 +39,12 @@ class InspectionConfig:
     """CSV or Parquet file, or folder with one file per symbol."""
     bar_time: BarTime | None = None
     """Whether times are when bars open or close."""
+    timeframe: str | None = None
+    """Length of the bars, such as 5m, 15m, 1h, 4h or 1d, made of shorter ones; none: as in the data."""
+    session: str | None = None
+    """Times of day between which bars are used, such as 09:30-16:00; none: all bars."""
+    timezone: str | None = None
+    """Time zone of the session and of days, such as America/New_York; none: UTC."""
     adjust_splits: bool = False
     """Adjust prices and volumes before a stock split that the data do not reflect."""
     all: bool = False
@@ -61,7 +69,8 @@ def main(argv: list[str], *, prog: str = "inspect_data") -> int:
         description = COMMANDS["inspect-data"].sentence
         config = parse_settings(argv, CommandLine, prog=prog, description=description).inspection
         faults = Faults("list", all_rows=config.all)
-        market = load_market(config.path, bar_time=config.bar_time, adjust_splits=config.adjust_splits, faults=faults)
+        form = BarForm(config.adjust_splits, config.timeframe, make_clock(config.session, config.timezone))
+        market = load_market(config.path, bar_time=config.bar_time, form=form, faults=faults)
         print(describe(market, files_of(config.path), faults.sentences))
         if config.picture is not None:
             draw_market(market, config.picture)

@@ -9,7 +9,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, make_features
-from ml_pipeline.trading.market.data import BarTime
+from ml_pipeline.trading.market.timeframes import Clock, make_clock, timeframe_ns
+from ml_pipeline.trading.market.times import BarTime
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,12 @@ class _MarketSource:
     """Symbols to trade, in this order; none: all symbols."""
     bar_time: BarTime | None = None
     """Whether times in the data are when bars open or close; needed only if assets have bars of different length."""
+    timeframe: str | None = None
+    """Length of the bars to trade on, such as 5m, 15m, 1h, 4h or 1d, made of shorter ones; none: as in the data."""
+    session: str | None = None
+    """Times of day between which bars are used, such as 09:30-16:00; none: all bars."""
+    timezone: str | None = None
+    """Time zone of the session and of days, such as America/New_York; none: UTC."""
     drop_bad_rows: bool = False
     """Leave out rows of the data that cannot be used, and list them; otherwise the first such row is refused."""
     adjust_splits: bool = False
@@ -69,9 +76,16 @@ class TraderConfig(MarketConditions):
             make_features(feature)
         if self.bar_time is not None:
             check_choice("bar_time", self.bar_time, get_args(BarTime))
+        self.clock()
+        if self.timeframe is not None:
+            timeframe_ns(self.timeframe)
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
         self.rules(1)
         make_reward(self.reward, self.reward_scale, self.reward_kwargs)
+
+    def clock(self) -> Clock:
+        """The session and the time zone."""
+        return make_clock(self.session, self.timezone)
 
     def rules(self, n_assets: int) -> TradingRules:
         """The rules for an account of `n_assets`: `action_mode` "auto" is resolved."""

@@ -34,9 +34,9 @@ MARKETS = (
     Mutation(
         "bars before the last listing are dropped",
         f"{TRADING}/market/files.py",
-        "    times = np.unique(np.concatenate([bars.times for bars in read]))\n",
-        "    from dataclasses import replace\n\n    begin = max(bars.times[0] for bars in read)\n"
-        "    times = np.unique(np.concatenate([bars.times for bars in read]))\n"
+        "    times = _all_times([bars.times for bars in read])\n",
+        "    begin = max(bars.times[0] for bars in read)\n"
+        "    times = _all_times([bars.times for bars in read])\n"
         "    times = times[times >= begin]\n"
         "    read = [replace(bars, times=bars.times[bars.times >= begin], fields={name: "
         "values[bars.times >= begin] for name, values in bars.fields.items()}) for bars in read]\n",

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.asset_bars import AssetBars
-from ml_pipeline.trading.market.data import BarTime
+from ml_pipeline.trading.market.times import BarTime, usual_spacing
 
 # With fewer bars, every step between two of them may be a gap.
 _FEWEST_TO_TELL_SPACING = 4
@@ -88,7 +88,7 @@ def _spacing(times: NDArray[np.datetime64]) -> int | None:
     """The usual time between bars in ns, unaffected by stray bars and gaps; None if there are too few bars."""
     if len(times) < _FEWEST_TO_TELL_SPACING:
         return None
-    return int(np.quantile(np.diff(times).astype(np.int64), 0.25, method="lower"))
+    return usual_spacing(times)
 
 
 def _ends(times: NDArray[np.datetime64], spacing: int) -> NDArray[np.datetime64]:

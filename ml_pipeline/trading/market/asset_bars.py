@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.asset import PRICES, Asset, Cells, column_title, only_rows
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
-from ml_pipeline.trading.market.data import BarTime, FloatArray
+from ml_pipeline.trading.market.data import FloatArray
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.numbers import parse_numbers, why_unread
 from ml_pipeline.trading.market.plausibility import outside_range
 from ml_pipeline.trading.market.row_checks import checks_of, price_columns
-from ml_pipeline.trading.market.times import as_text
+from ml_pipeline.trading.market.times import BarTime, as_text
 
 # A step between bars beyond both of these is no pause in trading.
 _JUMP = np.timedelta64(2 * 366, "D")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ml_pipeline.trading.market.data import BarTime
+from ml_pipeline.trading.market.times import BarTime
 
 # Feature columns in the data begin with this.
 FEATURE_PREFIX = "feature_"

@@ -6,7 +6,7 @@ T bars, A assets. This module reads no files (`market.files` does) and computes 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,10 +15,10 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.calendar import Calendar, infer_calendar
 from ml_pipeline.trading.market.plausibility import OwnBars, outside_range, severe_problems
-from ml_pipeline.trading.market.times import as_text
+from ml_pipeline.trading.market.timeframes import Timing
+from ml_pipeline.trading.market.times import as_text, usual_spacing
 
 FloatArray = NDArray[np.float64]
-BarTime = Literal["open", "close"]
 
 _BAD_PRICE = "but a price must be positive and finite; drop the bar or fix it"
 _BAD_VOLUME = "but a volume must be finite and not negative; fix it, or write 0"
@@ -41,6 +41,7 @@ class MarketData:
     remarks: one sentence for each thing in the data that makes results wrong, symbol first; reports show it.
     source: the name of the data in messages.
     outside: bool (T, A), bars whose open or close lies outside their low..high, where no order is filled; None: none.
+    timing: the usual length of a bar, whether times are when bars open or close, and the session.
     """
 
     symbols: tuple[str, ...]
@@ -52,6 +53,7 @@ class MarketData:
     volume: FloatArray
     tradable: NDArray[np.bool_]
     calendar: Calendar
+    timing: Timing
     notices: tuple[str, ...] = ()
     source: str = "the market"
     half_spread: FloatArray | None = None
@@ -74,6 +76,15 @@ class MarketData:
     def fillable(self) -> NDArray[np.bool_]:
         """bool (T, A), whether an order can be filled in that bar: the asset has one, and its prices are possible."""
         return self.tradable if self.outside is None else self.tradable & ~self.outside
+
+    @property
+    def session_end(self) -> NDArray[np.bool_]:
+        """bool (T,), whether the bar is the last of its session, or of its day where there is no session.
+
+        The last bar of a day is the one before the next day's: exchanges announce on which days they close early.
+        """
+        days = self.timing.clock.days(self.timing.opens(self.times))[0]
+        return np.append(days[1:] != days[:-1], True)
 
     @property
     def periods_per_year(self) -> float:
@@ -117,6 +128,7 @@ def market_from_arrays(
     half_spread: ArrayLike | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
     outside: ArrayLike | None = None,
+    timing: Timing | None = None,
     notices: Sequence[str] = (),
     source: str = "the market",
     copy: bool = True,
@@ -125,7 +137,8 @@ def market_from_arrays(
 
     half_spread: half of ask minus bid, as a fraction of the mid price; NaN carries the last value forward.
     columns: features of the data. outside: bool, bars where no order is filled; None: as high and low tell, if both are
-    given. copy: False keeps the arrays where it can; they must not change afterwards.
+    given. timing: None: bars open at `times`, and are as long as they are apart.
+    copy: False keeps the arrays where it can; they must not change afterwards.
     Without open, high or low, the close is used instead, with a notice.
     Raises UserError for times out of order, for prices that are not positive and finite, and for a high below its low.
     """
@@ -171,6 +184,7 @@ def market_from_arrays(
         half_spread=spreads,
         columns={name: columns_of(values, name=name) for name, values in (columns or {}).items()},
         outside=impossible,
+        timing=timing or Timing(usual_spacing(stamps), "open"),
         open=filled["open"],
         high=filled["high"],
         low=filled["low"],

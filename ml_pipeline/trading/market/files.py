@@ -14,12 +14,21 @@ from ml_pipeline.trading.market.alignment import align_bars, with_exchange_days
 from ml_pipeline.trading.market.asset import Asset
 from ml_pipeline.trading.market.asset_bars import AssetBars
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout, find_layout, is_usual
-from ml_pipeline.trading.market.data import BarTime, MarketData, market_from_arrays
+from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.quote_pairs import paired, read_asset
-from ml_pipeline.trading.market.stock_splits import with_splits_adjusted
+from ml_pipeline.trading.market.resampling import BarForm, in_form
 from ml_pipeline.trading.market.tables import Table, read_table
-from ml_pipeline.trading.market.times import EXPECTED_TIMES, AmbiguousTimesError, ReadTimes, Times, parse_times
+from ml_pipeline.trading.market.timeframes import Timing, timeframe_ns
+from ml_pipeline.trading.market.times import (
+    EXPECTED_TIMES,
+    AmbiguousTimesError,
+    BarTime,
+    ReadTimes,
+    Times,
+    parse_times,
+    usual_spacing,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,7 +41,7 @@ class Reading(NamedTuple):
 
     symbols: Sequence[str] | None = None
     bar_time: BarTime | None = None
-    adjust_splits: bool = False
+    form: BarForm = BarForm()
 
 
 def load_market(
@@ -40,7 +49,7 @@ def load_market(
     *,
     symbols: Sequence[str] | None = None,
     bar_time: BarTime | None = None,
-    adjust_splits: bool = False,
+    form: BarForm | None = None,
     faults: Faults | None = None,
 ) -> MarketData:
     """The market in a file, or in a folder with one file per symbol; only `symbols`, in this order, if given.
@@ -53,12 +62,12 @@ def load_market(
 
     bar_time: whether the times in the data are when bars open or close. It matters if assets have bars of different
     length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
-    adjust_splits: divide the prices before each split that the file does not reflect; see `plausibility.find_splits`.
+    form: changes to the bars: of another length, of a session alone, or adjusted to splits.
     faults: what to do about unusable rows; None refuses the first.
     """
     path = Path(path)
     tables = ((read_table(file), _symbol_of(file)) for file in files_of(path))
-    return _market_of(tables, path.name, Reading(symbols, bar_time, adjust_splits), faults or Faults())
+    return _market_of(tables, path.name, Reading(symbols, bar_time, form or BarForm()), faults or Faults())
 
 
 def market_from_frame(
@@ -122,11 +131,14 @@ def _market_of(tables: Iterable[tuple[Table, str]], source: str, reading: Readin
             raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, found)}')
     # Each asset is let go once it is read, and its table with the last of them: a large file is in memory once.
     read = [read_asset(found.pop(symbol), faults) for symbol in reading.symbols or tuple(found)]
-    if reading.adjust_splits:
-        read = [with_splits_adjusted(bars) for bars in read]
+    read = [in_form(bars, reading.form, reading.bar_time or bars.bar_time or "open") for bars in read]
     read = align_bars(with_exchange_days(read), reading.bar_time)
     left_out = [f"left out: {sentence}" for sentence in faults.sentences] if faults.policy == "drop" else []
-    return _on_one_timeline(read, source, left_out)
+    market = _on_one_timeline(read, source, left_out)
+    stamps = {reading.bar_time or bars.bar_time for bars in read}
+    stamped: BarTime = "close" if "close" in stamps and "open" not in stamps else "open"
+    length = timeframe_ns(reading.form.timeframe) if reading.form.timeframe else usual_spacing(market.times)
+    return replace(market, timing=Timing(length, stamped, reading.form.clock))
 
 
 def _on_one_timeline(read: Sequence[AssetBars], source: str, notices: list[str]) -> MarketData:

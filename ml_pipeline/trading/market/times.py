@@ -1,6 +1,6 @@
 """Reads times as market files write them, as UTC without a time zone, or as the days of an exchange."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 EXPECTED_TIMES = "2024-01-31 13:00, 31.01.2024 13:00 or Unix seconds"
 
 Times = NDArray[np.datetime64]
+BarTime = Literal["open", "close"]
 
 _DATES = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y"),
@@ -91,6 +92,13 @@ def as_text(time: np.datetime64) -> str:
     ('2024-01-31', '2024-01-31 13:00:00')
     """
     return str(time.astype("datetime64[s]")).replace("T", " ").removesuffix(" 00:00:00")
+
+
+def usual_spacing(times: Times) -> int:
+    """The usual time between bars in ns, unaffected by stray bars and gaps; a day where there is only one bar."""
+    if len(times) < 2:
+        return 86_400 * 10**9
+    return int(np.quantile(np.diff(times).astype(np.int64), 0.25, method="lower"))
 
 
 def _from_text(column: "pl.Series") -> ReadTimes:

@@ -8,6 +8,7 @@ from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.plausibility import Split, find_splits, wrong_ticks
+from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 
@@ -81,7 +82,7 @@ def test_splits_are_said_and_adjusted(tmp_path):
     path = _write(tmp_path / "A.csv", opens, closes)
     said = "A: prices go on as after a split of 20:1 at 2023-05-02; use adjusted prices, or --adjust-splits."
     assert TradingTask(TradingConfig(data=path, features=("log_return_1",))).notices == (said,)
-    market = load_market(path, adjust_splits=True)
+    market = load_market(path, form=BarForm(adjust_splits=True))
     np.testing.assert_allclose(market.close[:, 0], CLOSES / 20, rtol=1e-12)
     np.testing.assert_allclose(market.open[:, 0], OPENS / 20, rtol=1e-12)
     np.testing.assert_array_equal(market.volume[[119, 120], 0], [20_000, 1000])

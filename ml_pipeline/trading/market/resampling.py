@@ -1,0 +1,99 @@
+"""Bars of one asset in another form: adjusted to splits, in the session alone, and longer."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.market.asset_bars import AssetBars
+from ml_pipeline.trading.market.plausibility import outside_range
+from ml_pipeline.trading.market.stock_splits import with_splits_adjusted
+from ml_pipeline.trading.market.timeframes import (
+    Clock,
+    Timing,
+    long_bars,
+    timeframe_ns,
+    together,
+)
+from ml_pipeline.trading.market.times import BarTime, usual_spacing
+
+
+class BarForm(NamedTuple):
+    """Changes to the bars of a file.
+
+    adjust_splits: divide the prices before each split that the file does not reflect; see `plausibility.find_splits`.
+    timeframe: longer bars, such as 5m, 1h or 1d, made of the file's. clock: the session, outside of which bars are left
+    out, and the time zone in which days begin; see `timeframes.make_clock`.
+    """
+
+    adjust_splits: bool = False
+    timeframe: str | None = None
+    clock: Clock = Clock()
+
+
+def in_form(bars: AssetBars, form: BarForm, bar_time: BarTime) -> AssetBars:
+    """The bars as `form` asks for them. bar_time: whether their times are when they open or close."""
+    if form.adjust_splits:
+        bars = with_splits_adjusted(bars)
+    if form.clock.has_session:
+        bars = in_session(bars, form.clock, bar_time)
+    return resampled(bars, form.timeframe, form.clock, bar_time) if form.timeframe else bars
+
+
+def in_session(bars: AssetBars, clock: Clock, bar_time: BarTime) -> AssetBars:
+    """The bars that open within the session; bars of a day or longer stay. Raises UserError if there are none."""
+    timing = Timing(usual_spacing(bars.times), bar_time, clock)
+    if timing.length >= clock.open_for:
+        return bars
+    inside = clock.days(timing.opens(bars.times))[1] < clock.open_for
+    if inside.all():
+        return bars
+    if not inside.any():
+        raise UserError(f"{bars.symbol} has no bar in the session; check --session and --timezone.")
+    notice = f"{bars.symbol}: {counted(int((~inside).sum()), 'bar')} outside the session left out"
+    return replace(
+        bars,
+        times=bars.times[inside],
+        fields={name: values[inside] for name, values in bars.fields.items()},
+        notices=[*bars.notices, notice],
+        days=None if bars.days is None else bars.days[inside],
+        outside=None if bars.outside is None else bars.outside[inside],
+    )
+
+
+def resampled(bars: AssetBars, timeframe: str, clock: Clock, bar_time: BarTime) -> AssetBars:
+    """Bars of `timeframe` in place of shorter ones; an unfinished last one is left out, and gaps stay gaps.
+
+    Raises UserError if the bars are longer than that, or if no bar is finished.
+    """
+    length, spacing = timeframe_ns(timeframe), usual_spacing(bars.times)
+    if spacing == length:
+        return bars
+    if spacing > length:
+        raise UserError(
+            f"The bars of {bars.symbol} are longer than --timeframe {timeframe}; name a longer one, or leave it out."
+        )
+    timing = Timing(spacing, bar_time, clock)
+    made = long_bars(bars.times, timing, length, causal=False)
+    fields = together(bars.fields, made)
+    first = made.first
+    n_finished = len(first) if made.closes[-1] else len(first) - 1
+    if not n_finished:
+        raise UserError(f"The bars of {bars.symbol} do not fill one bar of --timeframe {timeframe}; use more bars.")
+    stamps = (made.starts if bar_time == "open" else made.ends)[first].astype("datetime64[ns]")
+    notice = (
+        f"{bars.symbol}: {len(bars.times):,} bars were made into {n_finished:,} of {timeframe}; their times are when "
+        f"they {bar_time}"
+    )
+    is_days = length >= timeframe_ns("1d") and bar_time == "open" and clock.zone is not None
+    days = clock.days(timing.opens(bars.times[first]))[0][:n_finished].astype("datetime64[D]") if is_days else None
+    fields = {name: values[:n_finished] for name, values in fields.items()}
+    return AssetBars(
+        bars.symbol,
+        stamps[:n_finished],
+        fields,
+        bars.bar_time,
+        [*bars.notices, notice],
+        None if days is None else days.astype("datetime64[ns]"),
+        None if bars.outside is None else outside_range(fields),
+    )

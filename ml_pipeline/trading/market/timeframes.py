@@ -1,0 +1,168 @@
+"""Longer bars out of shorter ones: which bars belong together, when each longer bar is known, and its prices.
+
+T bars of one asset, in order. A longer bar is known at the close of the first of its bars that reaches its end or,
+where bars are missing there, once a later bar begins. So a value made of longer bars depends on no later bar.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.times import BarTime, Times
+
+Nanoseconds = NDArray[np.int64]
+
+_SECOND = 10**9
+DAY = 86_400 * _SECOND
+_UNITS = {"s": _SECOND, "m": 60 * _SECOND, "h": 3_600 * _SECOND, "d": DAY, "w": 7 * DAY}
+_MONDAY = 4  # 1970-01-05, in days
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a day begins and when its session is open.
+
+    zone: name of a time zone, such as America/New_York; None: UTC. opens, open_for: the session in ns, from midnight,
+    and its length; a whole day from midnight where there is no session.
+    """
+
+    zone: str | None = None
+    opens: int = 0
+    open_for: int = DAY
+
+    @property
+    def has_session(self) -> bool:
+        return self.open_for < DAY
+
+    def days(self, times: Times) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
+        """(days since 1970, ns since the opening, offset from UTC in ns) of each time, by the clock of the zone."""
+        utc = times.astype("datetime64[ns]").astype(np.int64)
+        offset = self._offsets(times)
+        wall = utc + offset - self.opens
+        days = wall // DAY
+        return days, wall - days * DAY, offset
+
+    def _offsets(self, times: Times) -> Nanoseconds:
+        if self.zone is None:
+            return np.zeros(len(times), dtype=np.int64)
+        import polars as pl
+
+        utc = times.astype("datetime64[ns]")
+        of_zone = pl.Series(utc).dt.replace_time_zone("UTC").dt.convert_time_zone(self.zone)
+        wall = of_zone.dt.replace_time_zone(None).to_numpy().astype("datetime64[ns]")
+        return (wall - utc).astype(np.int64)
+
+
+def make_clock(session: str | None, timezone: str | None) -> Clock:
+    """The clock of a session such as 09:30-16:00, in a time zone. One that ends before it begins ends the next day.
+
+    Raises UserError if either cannot be understood.
+
+    >>> make_clock("18:00-17:00", None).open_for // 3_600 // 10**9
+    23
+    """
+    if timezone is not None:
+        from zoneinfo import ZoneInfo
+
+        try:
+            ZoneInfo(timezone)
+        except (ValueError, OSError, KeyError) as error:
+            raise UserError(f'timezone must be a name like America/New_York or UTC, but got "{timezone}".') from error
+    if session is None:
+        return Clock(timezone)
+    match = re.fullmatch(r"(\d\d?):(\d\d)-(\d\d?):(\d\d)", session)
+    minutes = [60 * int(match[i]) + int(match[i + 1]) for i in (1, 3)] if match else [0, 0]
+    if match is None or max(minutes) > 1440 or minutes[0] == minutes[1] or int(match[2]) > 59 or int(match[4]) > 59:
+        raise UserError(f'session must be two different times of day like 09:30-16:00, but got "{session}".')
+    return Clock(timezone, minutes[0] * _UNITS["m"], ((minutes[1] - minutes[0]) % 1440 or 1440) * _UNITS["m"])
+
+
+def timeframe_ns(timeframe: str) -> int:
+    """The length of a bar in ns, of a text like 5m, 1h or 1d. Raises UserError if a day is no multiple of it.
+
+    >>> timeframe_ns("15m") // 10**9
+    900
+    """
+    match = re.fullmatch(r"([1-9]\d*)([smhdw])", timeframe)
+    length = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not length or (length < DAY and DAY % length) or (length > DAY and length != _UNITS["w"]):
+        raise UserError(
+            f'timeframe must be a part of a day like 5m, 15m, 1h or 4h, or 1d or 1w, but got "{timeframe}".'
+        )
+    return length
+
+
+class Timing(NamedTuple):
+    """How the bars of a market stand in time: their usual length in ns, and whether times are when they open."""
+
+    length: int
+    stamped: BarTime
+    clock: Clock = Clock()
+
+    def opens(self, times: Times) -> Times:
+        """When each bar opens."""
+        return times if self.stamped == "open" else times - np.timedelta64(self.length, "ns")
+
+
+class LongBars(NamedTuple):
+    """group: int64 (T,), the longer bar of each bar, counted from 0. starts, ends: when each bar's longer bar does, in
+    ns of UTC. closes: bool (T,), whether the bar reaches the end of its longer bar."""
+
+    group: Nanoseconds
+    starts: Nanoseconds
+    ends: Nanoseconds
+    closes: NDArray[np.bool_]
+
+    @property
+    def first(self) -> Nanoseconds:
+        """The first bar of each longer bar."""
+        return np.flatnonzero(np.diff(self.group, prepend=-1))
+
+    def latest_known(self) -> Nanoseconds:
+        """The latest longer bar that is known at the close of each bar, (T,); -1 before the first."""
+        return self.group - ~self.closes
+
+
+def long_bars(times: Times, timing: Timing, length: int, *, causal: bool) -> LongBars:
+    """The longer bars, of `length` ns, that these bars make.
+
+    causal: a bar after one that reached the end begins another longer bar, even if it lies in the same time, as bars
+    between the usual times do. Otherwise all bars of the same time are one.
+    """
+    opens = timing.opens(times)
+    clock = timing.clock
+    days, since, offset = clock.days(opens)
+    day_start = days * DAY + clock.opens - offset
+    if length < DAY:
+        part = since // length
+        starts = day_start + part * length
+        ends = np.minimum(starts + length, day_start + clock.open_for) if clock.has_session else starts + length
+        changes = (np.diff(days) != 0) | (np.diff(part) != 0) | (np.diff(offset) != 0)
+    elif length == DAY:
+        starts, ends = day_start, day_start + clock.open_for
+        changes = np.diff(days) != 0
+    else:
+        week = (days - _MONDAY) // 7
+        starts = (week * 7 + _MONDAY) * DAY + clock.opens - offset
+        ends = starts + length
+        changes = np.diff(week) != 0
+    closes = opens.astype("datetime64[ns]").astype(np.int64) + timing.length >= ends
+    if causal:
+        changes = changes | closes[:-1]
+    group = np.concatenate([[0], np.cumsum(changes)]) if len(times) else np.empty(0, dtype=np.int64)
+    return LongBars(group, starts, ends, closes)
+
+
+def together(fields: dict[str, NDArray[np.float64]], bars: LongBars) -> dict[str, NDArray[np.float64]]:
+    """The fields of the longer bars: first open, highest high, lowest low, sum of volumes, last of all others."""
+    first = bars.first
+    last = np.append(first[1:], len(bars.group)) - 1
+    made = {name: values[last] for name, values in fields.items()}
+    made["open"] = fields["open"][first]
+    for name, reduction in (("high", np.maximum), ("low", np.minimum), ("volume", np.add)):
+        made[name] = reduction.reduceat(fields[name], first)
+    return made
