@@ -6,9 +6,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.ledger import Ledger, Trade, trades_of
+from ml_pipeline.trading.accounts.costs import costs_of
+from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
 from ml_pipeline.trading.accounts.single import LimitTrackingAccount
+from ml_pipeline.trading.accounts.trades import Trade, trades_of
 from ml_pipeline.trading.envs.fast import Engine, FastTradingEnv
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -59,7 +61,8 @@ class StatefulTradingEnv(FastTradingEnv):
     @property
     def trades(self) -> list[Trade]:
         """Every trade since the reset; open trades are valued at the last close."""
-        return trades_of(self.ledger())
+        ledger = self.ledger()
+        return trades_of(ledger, costs_of(ledger, self.rules, self.market.periods_per_year))
 
     def _record(self, fill_prices: list[float], half_spreads: FloatArray) -> None:
         account = self._account

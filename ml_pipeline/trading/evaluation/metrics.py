@@ -8,7 +8,10 @@ errors where these give NaN.
 
 import numpy as np
 
-from ml_pipeline.trading.accounts.ledger import Ledger, traded_values, trades_of
+from ml_pipeline.trading.accounts.costs import costs_of
+from ml_pipeline.trading.accounts.ledger import Ledger, traded_values
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.accounts.trades import trades_of
 from ml_pipeline.trading.market.data import FloatArray
 
 # A deviation below this fraction of the largest return is a rounding error: the returns do not vary.
@@ -16,14 +19,14 @@ _ROUNDING = 1e-12
 _SHORTEST_SPAN_YEARS = 0.25
 
 
-def summarize(ledger: Ledger, periods_per_year: float) -> dict[str, float]:
-    """Every metric of a run, by name.
+def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:
+    """Every metric of a run under these rules, by name.
 
     `return` is ln(V_end / V_start), the sum of log-return rewards. `n_trades` includes trades still open at the end.
     """
     equity = ledger["equity"]
     returns = returns_of(equity)
-    trades = trades_of(ledger)
+    trades = trades_of(ledger, costs_of(ledger, rules, periods_per_year))
     return {
         "total_return": total_return(equity),
         "cagr": cagr(equity, periods_per_year),

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.wording import counted, text_table
-from ml_pipeline.trading.accounts.ledger import Ledger, Trade, symbols_of, trades_of
+from ml_pipeline.trading.accounts.costs import Costs, costs_of
+from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
+from ml_pipeline.trading.accounts.trades import Trade, trades_of
 from ml_pipeline.trading.evaluation.figures import equity_figure
 from ml_pipeline.trading.evaluation.results import Evaluation
 
@@ -78,7 +80,8 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
     """Write ledger.csv and trades.csv (the agent's), evaluation.json (every figure) and equity.png into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_ledger(folder / "ledger.csv", evaluation.agent)
-    _write_trades(folder / "trades.csv", evaluation.agent)
+    costs = costs_of(evaluation.agent, evaluation.rules, evaluation.calendar.periods_per_year)
+    _write_trades(folder / "trades.csv", evaluation.agent, costs)
     (folder / "evaluation.json").write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
     equity_figure(evaluation, title=evaluation.title).savefig(folder / "equity.png")
 
@@ -89,11 +92,11 @@ def _write_ledger(path: Path, ledger: Ledger) -> None:
     pl.DataFrame(ledger).fill_nan(None).write_csv(path, datetime_format="%Y-%m-%d %H:%M:%S")
 
 
-def _write_trades(path: Path, ledger: Ledger) -> None:
+def _write_trades(path: Path, ledger: Ledger, costs: Costs) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow([each.name for each in fields(Trade)])
-        for trade in trades_of(ledger):
+        for trade in trades_of(ledger, costs):
             times = (
                 str(time.astype("datetime64[s]")).replace("T", " ") for time in (trade.entry_time, trade.exit_time)
             )

@@ -33,12 +33,12 @@ class Evaluation:
     figures: dict[str, dict[str, float]] = field(init=False)
 
     def __post_init__(self) -> None:
-        per_year = self.calendar.periods_per_year
+        terms = (self.calendar.periods_per_year, self.rules)
         figures = {
-            "agent": summarize(self.agent, per_year),
-            "buy_and_hold": summarize(self.buy_and_hold, per_year),
-            "equal_weight": summarize(self.equal_weight, per_year),
-            "random": _means([summarize(ledger, per_year) for ledger in self.random]),
+            "agent": summarize(self.agent, *terms),
+            "buy_and_hold": summarize(self.buy_and_hold, *terms),
+            "equal_weight": summarize(self.equal_weight, *terms),
+            "random": _means([summarize(ledger, *terms) for ledger in self.random]),
         }
         object.__setattr__(self, "figures", figures)
 
