@@ -20,6 +20,7 @@ from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
+from ml_pipeline.trading.evaluation.replay import ActionRecorder
 from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
@@ -154,11 +155,12 @@ class TradingTask:
         Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `metrics.summarize`, "table": a str
         to print}.
         folder: where to write ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
-        page: also write report.html and metrics.json, which add runs at other fees and with delayed orders.
+        page: also write report.html and metrics.json, which add its orders run again at other fees and later.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
         """
         env = self.evaluation_env(split)
-        agent = run_policy(env, act)
+        recorder = ActionRecorder(act)
+        agent = run_policy(env, recorder)
         limits = dict(env.limit_counts)
         evaluation = Evaluation(
             split=split,
@@ -177,8 +179,8 @@ class TradingTask:
         if certify:
             lines.append(certify_ledger(agent, self.rules, self.market.periods_per_year))
         if page and folder is not None:
-            sensitivity = analyze_sensitivity(env, act)
-            lines.insert(1, sensitivity.sentence())
+            sensitivity = analyze_sensitivity(env, agent, recorder.actions)
+            lines.insert(1, sensitivity.break_even.sentence())
             write_page(Path(folder) / "report.html", evaluation, sensitivity, certified=lines[-1] if certify else None)
             write_metrics(Path(folder) / "metrics.json", evaluation, sensitivity)
         return {**evaluation.figures, "table": "\n".join(lines)}

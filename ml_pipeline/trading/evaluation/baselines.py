@@ -73,12 +73,12 @@ def random_policies(
     return [_random_run(env, seed + i, probability) for i in range(n_policies)]
 
 
-def hold_action(env: StatefulTradingEnv) -> Any:
+def hold_action(rules: TradingRules, n_assets: int) -> Any:
     """The action that does not trade at the start of an episode; with "trade" and "buy_hold_sell", at any time."""
-    if env.rules.action_mode in {"target_weights", "trade"}:
-        return np.zeros(len(env.market.symbols), dtype=np.float32)
-    choice = 1 if env.rules.action_mode == "buy_hold_sell" else env.rules.positions.index(0)
-    return choice if len(env.market.symbols) == 1 else np.full(len(env.market.symbols), choice)
+    if rules.action_mode in {"target_weights", "trade"}:
+        return np.zeros(n_assets, dtype=np.float32)
+    choice = 1 if rules.action_mode == "buy_hold_sell" else rules.positions.index(0)
+    return choice if n_assets == 1 else np.full(n_assets, choice)
 
 
 def _unlimited(rules: TradingRules, action_mode: ActionMode) -> TradingRules:
@@ -99,7 +99,7 @@ def _random_run(env: StatefulTradingEnv, seed: int, probability: float) -> Ledge
     """The ledger of a run that samples an action with `probability` at each bar, and otherwise holds."""
     env.action_space.seed(seed)
     generator = np.random.default_rng(seed)
-    hold = hold_action(env)
+    hold = hold_action(env.rules, len(env.market.symbols))
     holds_by_action = env.rules.action_mode in {"buy_hold_sell", "trade"}
     latest = hold
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.evaluation.figures import equity_figure, exposure_figure, sensitivity_figure, trades_figure
 from ml_pipeline.trading.evaluation.report import as_json, remarks, table_rows, warning, without_nan
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.evaluation.sensitivity import Sensitivity
+from ml_pipeline.trading.evaluation.sensitivity import LARGEST_FEE_BPS, TOLERANCE_BPS, Sensitivity
 
 _STYLE = """
 .warning { background: #fdecea; border-left: 4px solid #c62f2f; padding: .6rem 1rem; }
@@ -22,7 +23,7 @@ _STYLE = """
 def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, certified: str | None = None) -> None:
     """Write the page. certified: the sentence of `certify_ledger`, if there is one."""
     warning_text = warning(evaluation)
-    notes = [sensitivity.sentence(), *remarks(evaluation), *([certified] if certified else [])]
+    notes = [sensitivity.break_even.sentence(), *remarks(evaluation), *([certified] if certified else [])]
     parts = [
         f'<p class="warning">{html.escape(warning_text)}</p>' if warning_text else "",
         html_table(table_rows(evaluation)),
@@ -36,7 +37,10 @@ def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, 
         "<h2>Monthly returns of the agent</h2>",
         _months(evaluation.agent),
         "<h2>What costs and late orders take</h2>",
-        html_picture(sensitivity_figure(sensitivity, evaluation.rules.fee_bps), "Return by fee, and by bars of delay"),
+        html_picture(
+            sensitivity_figure(sensitivity, evaluation.rules.fee_bps),
+            "Return of the same orders by fee, and by bars of delay",
+        ),
     ]
     write_html_page(path, evaluation.title, parts, style=_STYLE)
 
@@ -46,7 +50,9 @@ def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) 
     figures = as_json(evaluation) | {
         "return_by_fee_bps": without_nan({f"{fee:g}": value for fee, value in sensitivity.by_fee.items()}),
         "return_by_delay_bars": without_nan({str(delay): value for delay, value in sensitivity.by_delay.items()}),
-        "break_even_fee_bps": sensitivity.break_even_fee_bps,
+        "break_even_fee_bps": sensitivity.break_even.fee_bps,
+        "break_even": without_nan(asdict(sensitivity.break_even))
+        | {"tolerance_bps": TOLERANCE_BPS, "largest_fee_bps": LARGEST_FEE_BPS},
     }
     path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 

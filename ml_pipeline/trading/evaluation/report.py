@@ -104,9 +104,12 @@ def _write_trades(path: Path, ledger: Ledger, costs: Costs) -> None:
             rows.writerow(row.values())
 
 
-def without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: None instead of NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+def without_nan(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures as JSON can hold them: None instead of NaN."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:

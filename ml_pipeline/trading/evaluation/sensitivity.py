@@ -1,71 +1,153 @@
-"""How sensitive an agent's return is to fees and delays: the same run at other fees, and with delayed orders."""
+"""How sensitive an agent's return is to fees and delays: its orders run again at other fees, and later."""
 
-from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ml_pipeline.trading.accounts.ledger import Ledger, traded_values
+from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import Act, hold_action, run_policy
+from ml_pipeline.trading.evaluation.replay import replayed_equity
+from ml_pipeline.trading.market.data import FloatArray
 
 FEES_BPS = (0.0, 1.0, 5.0, 10.0, 25.0)
 DELAYS = (0, 1, 2, 3)
+# The break-even fee is looked for up to the largest fee that the rules allow, and found to within the tolerance.
+LARGEST_FEE_BPS = 1_000.0
+TOLERANCE_BPS = 0.05
+
+Verdict = Literal["no trades", "found", "above the largest fee", "below zero without fees", "below zero without costs"]
+FREE: dict[str, Any] = {
+    "fee_bps": 0.0,
+    "sell_fee_bps": None,
+    "fixed_fee": 0.0,
+    "slippage_bps": 0.0,
+    "borrow_bps_per_year": 0.0,
+}
+"""Rules without any cost; the quoted spread belongs to the market."""
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """The fee on what is traded, bought or sold, at which the same orders earn nothing.
+
+    fee_bps: only if it is "found". without_costs: the total log return at no cost at all. kept: the costs that stayed
+    on at every fee, such as "slippage of 1 bps".
+    """
+
+    verdict: Verdict
+    fee_bps: float | None
+    without_costs: float
+    kept: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """A sentence for the report."""
+        free = f"{np.expm1(self.without_costs):+.1%}"
+        loses = "loses" if self.without_costs < 0 else "earns nothing"
+        kept = f"{' and '.join(self.kept)} stayed on" if self.kept else "there is no other cost"
+        by = "by its orders, run again at other fees"
+        return {
+            "no trades": "The agent never traded, so there is no fee at which it breaks even.",
+            "found": f"The agent breaks even at a fee of {self.fee_bps or 0:.1f} bps on what it trades "
+            f"({by}, to within {TOLERANCE_BPS:g} bps; {kept}).",
+            "above the largest fee": f"The agent gains at every fee up to {LARGEST_FEE_BPS:,.0f} bps ({by}; {kept}).",
+            "below zero without fees": f"There is no fee at which the agent breaks even: at no cost its orders earn "
+            f"{free}, but {' and '.join(self.kept)} take more than that.",
+            "below zero without costs": f"There is no fee at which the agent breaks even: it {loses} even when "
+            f"trading is free ({free} at no cost at all).",
+        }[self.verdict]
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Total log returns ln(V_end / V_start) by fee in bps, and by delay in bars; -inf if nothing was left."""
+    """Total log returns ln(V_end / V_start) by fee in bps, and by delay in bars; -inf if nothing was left.
+
+    by_fee: the fee is that of purchases and sales; the other costs stay on. by_delay: the same orders, later.
+    """
 
     by_fee: dict[float, float]
     by_delay: dict[int, float]
-
-    @property
-    def break_even_fee_bps(self) -> float | None:
-        """The fee at which the agent's return is zero, interpolated linearly between the fees that were run.
-
-        Beyond the largest fee, the last segment is extrapolated. None if the agent earns nothing even without fees, or
-        if higher fees do not lower its return.
-        """
-        fees, returns = np.array(list(self.by_fee)), np.array(list(self.by_fee.values()))
-        if returns[0] <= 0:
-            return None
-        after = np.flatnonzero(returns <= 0)
-        i = int(after[0]) if after.size else len(fees) - 1
-        slope = (returns[i] - returns[i - 1]) / (fees[i] - fees[i - 1])
-        return float(fees[i - 1] - returns[i - 1] / slope) if np.isfinite(slope) and slope < 0 else None
-
-    def sentence(self) -> str:
-        """A sentence about the break-even fee."""
-        fee = self.break_even_fee_bps
-        if fee is not None:
-            return f"The agent breaks even at a fee of about {fee:.1f} bps on what it trades."
-        if self.by_fee[0.0] > 0:
-            return "No fee that was tried takes away what the agent earns: it hardly trades."
-        return "There is no fee at which the agent breaks even: it loses even when trading is free."
+    break_even: BreakEven
 
 
-def analyze_sensitivity(env: StatefulTradingEnv, act: Act) -> Sensitivity:
-    """Run `act` in the market of `env` at each fee and at each delay; a delay fills orders that many bars later."""
-    by_fee = {}
-    for fee in FEES_BPS:
-        rules = replace(env.rules, fee_bps=fee, sell_fee_bps=None)
-        by_fee[fee] = _log_return(StatefulTradingEnv(env.market, rules, window=env.window), act)
-    return Sensitivity(by_fee, {delay: _log_return(env, delayed(act, delay, hold_action(env))) for delay in DELAYS})
+def analyze_sensitivity(env: StatefulTradingEnv, agent: Ledger, actions: Sequence[Any]) -> Sensitivity:
+    """Run `actions` again at each fee, at each delay, and at the break-even fee; `agent` is their ledger in `env`."""
+    again = partial(replayed_equity, env.market, actions=actions, window=env.window)
+    at_fee = _Remembered(lambda fee: log_return(again(replace(env.rules, fee_bps=fee, sell_fee_bps=None))))
+    return Sensitivity(
+        by_fee={fee: at_fee(fee) for fee in FEES_BPS},
+        by_delay={delay: log_return(again(env.rules, delay=delay)) for delay in DELAYS},
+        break_even=_break_even(env, actions, at_fee, trades=bool(traded_values(agent).any())),
+    )
 
 
-def delayed(act: Act, bars: int, hold: Any) -> Act:
-    """`act` with each action executed `bars` later; until the first of them, `hold`."""
-    pending = deque([hold] * bars)
+def first_crossing(function: Callable[[float], float], points: Sequence[float], tolerance: float) -> float | None:
+    """Where `function`, above 0 at the first point, first is 0 or less, to within `tolerance`, by bisection.
 
-    def act_later(observation: NDArray[np.float32]) -> Any:
-        pending.append(act(observation))
-        return pending.popleft()
+    points: increasing; a crossing and its way back between two of them is not seen. None if there is no crossing.
 
-    return act_later
+    >>> round(first_crossing(lambda x: 2 - x * x, [0, 1, 10], 1e-6), 5)
+    1.41421
+    """
+    below = next((i for i, point in enumerate(points) if function(point) <= 0), None)
+    if below is None:
+        return None
+    assert below > 0, "the function is above 0 at the first point"
+    low, high = points[below - 1], points[below]
+    while high - low > 2 * tolerance:
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+    return (low + high) / 2
 
 
-def _log_return(env: StatefulTradingEnv, act: Act) -> float:
-    equity = run_policy(env, act)["equity"]
+def log_return(equity: FloatArray) -> float:
+    """ln(V_end / V_start); -inf if nothing was left."""
     return float(np.log(equity[-1] / equity[0])) if equity[-1] > 0 else -np.inf
+
+
+def _break_even(
+    env: StatefulTradingEnv, actions: Sequence[Any], at_fee: Callable[[float], float], *, trades: bool
+) -> BreakEven:
+    rules, market = env.rules, env.market
+    free_market, free_rules = replace(market, half_spread=None), replace(rules, **FREE)
+    equity = replayed_equity(free_market, free_rules, actions, window=env.window)
+    without_costs = log_return(equity)
+    result = partial(BreakEven, without_costs=without_costs, kept=_other_costs(rules, market.half_spread is not None))
+    if not trades:
+        return result("no trades", None)
+    if without_costs <= 0:
+        return result("below zero without costs", None)
+    if at_fee(0.0) <= 0:
+        return result("below zero without fees", None)
+    doubled = [FEES_BPS[-1] * 2**i for i in range(1, 6)]
+    fee = first_crossing(at_fee, [*FEES_BPS, *doubled, LARGEST_FEE_BPS], TOLERANCE_BPS)
+    return result("above the largest fee" if fee is None else "found", fee)
+
+
+def _other_costs(rules: TradingRules, quotes: bool) -> tuple[str, ...]:
+    return tuple(
+        text
+        for is_on, text in (
+            (rules.slippage_bps, f"slippage of {rules.slippage_bps:g} bps"),
+            (quotes, "the quoted spread"),
+            (rules.fixed_fee, f"a fee of {rules.fixed_fee:g} per order"),
+            (rules.borrow_bps_per_year, f"borrowing at {rules.borrow_bps_per_year:g} bps a year"),
+        )
+        if is_on
+    )
+
+
+class _Remembered:
+    """A function of a float that is called once for each value."""
+
+    def __init__(self, function: Callable[[float], float]) -> None:
+        self._function = function
+        self._values: dict[float, float] = {}
+
+    def __call__(self, x: float) -> float:
+        if x not in self._values:
+            self._values[x] = self._function(x)
+        return self._values[x]
