@@ -17,12 +17,11 @@ from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
+from ml_pipeline.trading.evaluation.baselines import Act, run_policy
 from ml_pipeline.trading.evaluation.certify import certify_ledger
+from ml_pipeline.trading.evaluation.comparison import compare_with_baselines
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
-from ml_pipeline.trading.evaluation.replay import ActionRecorder
 from ml_pipeline.trading.evaluation.report import results_table, write_report
-from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.features.leaks import check_features
@@ -158,28 +157,21 @@ class TradingTask:
         page: also write report.html and metrics.json, which add its orders run again at other fees and later.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
         """
-        env = self.evaluation_env(split)
-        recorder = ActionRecorder(act)
-        agent = run_policy(env, recorder)
-        limits = dict(env.limit_counts)
-        evaluation = Evaluation(
+        evaluation, env, actions = compare_with_baselines(
+            self.evaluation_env(split),
+            act,
             split=split,
-            agent=agent,
-            buy_and_hold=buy_and_hold(env),
-            equal_weight=equal_weight(env),
-            random=random_policies(env, seed=self.seed, turnover_of=agent),
             calendar=self.market.calendar,
-            rules=self.rules,
-            limits=limits,
+            seed=self.seed,
             remarks=self.market.remarks,
         )
         lines = [results_table(evaluation)]
         if folder is not None:
             write_report(Path(folder), evaluation)
         if certify:
-            lines.append(certify_ledger(agent, self.rules, self.market.periods_per_year))
+            lines.append(certify_ledger(evaluation.agent, self.rules, self.market.periods_per_year))
         if page and folder is not None:
-            sensitivity = analyze_sensitivity(env, agent, recorder.actions)
+            sensitivity = analyze_sensitivity(env, evaluation.agent, actions)
             lines.insert(1, sensitivity.break_even.sentence())
             write_page(Path(folder) / "report.html", evaluation, sensitivity, certified=lines[-1] if certify else None)
             write_metrics(Path(folder) / "metrics.json", evaluation, sensitivity)

@@ -31,8 +31,8 @@ METRICS = (
     Mutation(
         "nobody is told what was annualized by",
         f"{TRADING}/evaluation/report.py",
-        'text_table(table_rows(evaluation)), "", annualization(evaluation)]',
-        "text_table(table_rows(evaluation))]",
+        'below = ["", annualization(evaluation), ',
+        "below = [",
         f"{TRADING_TESTS}/evaluation/test_report.py::"
         "test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what_is_undefined",
         "T6b",

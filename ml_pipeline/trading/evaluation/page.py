@@ -10,7 +10,8 @@ import numpy as np
 from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.evaluation.figures import equity_figure, exposure_figure, sensitivity_figure, trades_figure
-from ml_pipeline.trading.evaluation.report import as_json, remarks, table_rows, warning, without_nan
+from ml_pipeline.trading.evaluation.remarks import headlines, remarks
+from ml_pipeline.trading.evaluation.report import as_json, table_rows, without_nan
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import LARGEST_FEE_BPS, TOLERANCE_BPS, Sensitivity
 
@@ -22,10 +23,9 @@ _STYLE = """
 
 def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, certified: str | None = None) -> None:
     """Write the page. certified: the sentence of `certify_ledger`, if there is one."""
-    warning_text = warning(evaluation)
     notes = [sensitivity.break_even.sentence(), *remarks(evaluation), *([certified] if certified else [])]
     parts = [
-        f'<p class="warning">{html.escape(warning_text)}</p>' if warning_text else "",
+        *(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in headlines(evaluation)),
         html_table(table_rows(evaluation)),
         "<ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in notes) + "</ul>",
         "<h2>Equity and drawdown</h2>",

@@ -7,12 +7,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.config.wording import counted, text_table
+from ml_pipeline.config.wording import text_table
 from ml_pipeline.trading.accounts.costs import Costs, costs_of
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.trades import Trade, trades_of
 from ml_pipeline.trading.evaluation.figures import equity_figure
-from ml_pipeline.trading.evaluation.results import Evaluation
+from ml_pipeline.trading.evaluation.remarks import annualization, baselines_without_limits, headlines
+from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
 
 # Rows of the table: (name of the metric, its title in the table, factor, format).
 _ROWS = (
@@ -29,51 +30,32 @@ _ROWS = (
 )
 
 
-def warning(evaluation: Evaluation) -> str | None:
-    """A sentence if the agent earned no more than the random policies, else None."""
-    agent, guess = (evaluation.figures[name]["total_return"] for name in ("agent", "random"))
-    if agent > guess:
-        return None
-    return (
-        f"Warning: the agent ({agent:+.1%}) did not beat random policies that trade as much ({guess:+.1%}); "
-        "it has learned nothing that pays here."
-    )
-
-
-def remarks(evaluation: Evaluation) -> list[str]:
-    """Sentences about how to read the numbers: the data, annualization, fills, costs, limits, and luck."""
-    agent, rules = evaluation.agent, evaluation.rules
-    where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
-    paid = float(agent["costs_paid"][-1])
-    ends = [float(ledger["equity"][-1]) for ledger in evaluation.random]
-    better = sum(end >= agent["equity"][-1] for end in ends)
-    bound = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
-    return [
-        *(f"The data: {remark}" for remark in evaluation.remarks),
-        annualization(evaluation),
-        f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "
-        f"in costs, {paid / rules.initial_cash:.1%} of that.",
-        f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",
-        f"Of the {len(ends)} random policies, {better} earned as much as the agent or more.",
-    ]
-
-
-def annualization(evaluation: Evaluation) -> str:
-    return f"Annualized by {evaluation.calendar.periods_per_year:g} ({evaluation.calendar.reason})."
-
-
 def table_rows(evaluation: Evaluation) -> list[list[str]]:
     """The header, then one row per metric: agent, buy and hold, equal weight, random. A dash is undefined."""
     n_random = len(evaluation.random)
     header = ["", "agent", "buy and hold", "equal weight", f"random (mean of {n_random})"]
-    columns = [evaluation.figures[name] for name in ("agent", "buy_and_hold", "equal_weight", "random")]
-    return [header, *([title, *(_cell(c[name], factor, form) for c in columns)] for name, title, factor, form in _ROWS)]
+    columns = [evaluation.figures[name] for name in COLUMNS]
+    rows = [[title, *(_cell(c[name], factor, form) for c in columns)] for name, title, factor, form in _ROWS]
+    return [header, *_endings_row(evaluation), *rows]
 
 
 def results_table(evaluation: Evaluation) -> str:
-    """`table_rows` as text, with a title above, and below it a warning if the agent does not beat random policies."""
-    lines = [evaluation.title, "", text_table(table_rows(evaluation)), "", annualization(evaluation)]
-    return "\n".join(lines if (found := warning(evaluation)) is None else [*lines, found])
+    """`table_rows` as text, with title and headlines above it, and how to read it below."""
+    first = headlines(evaluation)
+    above = [evaluation.title, "", *first, *([""] if first else [])]
+    below = ["", annualization(evaluation), *baselines_without_limits(evaluation)]
+    return "\n".join([*above, text_table(table_rows(evaluation)), *below])
+
+
+def _endings_row(evaluation: Evaluation) -> list[list[str]]:
+    """A row about accounts that were closed before the end, if there are any."""
+    if not any(evaluation.endings.values()) and not evaluation.n_random_ended:
+        return []
+    cells = []
+    for name in COLUMNS[:-1]:
+        reason, ledger = evaluation.endings[name], getattr(evaluation, name)
+        cells.append("-" if reason is None else f"{reason}, {str(ledger['time'][-1])[:10]}")
+    return [["Account closed", *cells, f"{evaluation.n_random_ended} of {len(evaluation.random)}"]]
 
 
 def write_report(folder: Path, evaluation: Evaluation) -> None:
@@ -116,11 +98,14 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """Every metric, with the bars and rules it was measured on."""
     rules, times = evaluation.rules, evaluation.agent["time"]
     return {
+        "headlines": headlines(evaluation),
+        "account_closed": {**evaluation.endings, "random": evaluation.n_random_ended},
         "split": evaluation.split,
         "symbols": list(symbols_of(evaluation.agent)),
         "first_time": str(times[0].astype("datetime64[s]")),
         "last_time": str(times[-1].astype("datetime64[s]")),
         "n_bars": len(times),
+        "n_bars_of_split": evaluation.n_bars,
         "fee_bps": rules.fee_bps,
         "slippage_bps": rules.slippage_bps,
         **{name: value for name, value in asdict(rules).items() if name not in {"fee_bps", "slippage_bps"}},

@@ -3,18 +3,35 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.evaluation.metrics import summarize
 from ml_pipeline.trading.market.calendar import Calendar
+
+COLUMNS = ("agent", "buy_and_hold", "equal_weight", "random")
+"""Whose figures there are."""
+
+Ending = Literal["ruin", "margin call"]
+
+
+def ending(ledger: Ledger, n_bars: int) -> Ending | None:
+    """Why the account was closed before the `n_bars` rows that a whole run has, or None; ruin counts on any row."""
+    if ledger["equity"][-1] <= RUIN_FRACTION * ledger["equity"][0]:
+        return "ruin"
+    return "margin call" if len(ledger["time"]) < n_bars else None
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Ledgers of an agent and its baselines over the same bars, at the same costs.
 
+    The bars are those until the end of the agent's account; a baseline whose account is closed earlier ends there.
+    n_bars: how many bars the split has; more than the agent's ledger if its account was closed early.
+    endings: why an account was closed early, for "agent", "buy_and_hold" and "equal_weight"; None if it was not.
     random: runs of random policies that trade as much as the agent. limits: in how many bars each limit was binding.
     remarks: sentences about what is wrong with the data.
     figures: the metrics of `metrics.summarize` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are
@@ -30,9 +47,20 @@ class Evaluation:
     rules: TradingRules
     limits: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    n_bars: int = 0
     figures: dict[str, dict[str, float]] = field(init=False)
+    endings: dict[str, Ending | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.n_bars:
+            object.__setattr__(self, "n_bars", len(self.agent["time"]))
+        bars = len(self.agent["time"])
+        endings = {
+            "agent": ending(self.agent, self.n_bars),
+            "buy_and_hold": ending(self.buy_and_hold, bars),
+            "equal_weight": ending(self.equal_weight, bars),
+        }
+        object.__setattr__(self, "endings", endings)
         terms = (self.calendar.periods_per_year, self.rules)
         figures = {
             "agent": summarize(self.agent, *terms),
@@ -41,6 +69,11 @@ class Evaluation:
             "random": _means([summarize(ledger, *terms) for ledger in self.random]),
         }
         object.__setattr__(self, "figures", figures)
+
+    @property
+    def n_random_ended(self) -> int:
+        """How many accounts of random policies were closed before the agent's period was over."""
+        return sum(ending(ledger, len(self.agent["time"])) is not None for ledger in self.random)
 
     @property
     def title(self) -> str:

@@ -5,50 +5,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import buy_and_hold, equal_weight, random_policies, run_policy
-from ml_pipeline.trading.evaluation.report import remarks, results_table, write_report
-from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.market.calendar import Calendar
-
-CALENDAR = Calendar("weekdays", 252.0, "daily bars, not on weekends: 252 a year")
+from ml_pipeline.trading.evaluation.report import results_table, write_report
 
 
-def _evaluation(market, action=1, **rules):
-    env = StatefulTradingEnv(market, TradingRules(**rules))
-    agent = run_policy(env, lambda _: action)
-    return Evaluation(
-        split="test",
-        agent=agent,
-        limits=dict(env.limit_counts),
-        buy_and_hold=buy_and_hold(env),
-        equal_weight=equal_weight(env),
-        random=random_policies(env, n_policies=2),
-        calendar=CALENDAR,
-        rules=env.rules,
-    )
-
-
-def test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what_is_undefined(tiny_market):
-    evaluation = _evaluation(tiny_market(close=[100, 110, 99, 120]), fee_bps=7)
+def test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what_is_undefined(
+    evaluation_of, tiny_market
+):
+    evaluation = evaluation_of(tiny_market(close=[100, 110, 99, 120]), fee_bps=7)
     table = results_table(evaluation)
     lines = table.splitlines()
     assert lines[0] == "A, test split: 2024-01-01 to 2024-01-04, 4 bars, after fees of 7 bps"
     assert replace(evaluation, split="all").title.startswith("A, all data: 2024-01-01 to")
-    assert lines[2].split("  ")[-1] == "random (mean of 2)"
+    assert lines[2] == "The agent never traded: it stayed in cash."
+    assert lines[4].split("  ")[-1] == "random (mean of 2)"
     sharpe = next(line for line in lines if line.startswith("Sharpe"))
     assert sharpe.split()[2] == "-"  # the agent stayed flat
     assert "Annualized by 252 (daily bars, not on weekends: 252 a year)." in lines
     assert "nan" not in table
 
 
-def test_the_files_hold_the_ledger_and_every_figure(tiny_market, tmp_path):
+def test_the_files_hold_the_ledger_and_every_figure(evaluation_of, tiny_market, tmp_path):
     prices = np.exp(np.random.default_rng(0).normal(0, 0.01, (40, 2)).cumsum(axis=0))
     prices[:5, 1] = 0
     tradable = prices > 0
     market = tiny_market(prices, tradable=tradable)
-    evaluation = _evaluation(market, np.array([0.5, 0.5]), action_mode="target_weights")
+    evaluation = evaluation_of(market, np.array([0.5, 0.5]), action_mode="target_weights")
     write_report(tmp_path / "new" / "folder", evaluation)
     folder = tmp_path / "new" / "folder"
 
@@ -70,59 +51,34 @@ def test_the_files_hold_the_ledger_and_every_figure(tiny_market, tmp_path):
     assert (folder / "equity.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_undefined_figures_are_null_in_json(tiny_market, tmp_path):
-    write_report(tmp_path, _evaluation(tiny_market(close=[100, 110, 99, 120])))
+def test_undefined_figures_are_null_in_json(evaluation_of, tiny_market, tmp_path):
+    write_report(tmp_path, evaluation_of(tiny_market(close=[100, 110, 99, 120])))
     assert json.loads((tmp_path / "evaluation.json").read_text())["agent"]["sharpe"] is None
 
 
-def test_a_warning_where_the_agent_does_not_beat_random(tiny_market):
-    rising = np.linspace(100, 200, 40)
-    assert "Warning" not in results_table(_evaluation(tiny_market(rising), action=2))
-    table = results_table(_evaluation(tiny_market(rising[::-1]), action=2))
-    assert "Warning: the agent (-49.4%) did not beat random policies that trade as much" in table
-
-
-def test_trades_are_written(tiny_market, tmp_path):
-    write_report(tmp_path, _evaluation(tiny_market(close=[100, 110, 99, 120]), action=2, fee_bps=0))
+def test_trades_are_written(evaluation_of, tiny_market, tmp_path):
+    write_report(tmp_path, evaluation_of(tiny_market(close=[100, 110, 99, 120]), action=2, fee_bps=0))
     with (tmp_path / "trades.csv").open() as file:
         (trade,) = csv.DictReader(file)
     assert (trade["symbol"], trade["side"], trade["entry_time"]) == ("A", "long", "2024-01-02 00:00:00")
     assert float(trade["profit"]) == pytest.approx(10_000 * (120 / 110 - 1))
 
 
-def test_random_figures_are_means(tiny_market):
-    evaluation = _evaluation(tiny_market(close=[100, 110, 99, 120, 130, 110]), fee_bps=0)
+def test_random_figures_are_means(evaluation_of, tiny_market):
+    evaluation = evaluation_of(tiny_market(close=[100, 110, 99, 120, 130, 110]), fee_bps=0)
     ends = [ledger["equity"][-1] / ledger["equity"][0] - 1 for ledger in evaluation.random]
     assert evaluation.figures["random"]["total_return"] == pytest.approx(np.mean(ends))
 
 
 @pytest.mark.parametrize("close", [[100, 100], [100, 1, 1e-3, 1e-4]], ids=["two bars", "ruin"])
-def test_extreme_runs_can_be_drawn(tiny_market, tmp_path, close):
-    write_report(tmp_path, _evaluation(tiny_market(close=close), action=2))
+def test_extreme_runs_can_be_drawn(evaluation_of, tiny_market, tmp_path, close):
+    write_report(tmp_path, evaluation_of(tiny_market(close=close), action=2))
     assert (tmp_path / "equity.png").exists()
 
 
-def test_the_remarks_say_what_the_figures_rest_on(tiny_market):
-    """All of 10,000 in an asset at 100 and 5 bps: 10,000 / 1.0005 are traded and 4.998 paid, and no cash is left."""
-    rising = _evaluation(tiny_market(np.linspace(100, 200, 40)), action=2)
-    assert remarks(rising) == [
-        "Annualized by 252 (daily bars, not on weekends: 252 a year).",
-        "Orders were filled at the next bar's open, beginning with 10,000 in cash; the agent paid 5 in costs, "
-        "0.0% of that.",
-        "Limits that bound the agent: cash in 1 bar.",
-        "Of the 2 random policies, 0 earned as much as the agent or more.",
-    ]
-    falling = _evaluation(tiny_market(np.linspace(200, 100, 40)), action=2, fee_bps=0, fill_at="close")
-    assert "the close they were decided on, optimistically" in remarks(falling)[1]
-    assert remarks(falling)[2:] == [
-        "No limit bound the agent.",
-        "Of the 2 random policies, 2 earned as much as the agent or more.",
-    ]
-
-
-def test_the_title_names_every_cost(tiny_market):
+def test_the_title_names_every_cost(evaluation_of, tiny_market):
     costs = {"fee_bps": 5, "sell_fee_bps": 9, "fixed_fee": 2, "slippage_bps": 1, "borrow_bps_per_year": 300}
-    title = _evaluation(tiny_market([100, 101, 102]), **costs).title
+    title = evaluation_of(tiny_market([100, 101, 102]), **costs).title
     assert title.endswith(
         "after fees of 5 bps and 9 on sales, 2 an order, slippage of 1 bps, borrowing at 300 bps a year"
     )

@@ -1,0 +1,113 @@
+"""What a report says in sentences: first what a reader must not miss, then how to read the numbers."""
+
+import numpy as np
+
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of, traded_values
+from ml_pipeline.trading.accounts.rules import CostsAndLimits
+from ml_pipeline.trading.evaluation.results import Evaluation
+
+# Limits that the baselines do not obey, see `baselines`.
+_LIMITS = ("max_position", "max_gross", "trade_limit_percent", "action_threshold", "min_cash")
+_BASELINES = {"buy_and_hold": "buy and hold", "equal_weight": "equal weight"}
+
+
+def headlines(evaluation: Evaluation) -> list[str]:
+    """What is said first: ruin, an agent or a baseline that never traded, and an agent no better than guessing."""
+    never = _never_traded(evaluation)
+    return [*_ruin(evaluation), *never, *([] if never else _no_better_than_guessing(evaluation))]
+
+
+def remarks(evaluation: Evaluation) -> list[str]:
+    """Sentences about how to read the numbers: the data, annualization, fills, costs, limits, and luck."""
+    agent, rules = evaluation.agent, evaluation.rules
+    where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
+    paid = float(agent["costs_paid"][-1])
+    ends = [float(ledger["equity"][-1]) for ledger in evaluation.random]
+    better = sum(end >= agent["equity"][-1] for end in ends)
+    bound = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
+    return [
+        *(f"The data: {remark}" for remark in evaluation.remarks),
+        annualization(evaluation),
+        f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "
+        f"in costs, {paid / rules.initial_cash:.1%} of that.",
+        f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",
+        *baselines_without_limits(evaluation),
+        f"Of the {len(ends)} random policies, {better} earned as much as the agent or more.",
+    ]
+
+
+def annualization(evaluation: Evaluation) -> str:
+    return f"Annualized by {evaluation.calendar.periods_per_year:g} ({evaluation.calendar.reason})."
+
+
+def baselines_without_limits(evaluation: Evaluation) -> list[str]:
+    """A sentence if the agent has limits that buy and hold and equal weight do not have."""
+    usual = CostsAndLimits()
+    own = [name for name in _LIMITS if getattr(evaluation.rules, name) != getattr(usual, name)]
+    if not own:
+        return []
+    named = ", ".join(f"{name} {getattr(evaluation.rules, name):g}" for name in own)
+    return [
+        f"Buy and hold and equal weight invest the whole account: the agent's limits ({named}) bind only the agent."
+    ]
+
+
+def _ruin(evaluation: Evaluation) -> list[str]:
+    sentences = []
+    bars = len(evaluation.agent["time"])
+    if (ended := evaluation.endings["agent"]) is not None:
+        day = str(evaluation.agent["time"][-1].astype("datetime64[m]")).replace("T", " ").removesuffix(" 00:00")
+        what = f"the agent {_lost(evaluation.agent)}" if ended == "ruin" else "a short's fee took the agent's last cash"
+        rest = f"in bar {bars:,} of {evaluation.n_bars:,}; every column covers those {counted(bars, 'bar')}"
+        sentences.append(f"{ended.capitalize()}: {what} and its account was closed on {day}, {rest}.")
+    for name, title in _BASELINES.items():
+        ledger: Ledger = getattr(evaluation, name)
+        if (ended := evaluation.endings[name]) is not None:
+            covered = f"its column covers {len(ledger['time']):,} of the {bars:,} bars"
+            sentences.append(
+                f"{ended.capitalize()}: {title} {_lost(ledger)} by {str(ledger['time'][-1])[:10]}; {covered}."
+            )
+    if ended_random := evaluation.n_random_ended:
+        of = f"{ended_random} of the {len(evaluation.random)} random policies"
+        sentences.append(f"Ruin: the accounts of {of} were closed early; each is counted until then.")
+    return sentences
+
+
+def _lost(ledger: Ledger) -> str:
+    return f"lost {min(1 - ledger['equity'][-1] / ledger['equity'][0], 1):.1%} of its money"
+
+
+def _never_traded(evaluation: Evaluation) -> list[str]:
+    idle = [name for name in ("agent", *_BASELINES) if not traded_values(getattr(evaluation, name)).any()]
+    if not idle:
+        return []
+    if (cheapest := _cheapest_lot(evaluation)) > evaluation.rules.initial_cash and "buy_and_hold" in idle:
+        return [
+            f"Nothing can be bought: a lot of {evaluation.rules.lot_size:g} costs at least {cheapest:,.0f}, but the "
+            f"account has {evaluation.rules.initial_cash:,.0f}; lower lot_size, or raise initial_cash."
+        ]
+    sentences = []
+    if "agent" in idle:
+        kept = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
+        why = f"limits kept its orders from being filled ({kept})" if kept else "it stayed in cash"
+        sentences.append(f"The agent never traded: {why}.")
+    if others := [_BASELINES[name] for name in idle if name != "agent"]:
+        sentences.append(f"{' and '.join(others).capitalize()} never traded: the limits left no order to fill.")
+    return sentences
+
+
+def _cheapest_lot(evaluation: Evaluation) -> float:
+    """The least money that one lot of any asset cost over the evaluation; 0 without lots."""
+    closes = [evaluation.agent[f"close_{symbol}"] for symbol in symbols_of(evaluation.agent)]
+    return evaluation.rules.lot_size * float(np.nanmin([np.nanmin(close) for close in closes]))
+
+
+def _no_better_than_guessing(evaluation: Evaluation) -> list[str]:
+    agent, guess = (evaluation.figures[name]["total_return"] for name in ("agent", "random"))
+    if agent > guess:
+        return []
+    return [
+        f"Warning: the agent ({agent:+.1%}) did not beat random policies that trade as much ({guess:+.1%}); "
+        "it has learned nothing that pays here."
+    ]
