@@ -151,7 +151,7 @@ class TradingTask:
     ) -> dict[str, Any]:
         """Run `act`, observation -> action, through a split, and compare it with its baselines.
 
-        Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `metrics.summarize`, "table": a str
+        Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `summary.summarize`, "table": a str
         to print}.
         folder: where to write ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
         page: also write report.html and metrics.json, which add its orders run again at other fees and later.

@@ -6,7 +6,7 @@ import numpy as np
 
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.evaluation.metrics import drawdown_fraction
+from ml_pipeline.trading.evaluation.metrics import drawdown_fraction, exposures
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import Sensitivity
 
@@ -45,13 +45,10 @@ def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
 
 def exposure_figure(ledger: Ledger) -> "Figure":
     """Net and gross positions as fractions of the equity."""
-    equity = np.where(ledger["equity"] > 0, ledger["equity"], np.nan)
-    values = [ledger[f"position_{s}"] * np.nan_to_num(ledger[f"close_{s}"]) / equity for s in symbols_of(ledger)]
+    gross, net = exposures(ledger)
     figure, (axes,) = _panels([1.8])
-    axes.fill_between(
-        ledger["time"], np.abs(values).sum(axis=0), color=AGENT_COLOR, alpha=0.15, linewidth=0, label="gross"
-    )
-    axes.plot(ledger["time"], np.sum(values, axis=0), color=AGENT_COLOR, linewidth=0.9, label="net")
+    axes.fill_between(ledger["time"], gross, color=AGENT_COLOR, alpha=0.15, linewidth=0, label="gross")
+    axes.plot(ledger["time"], net, color=AGENT_COLOR, linewidth=0.9, label="net")
     axes.axhline(0, color="black", linewidth=0.6, alpha=0.4)
     _legend(axes)
     _percent(axes, "part of equity")

@@ -6,41 +6,16 @@ Definitions equal those of empyrical-reloaded 0.7.1 and quantstats 0.0.86, which
 errors where these give NaN.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from ml_pipeline.trading.accounts.costs import costs_of
-from ml_pipeline.trading.accounts.ledger import Ledger, traded_values
-from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.accounts.trades import trades_of
+from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol, traded_values
 from ml_pipeline.trading.market.data import FloatArray
 
 # A deviation below this fraction of the largest return is a rounding error: the returns do not vary.
 _ROUNDING = 1e-12
 _SHORTEST_SPAN_YEARS = 0.25
-
-
-def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:
-    """Every metric of a run under these rules, by name.
-
-    `return` is ln(V_end / V_start), the sum of log-return rewards. `n_trades` includes trades still open at the end.
-    """
-    equity = ledger["equity"]
-    returns = returns_of(equity)
-    trades = trades_of(ledger, costs_of(ledger, rules, periods_per_year))
-    return {
-        "total_return": total_return(equity),
-        "cagr": cagr(equity, periods_per_year),
-        "volatility": volatility(returns, periods_per_year),
-        "sharpe": sharpe(returns, periods_per_year),
-        "sortino": sortino(returns, periods_per_year),
-        "calmar": calmar(equity, periods_per_year),
-        "max_drawdown": max_drawdown(equity),
-        "turnover": turnover(ledger),
-        "costs_paid": float(ledger["costs_paid"][-1]),
-        "n_trades": float(len(trades)),
-        "win_rate": win_rate([trade.profit for trade in trades]),
-        "return": float(np.log(equity[-1] / equity[0])) if equity[-1] > 0 else float("nan"),
-    }
 
 
 def returns_of(equity: FloatArray) -> FloatArray:
@@ -121,9 +96,49 @@ def turnover(ledger: Ledger) -> float:
     return float((traded_values(ledger)[1:].sum(axis=1) / ledger["equity"][:-1]).sum())
 
 
-def win_rate(profits: list[float]) -> float:
+def win_rate(profits: Sequence[float]) -> float:
     """The fraction of trades (not of bars) that made a profit after costs; NaN without a trade."""
-    return sum(profit > 0 for profit in profits) / len(profits) if profits else float("nan")
+    return sum(profit > 0 for profit in profits) / len(profits) if len(profits) else float("nan")
+
+
+def profit_factor(profits: Sequence[float] | FloatArray) -> float:
+    """What the winning trades (not bars) made over what the losing ones lost, after costs; NaN if none lost.
+
+    >>> profit_factor([3.0, -1.0, 2.0, -1.5])
+    2.0
+    """
+    values = np.asarray(profits, dtype=np.float64)
+    lost = -float(values[values < 0].sum())
+    return float(values[values > 0].sum()) / lost if lost > 0 else float("nan")
+
+
+def expectancy(profits: Sequence[float]) -> float:
+    """The mean profit of a trade after costs, in money; NaN without a trade."""
+    return float(np.mean(profits)) if len(profits) else float("nan")
+
+
+def exposures(ledger: Ledger) -> tuple[FloatArray, FloatArray]:
+    """Gross and net exposure, (n,): what is held, without and with its sign, as a fraction of equity.
+
+    NaN where there is no equity.
+    """
+    equity = np.where(ledger["equity"] > 0, ledger["equity"], np.nan)
+    worth = per_symbol(ledger, "position") * per_symbol(ledger, "close")
+    return np.asarray(np.abs(worth).sum(axis=1) / equity), np.asarray(worth.sum(axis=1) / equity)
+
+
+def time_in_market(ledger: Ledger) -> float:
+    """The fraction of bars, after the start, at whose close any position is held; NaN without bars."""
+    held = (per_symbol(ledger, "position") != 0).any(axis=1)[1:]
+    return float(held.mean()) if len(held) else float("nan")
+
+
+def bar_hit_rate(ledger: Ledger) -> tuple[float, int]:
+    """(the fraction of bars with a gain, of how many): of the bars that changed the equity of a position held."""
+    held = (per_symbol(ledger, "position") != 0).any(axis=1)[:-1]
+    changes = np.diff(ledger["equity"])[held]
+    changes = changes[changes != 0]
+    return (float((changes > 0).mean()) if len(changes) else float("nan")), len(changes)
 
 
 def _varies(returns: FloatArray) -> bool:

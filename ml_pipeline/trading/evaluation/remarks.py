@@ -9,6 +9,11 @@ from ml_pipeline.trading.evaluation.results import Evaluation
 
 # Limits that the baselines do not obey, see `baselines`.
 _LIMITS = ("max_position", "max_gross", "trade_limit_percent", "action_threshold", "min_cash")
+RANGES = (
+    "±: one standard error (of ratios by Lo 2002, for autocorrelated returns). In brackets: the 95 % interval of a "
+    "stationary bootstrap."
+)
+"""What follows a figure in the table."""
 _BASELINES = {"buy_and_hold": "buy and hold", "equal_weight": "equal weight"}
 
 
@@ -29,6 +34,7 @@ def remarks(evaluation: Evaluation) -> list[str]:
     return [
         *(f"The data: {remark}" for remark in evaluation.remarks),
         annualization(evaluation),
+        RANGES,
         f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "
         f"in costs, {paid / rules.initial_cash:.1%} of that.",
         f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",

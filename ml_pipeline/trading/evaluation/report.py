@@ -12,21 +12,23 @@ from ml_pipeline.trading.accounts.costs import Costs, costs_of
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.trades import Trade, trades_of
 from ml_pipeline.trading.evaluation.figures import equity_figure
-from ml_pipeline.trading.evaluation.remarks import annualization, baselines_without_limits, headlines
+from ml_pipeline.trading.evaluation.remarks import RANGES, annualization, baselines_without_limits, headlines
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
 
-# Rows of the table: (name of the metric, its title in the table, factor, format).
+# Rows of the table: (name of the metric, its title in the table, factor, format, unit).
 _ROWS = (
-    ("total_return", "Total return", 100, "{:+,.1f} %"),
-    ("cagr", "Growth a year (CAGR)", 100, "{:+,.1f} %"),
-    ("volatility", "Volatility a year", 100, "{:,.1f} %"),
-    ("sharpe", "Sharpe ratio", 1, "{:.2f}"),
-    ("sortino", "Sortino ratio", 1, "{:.2f}"),
-    ("calmar", "Calmar ratio", 1, "{:.2f}"),
-    ("max_drawdown", "Largest drawdown", 100, "{:.1f} %"),
-    ("turnover", "Turnover, x equity", 1, "{:,.1f}"),
-    ("n_trades", "Trades", 1, "{:,.0f}"),
-    ("win_rate", "Winning trades", 100, "{:.1f} %"),
+    ("total_return", "Total return", 100, "{:+,.1f}", " %"),
+    ("cagr", "Growth a year (CAGR)", 100, "{:+,.1f}", " %"),
+    ("volatility", "Volatility a year", 100, "{:,.1f}", " %"),
+    ("sharpe", "Sharpe ratio", 1, "{:.2f}", ""),
+    ("sortino", "Sortino ratio", 1, "{:.2f}", ""),
+    ("calmar", "Calmar ratio", 1, "{:.2f}", ""),
+    ("max_drawdown", "Largest drawdown", 100, "{:.1f}", " %"),
+    ("time_in_market", "Time in the market", 100, "{:.0f}", " %"),
+    ("turnover", "Turnover, x equity", 1, "{:,.1f}", ""),
+    ("n_trades", "Trades", 1, "{:,.0f}", ""),
+    ("win_rate", "Winning trades", 100, "{:.1f}", " %"),
+    ("profit_factor", "Profit factor", 1, "{:,.2f}", ""),
 )
 
 
@@ -35,7 +37,9 @@ def table_rows(evaluation: Evaluation) -> list[list[str]]:
     n_random = len(evaluation.random)
     header = ["", "agent", "buy and hold", "equal weight", f"random (mean of {n_random})"]
     columns = [evaluation.figures[name] for name in COLUMNS]
-    rows = [[title, *(_cell(c[name], factor, form) for c in columns)] for name, title, factor, form in _ROWS]
+    rows = [
+        [title, *(_cell(c, name, factor, form, unit) for c in columns)] for name, title, factor, form, unit in _ROWS
+    ]
     return [header, *_endings_row(evaluation), *rows]
 
 
@@ -43,7 +47,7 @@ def results_table(evaluation: Evaluation) -> str:
     """`table_rows` as text, with title and headlines above it, and how to read it below."""
     first = headlines(evaluation)
     above = [evaluation.title, "", *first, *([""] if first else [])]
-    below = ["", annualization(evaluation), *baselines_without_limits(evaluation)]
+    below = ["", annualization(evaluation), RANGES, *baselines_without_limits(evaluation)]
     return "\n".join([*above, text_table(table_rows(evaluation)), *below])
 
 
@@ -117,5 +121,16 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _cell(value: float, factor: float, form: str) -> str:
-    return form.format(value * factor) if math.isfinite(value) else "-"
+def _cell(figures: dict[str, float], name: str, factor: float, form: str, unit: str) -> str:
+    """A figure with its standard error or interval where it has one; a dash if it is undefined."""
+
+    def number(value: float) -> str:
+        return form.format(value * factor) if math.isfinite(value) else "-"
+
+    text, error = number(figures[name]), figures.get(f"{name}_se", math.nan)
+    low, high = (figures.get(f"{name}_{bound}", math.nan) for bound in ("low", "high"))
+    if math.isfinite(error) and text != "-":
+        text = f"{text} ± {number(error).removeprefix('+')}"
+    elif math.isfinite(low) and text != "-":
+        text = f"{text} ({number(low)} to {number(high)})"
+    return text if text == "-" else text + unit

@@ -9,7 +9,7 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.evaluation.metrics import summarize
+from ml_pipeline.trading.evaluation.summary import intervals, summarize
 from ml_pipeline.trading.market.calendar import Calendar
 
 COLUMNS = ("agent", "buy_and_hold", "equal_weight", "random")
@@ -34,7 +34,7 @@ class Evaluation:
     endings: why an account was closed early, for "agent", "buy_and_hold" and "equal_weight"; None if it was not.
     random: runs of random policies that trade as much as the agent. limits: in how many bars each limit was binding.
     remarks: sentences about what is wrong with the data.
-    figures: the metrics of `metrics.summarize` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are
+    figures: the metrics of `summary.summarize` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are
     means over the random policies.
     """
 
@@ -63,11 +63,17 @@ class Evaluation:
         object.__setattr__(self, "endings", endings)
         terms = (self.calendar.periods_per_year, self.rules)
         figures = {
-            "agent": summarize(self.agent, *terms),
-            "buy_and_hold": summarize(self.buy_and_hold, *terms),
-            "equal_weight": summarize(self.equal_weight, *terms),
-            "random": _means([summarize(ledger, *terms) for ledger in self.random]),
+            **{
+                name: summarize(ledger, *terms) | intervals(ledger, *terms)
+                for name, ledger in (
+                    ("agent", self.agent),
+                    ("buy_and_hold", self.buy_and_hold),
+                    ("equal_weight", self.equal_weight),
+                )
+            },
         }
+        of_one = dict.fromkeys(figures["agent"], float("nan"))  # a mean has no interval
+        figures["random"] = of_one | _means([summarize(ledger, *terms) for ledger in self.random])
         object.__setattr__(self, "figures", figures)
 
     @property

@@ -71,3 +71,39 @@ def test_an_account_that_owes_money_has_lost_everything():
     assert metrics.max_drawdown(ruined) == -1
     np.testing.assert_array_equal(metrics.returns_of(ruined), [-0.5, -1])
     assert metrics.calmar(ruined, 4) == -1
+
+
+def test_figures_of_trades_by_hand():
+    profits = [3.0, -1.0, 2.0, -1.5, 0.0]
+    assert metrics.profit_factor(profits) == 2
+    assert metrics.expectancy(profits) == 0.5
+    assert math.isnan(metrics.profit_factor([1.0]))  # nothing was lost
+    assert math.isnan(metrics.profit_factor([]))
+    assert metrics.profit_factor([-1.0]) == 0
+    assert math.isnan(metrics.expectancy([]))
+
+
+LEDGER = {
+    "equity": np.array([100.0, 100.0, 110.0, 104.0, 104.0]),
+    "position_A": np.array([0.0, 5.0, 5.0, 0.0, 0.0]),
+    "close_A": np.array([np.nan, 10.0, 11.0, 12.0, 12.0]),
+    "position_B": np.array([0.0, -1.0, -1.0, -1.0, 0.0]),
+    "close_B": np.array([20.0, 20.0, 22.0, 26.0, 26.0]),
+}
+
+
+def test_exposure_by_hand():
+    gross, net = metrics.exposures(LEDGER)
+    np.testing.assert_allclose(gross, [0, 0.7, 77 / 110, 26 / 104, 0])
+    np.testing.assert_allclose(net, [0, 0.3, 33 / 110, -26 / 104, 0])
+    assert metrics.time_in_market(LEDGER) == 3 / 4
+    assert math.isnan(metrics.time_in_market({name: values[:1] for name, values in LEDGER.items()}))
+    nothing_left = metrics.exposures({**LEDGER, "equity": np.zeros(5)})
+    assert all(np.isnan(values).all() for values in nothing_left)
+
+
+def test_the_hit_rate_of_bars_counts_those_that_moved_what_was_held():
+    # Held into bar 2 (gain), 3 (loss) and 4 (no change, and not counted).
+    assert metrics.bar_hit_rate(LEDGER) == (0.5, 2)
+    rate, bars = metrics.bar_hit_rate({**LEDGER, "position_A": np.zeros(5), "position_B": np.zeros(5)})
+    assert (math.isnan(rate), bars) == (True, 0)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from ml_pipeline.trading.evaluation.remarks import headlines, remarks
+from ml_pipeline.trading.evaluation.remarks import RANGES, headlines, remarks
 from ml_pipeline.trading.evaluation.report import as_json, results_table
 
 
@@ -16,14 +16,15 @@ def test_the_remarks_say_what_the_figures_rest_on(evaluation_of, tiny_market):
     rising = evaluation_of(tiny_market(np.linspace(100, 200, 40)), action=2)
     assert remarks(rising) == [
         "Annualized by 252 (daily bars, not on weekends: 252 a year).",
+        RANGES,
         "Orders were filled at the next bar's open, beginning with 10,000 in cash; the agent paid 5 in costs, "
         "0.0% of that.",
         "Limits that bound the agent: cash in 1 bar.",
         "Of the 2 random policies, 0 earned as much as the agent or more.",
     ]
     falling = evaluation_of(tiny_market(np.linspace(200, 100, 40)), action=2, fee_bps=0, fill_at="close")
-    assert "the close they were decided on, optimistically" in remarks(falling)[1]
-    assert remarks(falling)[2:] == [
+    assert "the close they were decided on, optimistically" in remarks(falling)[2]
+    assert remarks(falling)[3:] == [
         "No limit bound the agent.",
         "Of the 2 random policies, 2 earned as much as the agent or more.",
     ]

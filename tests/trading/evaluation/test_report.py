@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml_pipeline.trading.evaluation.report import results_table, write_report
+from ml_pipeline.trading.evaluation.report import as_json, results_table, write_report
 
 
 def test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what_is_undefined(
@@ -82,3 +82,21 @@ def test_the_title_names_every_cost(evaluation_of, tiny_market):
     assert title.endswith(
         "after fees of 5 bps and 9 on sales, 2 an order, slippage of 1 bps, borrowing at 300 bps a year"
     )
+
+
+def test_ratios_stand_with_their_errors_and_intervals(evaluation_of, tiny_market):
+    """A policy that holds in every second bar, of a market that falls now and then: each ratio is defined."""
+    generator = np.random.default_rng(1)
+    market = tiny_market(100 * np.exp(np.cumsum(generator.normal(0.002, 0.01, 200))))
+    evaluation = evaluation_of(market, lambda seen: 2 if seen[0] % 2 else 1, fee_bps=1)
+    figures = evaluation.figures["agent"]
+    rows = {line[:20].strip(): line for line in results_table(evaluation).splitlines()}
+    assert f"{figures['sharpe']:.2f} ± {figures['sharpe_se']:.2f}" in rows["Sharpe ratio"]
+    assert f"{figures['sortino']:.2f} ± {figures['sortino_se']:.2f}" in rows["Sortino ratio"]
+    low, high = figures["calmar_low"], figures["calmar_high"]
+    assert f"{figures['calmar']:.2f} ({low:.2f} to {high:.2f})" in rows["Calmar ratio"]
+    assert low < figures["calmar"] < high
+    assert f"{figures['win_rate']:.1%}"[:-1] + f" ± {figures['win_rate_se']:.1%}"[:-1] + " %" in rows["Winning trades"]
+    assert f"({figures['profit_factor_low']:.2f} to " in rows["Profit factor"]
+    assert "Lo 2002" in results_table(evaluation)
+    assert {"sharpe_se", "sortino_se", "calmar_low", "calmar_high"} <= set(as_json(evaluation)["agent"])

@@ -1,0 +1,65 @@
+"""Every figure of a run, by name, with the standard errors and intervals of its ratios."""
+
+import numpy as np
+
+from ml_pipeline.trading.accounts.costs import costs_of
+from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.accounts.trades import trades_of
+from ml_pipeline.trading.evaluation import metrics, uncertainty
+from ml_pipeline.trading.market.data import FloatArray
+
+
+def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:
+    """Every metric of a run under these rules, by name.
+
+    `return` is ln(V_end / V_start), the sum of log-return rewards. `n_trades` includes trades still open at the end.
+    NAME_se is the standard error of NAME.
+    """
+    equity = ledger["equity"]
+    returns = metrics.returns_of(equity)
+    profits = _profits(ledger, periods_per_year, rules)
+    return {
+        "total_return": metrics.total_return(equity),
+        "cagr": metrics.cagr(equity, periods_per_year),
+        "volatility": metrics.volatility(returns, periods_per_year),
+        "sharpe": metrics.sharpe(returns, periods_per_year),
+        "sharpe_se": uncertainty.sharpe_standard_error(returns, periods_per_year),
+        "sortino": metrics.sortino(returns, periods_per_year),
+        "sortino_se": uncertainty.sortino_standard_error(returns, periods_per_year),
+        "calmar": metrics.calmar(equity, periods_per_year),
+        "max_drawdown": metrics.max_drawdown(equity),
+        "time_in_market": metrics.time_in_market(ledger),
+        "turnover": metrics.turnover(ledger),
+        "costs_paid": float(ledger["costs_paid"][-1]),
+        "n_trades": float(len(profits)),
+        "win_rate": (won := metrics.win_rate(profits)),
+        "win_rate_se": uncertainty.proportion_standard_error(won, len(profits)),
+        "profit_factor": metrics.profit_factor(profits),
+        "expectancy": metrics.expectancy(profits),
+        "return": float(np.log(equity[-1] / equity[0])) if equity[-1] > 0 else float("nan"),
+    }
+
+
+def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:
+    """Bounds of the ratios that have no standard error, as NAME_low and NAME_high, see `uncertainty.LEVEL`."""
+    equity = ledger["equity"]
+
+    def calmar_of(returns: FloatArray) -> float:
+        return metrics.calmar(np.concatenate([[1.0], np.cumprod(1 + returns)]), periods_per_year)
+
+    defined = np.isfinite(metrics.calmar(equity, periods_per_year))
+    returns = metrics.returns_of(equity) if defined else np.empty(0)
+    profits = np.array(_profits(ledger, periods_per_year, rules))
+    calmar = uncertainty.bootstrap_interval(returns, calmar_of)
+    factor = uncertainty.profit_factor_interval(profits)
+    return {
+        "calmar_low": calmar.low,
+        "calmar_high": calmar.high,
+        "profit_factor_low": factor.low,
+        "profit_factor_high": factor.high,
+    }
+
+
+def _profits(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> list[float]:
+    return [trade.profit for trade in trades_of(ledger, costs_of(ledger, rules, periods_per_year))]
