@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ml_pipeline.config.checks import check_choice, check_count, check_number
+from ml_pipeline.config.checks import check_choice, check_count, check_number, check_positive
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
 from ml_pipeline.trading.envs.rewards import make_reward
@@ -33,6 +33,9 @@ class _MarketSource:
     """Leave out rows of the data that cannot be used, and list them; otherwise the first such row is refused."""
     adjust_splits: bool = False
     """Adjust prices and volumes before a stock split that the data do not reflect, and list the splits."""
+    periods_per_year: float | None = None
+    """Number of bars per year, by which figures are annualized and borrowing is charged; none: inferred from the bars,
+    see the report."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class TraderConfig(MarketConditions):
             raise UserError("features must be at least one feature, such as rsi_14, but got none.")
         for feature in self.features:
             make_features(feature)
+        if self.periods_per_year is not None:
+            check_positive("periods_per_year", self.periods_per_year)
         if self.bar_time is not None:
             check_choice("bar_time", self.bar_time, get_args(BarTime))
         self.clock()

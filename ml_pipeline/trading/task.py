@@ -61,7 +61,7 @@ class TradingTask:
         self._given_splits = splits
         self.config = config
         self.seed = seed
-        self.market = market = market or load_configured_market(config)
+        self.market = market = _annualized(market, config) if market else load_configured_market(config)
         self._notices = (*market.notices, *market.remarks)
         self.rules = config.rules(len(market.symbols))
         features = compute_features(market, config.features)
@@ -251,12 +251,21 @@ def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known:
 def load_configured_market(config: TradingConfig) -> MarketData:
     """The market of `config`: its data file, or the built-in market."""
     if config.data is not None:
-        return load_market(
+        market = load_market(
             config.data,
             symbols=config.symbols or None,
             bar_time=config.bar_time,
             form=BarForm(config.adjust_splits, config.timeframe, config.clock()),
             faults=Faults("drop" if config.drop_bad_rows else "refuse"),
         )
-    market = synthetic_market()
+        return _annualized(market, config)
+    market = _annualized(synthetic_market(), config)
     return market.select(config.symbols) if config.symbols else market
+
+
+def _annualized(market: MarketData, config: TradingConfig) -> MarketData:
+    """The market with the bars per year that the settings give, if they do."""
+    if (given := config.periods_per_year) is None:
+        return market
+    calendar = market.calendar._replace(periods_per_year=float(given), reason="as given by periods_per_year")
+    return replace(market, calendar=calendar)

@@ -183,7 +183,7 @@ def test_one_constant_feature_more_than_are_named_is_one_other():
 @pytest.mark.parametrize(
     ("name", "periods", "n_assets"),
     [
-        ("FOREX_EURUSD_1H_ASK.csv", 252 * 24, 1),
+        ("FOREX_EURUSD_1H_ASK.csv", 260 * 24, 1),
         ("BTC_USD-Hourly.csv", 365 * 24, 1),
         ("bitstamp_BTC_ETH_LTC_USD_d.csv", 365, 3),
         ("dj30_test_2021.csv", 252, 29),
@@ -274,3 +274,19 @@ def test_rules_that_would_refuse_what_exploring_tries_do_not_train(changes, trai
 def test_a_task_shows_its_market():
     task = TradingTask(TradingConfig())
     assert repr(task) == f"TradingTask({task.market!r})"
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["a market", "a file"])
+def test_the_number_of_bars_per_year_can_be_given(given):
+    """It annualizes every figure and divides the yearly fee of borrowing."""
+    config = replace(CONFIG, periods_per_year=1000, symbols=("SYNTH",), borrow_bps_per_year=1000)
+    task = TradingTask(config, market=MARKET if given else None)
+    usual = TradingTask(replace(config, periods_per_year=None), market=MARKET if given else None)
+    figures, usual_figures = (each.evaluate(_follow, "test") for each in (task, usual))
+    assert "Annualized by 1000 (as given by periods_per_year)." in figures["table"]
+    assert figures["agent"]["volatility"] == pytest.approx(
+        usual_figures["agent"]["volatility"] * (1000 / 252) ** 0.5, rel=0.05
+    )
+    assert figures["agent"]["costs_paid"] < usual_figures["agent"]["costs_paid"]
+    with pytest.raises(UserError, match="periods_per_year must be"):
+        replace(CONFIG, periods_per_year=0)

@@ -44,7 +44,8 @@ def _evaluate_trading(
 ) -> EvaluationReport:
     if start.config.eval_episodes is not None:
         raise UserError("--eval-episodes is for Gymnasium environments; a market is evaluated in one pass.")
-    of_data: dict[str, Any] = {"symbols": (), "bar_time": None} if "data" in start.changes else {}
+    own = {"symbols": (), "bar_time": None, "periods_per_year": None}  # of the data that it was trained on
+    of_data: dict[str, Any] = own if "data" in start.changes else {}
     of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in start.changes else {}
     trading = replace(config.trading, **{**of_data, **of_fees, **start.changes})
     task = TradingTask.from_state(saved["task"], trading, config.run.seed)

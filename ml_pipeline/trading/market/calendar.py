@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 _DAY_S = 86_400.0
 _HOUR_S = 3_600.0
+# Futures exchanges close for an hour a day and on holidays; forex does neither.
+_ROUND_THE_CLOCK_S = 23 * _HOUR_S
+_DAYS_WITH_SUNDAY = 6
 # Bars longer than a day: (name, shortest and longest spacing in days, bars per year).
 _LONG_BARS = (("weekly", 5, 9, 52), ("monthly", 25, 35, 12), ("quarterly", 80, 100, 4), ("yearly", 350, 380, 1))
 
@@ -23,9 +26,10 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     """The calendar of bars at `times`, datetime64 (T,), increasing.
 
     The spacing is the median difference. A market with as many bars on Saturdays and Sundays as on other days is open
-    round the clock, 365 days a year. Any other has 252 days a year, each with the bars of its median weekday: hourly
-    forex, which has a few bars on Sunday evening, has 252 x 24, and a stock exchange that opens for seven hours has
-    252 x 7.
+    round the clock, 365 days a year. One that is open round the clock on weekdays, as forex, has 260 days a year, since
+    it keeps no holidays of an exchange: hourly, 260 x 24; daily bars that count Sunday evening as a day, 52 x 6. Any
+    other has 252 days a year, each with the bars of its median weekday: a stock exchange that opens for seven hours has
+    252 x 7. Daily forex bars from Monday to Friday look like those of a stock, and are taken as such.
 
     >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year
     365.0
@@ -44,13 +48,24 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     if spacing_s > 1.5 * _DAY_S:
         return _long_bars(name, spacing_s)
     if spacing_s >= 20 * _HOUR_S:
+        n_weekdays = int((np.bincount(weekday, minlength=7) > 0.075 * len(days)).sum())
+        if n_weekdays == _DAYS_WITH_SUNDAY:
+            return Calendar(name, 312.0, "daily bars, Sundays included, as forex: 52 x 6 a year")
         per_year = 365.0 if weekend else 252.0
         return Calendar(name, per_year, f"daily bars, {'' if weekend else 'not '}on weekends: {per_year:g} a year")
+    per_day = float(np.median(np.unique(days[weekday < 5], return_counts=True)[1]))
+    return _short_bars(name, spacing_s, per_day)
+
+
+def _short_bars(name: str, spacing_s: float, per_day: float) -> Calendar:
+    """Bars shorter than a day, of which a weekday has `per_day`."""
     bar = _duration(spacing_s)
-    if weekend:
+    if name == "24/7":
         per_day = _DAY_S / spacing_s
         return Calendar(name, 365.0 * per_day, f"{bar} bars round the clock: 365 x {per_day:g} a year")
-    per_day = float(np.median(np.unique(days[weekday < 5], return_counts=True)[1]))
+    if per_day * spacing_s > _ROUND_THE_CLOCK_S:
+        reason = f"{bar} bars round the clock on weekdays (24x5): 260 x {per_day:g} a year"
+        return Calendar(name, 260.0 * per_day, reason)
     return Calendar(name, 252.0 * per_day, f"{bar} bars on weekdays: 252 x {per_day:g} a year")
 
 

@@ -36,7 +36,8 @@ def test_hourly_forex_counts_whole_weekdays_though_sunday_evening_trades():
     times = _every((1, "h"))
     hour = _hour_of_week(times)
     calendar = infer_calendar(times[(hour < 4 * 24 + 22) | (hour >= 6 * 24 + 22)])  # Sunday 22:00 to Friday 22:00
-    assert calendar == ("weekdays", 252 * 24, "hourly bars on weekdays: 252 x 24 a year")
+    reason = "hourly bars round the clock on weekdays (24x5): 260 x 24 a year"
+    assert calendar == ("weekdays", 260 * 24, reason)
 
 
 def test_a_stock_exchange_counts_its_own_hours():
@@ -51,3 +52,18 @@ def test_a_stock_exchange_counts_its_own_hours():
 def test_too_few_bars_are_taken_as_daily_and_it_says_so():
     assert infer_calendar(_every((1, "h"))[:2]).periods_per_year == 252
     assert "fewer than 3" in infer_calendar(_every((1, "h"))[:1]).reason
+
+
+def test_daily_forex_that_counts_sunday_evening_as_a_day_is_not_open_on_saturdays():
+    days = _every((1, "D"))
+    weekday = (days.astype("datetime64[D]").astype(int) + 3) % 7
+    assert infer_calendar(days[weekday != 5])[:2] == ("weekdays", 312)
+    # An exchange that is open from Sunday to Thursday has five days a week.
+    assert infer_calendar(days[(weekday != 4) & (weekday != 5)])[:2] == ("weekdays", 252)
+
+
+def test_futures_that_close_for_an_hour_a_day_keep_the_holidays_of_their_exchange():
+    times = _every((1, "h"))
+    hour = _hour_of_week(times)
+    calendar = infer_calendar(times[(hour < 5 * 24) & (hour % 24 != 21)])
+    assert calendar == ("weekdays", 252 * 23, "hourly bars on weekdays: 252 x 23 a year")

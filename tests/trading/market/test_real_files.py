@@ -12,7 +12,7 @@ def test_eurusd(market_file):
     assert str(market.times[-1]) == "2017-12-29T21:00:00.000000000"
     assert market.close[-1, 0] == 1.20075
     assert market.notices == ()
-    assert market.periods_per_year == 252 * 24
+    assert market.periods_per_year == 260 * 24
 
 
 def test_btc_is_newest_first(market_file):
