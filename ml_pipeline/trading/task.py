@@ -18,8 +18,9 @@ from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_mar
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act, run_policy
+from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
-from ml_pipeline.trading.evaluation.comparison import compare_with_baselines
+from ml_pipeline.trading.evaluation.comparison import MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
 from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
@@ -157,14 +158,13 @@ class TradingTask:
         page: also write report.html and metrics.json, which add its orders run again at other fees and later.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
         """
-        evaluation, env, actions = compare_with_baselines(
-            self.evaluation_env(split),
-            act,
+        part = MarketPart(
             split=split,
             calendar=self.market.calendar,
-            seed=self.seed,
             remarks=self.market.remarks,
+            feature_columns=columns_by_feature(self.features, self.market.symbols),
         )
+        evaluation, env, actions = compare_with_baselines(self.evaluation_env(split), act, part, seed=self.seed)
         lines = [results_table(evaluation)]
         if folder is not None:
             write_report(Path(folder), evaluation)

@@ -1,12 +1,16 @@
 """Runs an agent and what it must beat over the same bars."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
+from ml_pipeline.trading.evaluation.beyond_belief import Run, judge
 from ml_pipeline.trading.evaluation.replay import ActionRecorder
 from ml_pipeline.trading.evaluation.results import Evaluation
+from ml_pipeline.trading.evaluation.summary import profits_of
 from ml_pipeline.trading.market.calendar import Calendar
 
 
@@ -18,35 +22,46 @@ class Comparison(NamedTuple):
     actions: list[Any]
 
 
+@dataclass(frozen=True, eq=False)
+class MarketPart:
+    """What an evaluation covers, beside the bars themselves.
+
+    remarks: sentences about what is wrong with the data. feature_columns: the columns of each feature of the market,
+    so that a result beyond belief can name the feature that it misses most.
+    """
+
+    split: str
+    calendar: Calendar
+    remarks: tuple[str, ...] = ()
+    feature_columns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
 def compare_with_baselines(
-    env: StatefulTradingEnv,
-    act: Act,
-    *,
-    split: str,
-    calendar: Calendar,
-    seed: int = 0,
-    n_policies: int = 10,
-    remarks: tuple[str, ...] = (),
+    env: StatefulTradingEnv, act: Act, part: MarketPart, *, seed: int = 0, n_policies: int = 10
 ) -> Comparison:
     """Run `act` through `env`, and the baselines over the bars until the end of its account.
 
-    seed: of the `n_policies` random policies. remarks: about what is wrong with the data.
+    seed: of the `n_policies` random policies.
     """
     recorder = ActionRecorder(act)
     agent = run_policy(env, recorder)
     limits, n_bars = dict(env.limit_counts), env.market.n_bars - env.window + 1
     env = _until_the_end_of(agent, env)
+    holder = buy_and_hold(env)
+    per_year = part.calendar.periods_per_year
+    run = Run(agent, profits_of(agent, per_year, env.rules), holder["equity"], per_year)
     evaluation = Evaluation(
-        split=split,
+        split=part.split,
         agent=agent,
-        buy_and_hold=buy_and_hold(env),
+        buy_and_hold=holder,
         equal_weight=equal_weight(env),
         random=random_policies(env, seed=seed, n_policies=n_policies, turnover_of=agent),
-        calendar=calendar,
+        calendar=part.calendar,
         rules=env.rules,
         limits=limits,
-        remarks=remarks,
+        remarks=part.remarks,
         n_bars=n_bars,
+        beyond_belief=judge(env, act, run, part.feature_columns),
     )
     return Comparison(evaluation, env, recorder.actions)
 

@@ -18,9 +18,12 @@ _BASELINES = {"buy_and_hold": "buy and hold", "equal_weight": "equal weight"}
 
 
 def headlines(evaluation: Evaluation) -> list[str]:
-    """What is said first: ruin, an agent or a baseline that never traded, and an agent no better than guessing."""
+    """What is said first: ruin, what is beyond belief, who never traded, and an agent no better than guessing."""
+    sentences = _ruin(evaluation)
+    if evaluation.beyond_belief is not None:
+        sentences.append(evaluation.beyond_belief.sentence())
     never = _never_traded(evaluation)
-    return [*_ruin(evaluation), *never, *([] if never else _no_better_than_guessing(evaluation))]
+    return sentences + (never or _no_better_than_guessing(evaluation))
 
 
 def remarks(evaluation: Evaluation) -> list[str]:

@@ -9,6 +9,7 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief
 from ml_pipeline.trading.evaluation.summary import intervals, summarize
 from ml_pipeline.trading.market.calendar import Calendar
 
@@ -31,6 +32,7 @@ class Evaluation:
 
     The bars are those until the end of the agent's account; a baseline whose account is closed earlier ends there.
     n_bars: how many bars the split has; more than the agent's ledger if its account was closed early.
+    beyond_belief: what no honest agent reaches, if the agent did.
     endings: why an account was closed early, for "agent", "buy_and_hold" and "equal_weight"; None if it was not.
     random: runs of random policies that trade as much as the agent. limits: in how many bars each limit was binding.
     remarks: sentences about what is wrong with the data.
@@ -48,6 +50,7 @@ class Evaluation:
     limits: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     n_bars: int = 0
+    beyond_belief: BeyondBelief | None = None
     figures: dict[str, dict[str, float]] = field(init=False)
     endings: dict[str, Ending | None] = field(init=False)
 

@@ -18,7 +18,7 @@ def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
     """
     equity = ledger["equity"]
     returns = metrics.returns_of(equity)
-    profits = _profits(ledger, periods_per_year, rules)
+    profits = profits_of(ledger, periods_per_year, rules)
     return {
         "total_return": metrics.total_return(equity),
         "cagr": metrics.cagr(equity, periods_per_year),
@@ -50,7 +50,7 @@ def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
 
     defined = np.isfinite(metrics.calmar(equity, periods_per_year))
     returns = metrics.returns_of(equity) if defined else np.empty(0)
-    profits = np.array(_profits(ledger, periods_per_year, rules))
+    profits = np.array(profits_of(ledger, periods_per_year, rules))
     calmar = uncertainty.bootstrap_interval(returns, calmar_of)
     factor = uncertainty.profit_factor_interval(profits)
     return {
@@ -61,5 +61,6 @@ def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
     }
 
 
-def _profits(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> list[float]:
+def profits_of(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> list[float]:
+    """The profit of each trade after all its costs."""
     return [trade.profit for trade in trades_of(ledger, costs_of(ledger, rules, periods_per_year))]

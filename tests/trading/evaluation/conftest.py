@@ -8,7 +8,7 @@ import pytest
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.comparison import compare_with_baselines
+from ml_pipeline.trading.evaluation.comparison import MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.market.calendar import Calendar
 
@@ -22,6 +22,6 @@ def evaluation_of() -> Callable[..., Evaluation]:
     def evaluate(market: PreparedMarket, action: Any = 1, **rules: Any) -> Evaluation:
         act = action if callable(action) else lambda _: action
         env = StatefulTradingEnv(market, TradingRules(**rules))
-        return compare_with_baselines(env, act, split="test", calendar=CALENDAR, n_policies=2).evaluation
+        return compare_with_baselines(env, act, MarketPart("test", CALENDAR), n_policies=2).evaluation
 
     return evaluate

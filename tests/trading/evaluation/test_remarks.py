@@ -37,9 +37,8 @@ TRIPLES = [100.0] * 6 + [300.0] * 6
 def test_ruin_is_said_first_and_every_column_covers_the_same_bars(evaluation_of, tiny_market):
     evaluation = evaluation_of(tiny_market(TRIPLES), action=0, fee_bps=0)
     assert evaluation.endings == {"agent": "ruin", "buy_and_hold": None, "equal_weight": None}
-    assert {len(ledger["time"]) for ledger in (evaluation.agent, evaluation.buy_and_hold, evaluation.equal_weight)} == {
-        7
-    }
+    of_all = (evaluation.agent, evaluation.buy_and_hold, evaluation.equal_weight)
+    assert {len(ledger["time"]) for ledger in of_all} == {7}
     assert all(len(ledger["time"]) <= 7 for ledger in evaluation.random)
     (ruin, guess) = headlines(evaluation)
     assert ruin == (
