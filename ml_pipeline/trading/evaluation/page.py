@@ -4,17 +4,21 @@ import html
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
 from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.evaluation.curves import Drawdown, drawdowns, monthly_returns
 from ml_pipeline.trading.evaluation.figures import equity_figure, exposure_figure, sensitivity_figure, trades_figure
 from ml_pipeline.trading.evaluation.remarks import headlines, remarks
 from ml_pipeline.trading.evaluation.report import as_json, table_rows, without_nan
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import LARGEST_FEE_BPS, TOLERANCE_BPS, Sensitivity
 
+_MOST_DRAWDOWNS = 10
 _STYLE = """
 .warning { background: #fdecea; border-left: 4px solid #c62f2f; padding: .6rem 1rem; }
 .months td { font-size: .85rem; padding: .15rem .45rem; } .up { color: #1f8a4c; } .down { color: #c62f2f; }
@@ -47,7 +51,10 @@ def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, 
 
 def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) -> None:
     """Write every number of the page as JSON."""
+    times, equity = evaluation.agent["time"], evaluation.agent["equity"]
     figures = as_json(evaluation) | {
+        "drawdowns": [_with_times(drawdown, times) for drawdown in drawdowns(equity, most=_MOST_DRAWDOWNS)],
+        "monthly_returns": monthly_returns(times, equity),
         "return_by_fee_bps": without_nan({f"{fee:g}": value for fee, value in sensitivity.by_fee.items()}),
         "return_by_delay_bars": without_nan({str(delay): value for delay, value in sensitivity.by_delay.items()}),
         "break_even_fee_bps": sensitivity.break_even.fee_bps,
@@ -57,23 +64,19 @@ def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) 
     path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
-def monthly_returns(ledger: Ledger) -> dict[int, dict[int, float]]:
-    """Simple returns by year and month (1 to 12), each from the last equity of the month before."""
-    months = ledger["time"].astype("datetime64[M]")
-    ends = np.flatnonzero(np.append(months[1:] != months[:-1], True))
-    equity = np.concatenate([ledger["equity"][:1], ledger["equity"][ends]])
-    returns: dict[int, dict[int, float]] = {}
-    for month, before, after in zip(months[ends].astype(int), equity[:-1], equity[1:], strict=True):
-        if before > 0:
-            returns.setdefault(1970 + int(month) // 12, {})[int(month) % 12 + 1] = float(max(after, 0.0) / before - 1)
-    return returns
+def _with_times(drawdown: Drawdown, times: NDArray[np.datetime64]) -> dict[str, Any]:
+    """A drawdown with times in place of rows."""
+    rows = {"peak": drawdown.peak, "trough": drawdown.trough, "end": drawdown.end}
+    return asdict(drawdown) | {
+        name: None if row is None else str(times[row].astype("datetime64[s]")) for name, row in rows.items()
+    }
 
 
 def _months(ledger: Ledger) -> str:
     names = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
     head = "".join(f"<th>{name}</th>" for name in ("", *names, "year"))
     rows = []
-    for year, months in monthly_returns(ledger).items():
+    for year, months in monthly_returns(ledger["time"], ledger["equity"]).items():
         whole = float(np.prod([1 + value for value in months.values()]) - 1)
         cells = [months.get(month) for month in range(1, 13)] + [whole]
         marked = "".join(

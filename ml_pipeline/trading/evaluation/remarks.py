@@ -42,6 +42,7 @@ def remarks(evaluation: Evaluation) -> list[str]:
         f"in costs, {paid / rules.initial_cash:.1%} of that.",
         f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",
         *baselines_without_limits(evaluation),
+        *_beside_holding(evaluation),
         f"Of the {len(ends)} random policies, {better} earned as much as the agent or more.",
     ]
 
@@ -59,6 +60,16 @@ def baselines_without_limits(evaluation: Evaluation) -> list[str]:
     named = ", ".join(f"{name} {getattr(evaluation.rules, name):g}" for name in own)
     return [
         f"Buy and hold and equal weight invest the whole account: the agent's limits ({named}) bind only the agent."
+    ]
+
+
+def _beside_holding(evaluation: Evaluation) -> list[str]:
+    line = evaluation.against_holding
+    if np.isnan(line.beta):
+        return []
+    return [
+        f"Beside buy and hold, the agent has a beta of {line.beta:.2f} ± {line.beta_se:.2f} and an alpha of "
+        f"{line.alpha:+.1%} ± {line.alpha_se:.1%} a year."
     ]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.wording import text_table
-from ml_pipeline.trading.accounts.costs import Costs, costs_of
+from ml_pipeline.trading.accounts.costs import Costs
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.trades import Trade, trades_of
+from ml_pipeline.trading.evaluation.attribution import costs_by_kind, profit_by_asset
 from ml_pipeline.trading.evaluation.figures import equity_figure
 from ml_pipeline.trading.evaluation.remarks import RANGES, annualization, baselines_without_limits, headlines
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
@@ -66,8 +67,7 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
     """Write ledger.csv and trades.csv (the agent's), evaluation.json (every figure) and equity.png into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_ledger(folder / "ledger.csv", evaluation.agent)
-    costs = costs_of(evaluation.agent, evaluation.rules, evaluation.calendar.periods_per_year)
-    _write_trades(folder / "trades.csv", evaluation.agent, costs)
+    _write_trades(folder / "trades.csv", evaluation.agent, evaluation.costs)
     (folder / "evaluation.json").write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
     equity_figure(evaluation, title=evaluation.title).savefig(folder / "equity.png")
 
@@ -117,6 +117,9 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "periods_per_year": evaluation.calendar.periods_per_year,
         "annualization": evaluation.calendar.reason,
         "n_random_policies": len(evaluation.random),
+        "alpha_beta": without_nan(asdict(evaluation.against_holding)),
+        "costs_by_kind": costs_by_kind(evaluation.costs),
+        "profit_by_asset": profit_by_asset(evaluation.agent, evaluation.costs),
         "limits_bound": dict(evaluation.limits),
         **{name: without_nan(figures) for name, figures in evaluation.figures.items()},
     }

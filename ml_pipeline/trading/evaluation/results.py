@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.accounts.costs import Costs, costs_of
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.evaluation.attribution import AlphaBeta, alpha_beta
 from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief
+from ml_pipeline.trading.evaluation.metrics import returns_of
 from ml_pipeline.trading.evaluation.summary import intervals, summarize
 from ml_pipeline.trading.market.calendar import Calendar
 
@@ -83,6 +86,18 @@ class Evaluation:
     def n_random_ended(self) -> int:
         """How many accounts of random policies were closed before the agent's period was over."""
         return sum(ending(ledger, len(self.agent["time"])) is not None for ledger in self.random)
+
+    @property
+    def against_holding(self) -> AlphaBeta:
+        """Alpha and beta of the agent against buy and hold, over the bars that both have."""
+        agent, holder = (returns_of(ledger["equity"]) for ledger in (self.agent, self.buy_and_hold))
+        n = min(len(agent), len(holder))
+        return alpha_beta(agent[:n], holder[:n], self.calendar.periods_per_year)
+
+    @property
+    def costs(self) -> Costs:
+        """What the agent paid, by kind, bar and asset."""
+        return costs_of(self.agent, self.rules, self.calendar.periods_per_year)
 
     @property
     def title(self) -> str:

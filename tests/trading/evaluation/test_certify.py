@@ -3,13 +3,17 @@
 import importlib.util
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.accounts.costs import costs_of
 from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.accounts.trades import trades_of
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.evaluation import metrics
 from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.evaluation.certify import TOLERANCE, largest_difference
 
@@ -103,6 +107,46 @@ def test_backtesting_py_says_the_same_of_whole_lots(tiny_market):
         theirs = stats["_equity_curve"]["Equity"].to_numpy()[1:]
         assert np.count_nonzero(filled) > 10
         np.testing.assert_allclose(ledger["equity"], theirs, rtol=1e-9)
+
+
+@pytest.mark.slow
+@needs_vectorbt
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["discrete", "target_weights"])
+def test_vectorbt_counts_the_same_trades_with_the_same_profits(random_case, mode):
+    """Without a borrowing fee, which it does not have; its positions are our trades."""
+    import vectorbt
+
+    n_trades = 0
+    for seed in range(12):
+        market, rules, actions = random_case(seed, 1, mode, 0.03)
+        rules = replace(rules, borrow_bps_per_year=0.0, fixed_fee=0.0, sell_fee_bps=None)
+        ledger = _run(market, rules, actions)
+        filled, price = ledger["filled_A"], np.nan_to_num(ledger["fill_price_A"], nan=1.0)
+        portfolio = vectorbt.Portfolio.from_orders(
+            close=np.nan_to_num(ledger["close_A"], nan=1.0),
+            size=filled,
+            price=price,
+            fees=(rules.fee_bps + rules.slippage_bps) / 1e4 + ledger.get("half_spread_A", np.zeros(len(filled))),
+            direction="both",
+            init_cash=rules.initial_cash,
+            freq="1D",
+        )
+        theirs = portfolio.positions.records
+        ours = trades_of(ledger, costs_of(ledger, rules, market.periods_per_year))
+        profits = [trade.profit for trade in ours]
+        np.testing.assert_allclose(profits, theirs["pnl"], rtol=1e-9, atol=1e-7)
+        paid = theirs["entry_fees"] + theirs["exit_fees"]
+        np.testing.assert_allclose([trade.costs for trade in ours], paid, atol=1e-7)
+        np.testing.assert_allclose([trade.entry_price for trade in ours], theirs["entry_price"], rtol=1e-9)
+        assert [trade.open for trade in ours] == (theirs["status"] == 0).tolist()
+        if len(ours) > 1 and min(profits) < 0 < max(profits):
+            stats = portfolio.positions
+            assert metrics.expectancy(profits) == pytest.approx(float(stats.pnl.mean()), rel=1e-9)
+            assert metrics.win_rate(profits) == pytest.approx(float(stats.win_rate()), rel=1e-9)
+            assert metrics.profit_factor(profits) == pytest.approx(float(stats.profit_factor()), rel=1e-9)
+        n_trades += len(ours)
+    assert n_trades > 30
 
 
 @needs_vectorbt

@@ -7,7 +7,6 @@ import pytest
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.page import monthly_returns
 from ml_pipeline.trading.evaluation.replay import ActionRecorder, replayed_equity
 from ml_pipeline.trading.evaluation.sensitivity import (
     FEES_BPS,
@@ -117,11 +116,3 @@ def test_the_first_crossing():
     assert first_crossing(lambda x: 1 - x, [0, 0.5, 4], 1e-3) == pytest.approx(1, abs=1e-3)
     assert first_crossing(lambda x: 1 + x, [0, 1, 2], 1e-3) is None
     assert first_crossing(lambda x: 0.5 if x < 3 else 0.0, [0, 3], 1e-3) == pytest.approx(3, abs=1e-3)
-
-
-def test_monthly_returns_by_hand():
-    days = np.array(["2023-12-30", "2023-12-31", "2024-01-15", "2024-01-31", "2024-03-01"], dtype="datetime64[ns]")
-    ledger = {"time": days, "equity": np.array([100.0, 110.0, 50.0, 121.0, 60.5])}
-    returns = monthly_returns(ledger)
-    assert returns[2023] == pytest.approx({12: 0.1})
-    assert returns[2024] == pytest.approx({1: 0.1, 3: -0.5})
