@@ -17,12 +17,18 @@ from numpy.typing import ArrayLike, NDArray
 from ml_pipeline.reporting.packed_columns import pack_numbers, pack_times, pack_whole_numbers, pack_words
 
 Unit = Literal["money", "percent", "number", "price"]
+# So many values of a coarse curve are drawn; a wide screen has 4,000 pixels in a row.
+_MOST_COARSE = 20_000
+
 ColumnKind = Literal["word", "whole", "time", "money", "percent", "number"]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line of a chart: one value per time, NaN where there is none. color: a CSS color."""
+    """A line of a chart: one value per time, NaN where there is none. color: a CSS color.
+
+    coarse: of many thousand values only every k-th is drawn, for curves that change slowly.
+    """
 
     label: str
     values: ArrayLike
@@ -31,6 +37,7 @@ class Curve:
     dashed: bool = False
     filled: bool = False
     steps: bool = False
+    coarse: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +121,7 @@ def _chart(chart: TimeChart) -> dict[str, Any]:
                 "dashed": curve.dashed,
                 "filled": curve.filled,
                 "steps": curve.steps,
-                "values": pack_numbers(curve.values),
+                "values": pack_numbers(_coarsened(curve.values) if curve.coarse else curve.values),
             }
             for curve in chart.curves
         ],
@@ -129,6 +136,13 @@ def _chart(chart: TimeChart) -> dict[str, Any]:
             for marks in chart.marks
         ],
     }
+
+
+def _coarsened(values: ArrayLike) -> NDArray[Any]:
+    """Each value stands for the k - 1 that follow it, so that about `_MOST_COARSE` different ones are left."""
+    values = np.asarray(values)
+    every = -(-len(values) // _MOST_COARSE) or 1
+    return values[np.arange(len(values)) // every * every]
 
 
 def _table(table: SortableTable) -> dict[str, Any]:

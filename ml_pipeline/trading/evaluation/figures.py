@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
-from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.evaluation.metrics import drawdown_fraction, exposures
+from ml_pipeline.trading.evaluation.metrics import drawdown_fraction
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import Sensitivity
 
@@ -40,38 +39,6 @@ def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
     above.axhline(evaluation.rules.initial_cash, color="black", linewidth=0.6, alpha=0.4)
     _legend(above)
     _percent(below, "drawdown")
-    return figure
-
-
-def exposure_figure(ledger: Ledger) -> "Figure":
-    """Net and gross positions as fractions of the equity."""
-    gross, net = exposures(ledger)
-    figure, (axes,) = _panels([1.8])
-    axes.fill_between(ledger["time"], gross, color=AGENT_COLOR, alpha=0.15, linewidth=0, label="gross")
-    axes.plot(ledger["time"], net, color=AGENT_COLOR, linewidth=0.9, label="net")
-    axes.axhline(0, color="black", linewidth=0.6, alpha=0.4)
-    _legend(axes)
-    _percent(axes, "part of equity")
-    return figure
-
-
-def trades_figure(ledger: Ledger) -> "Figure":
-    """Buys and sells on the closes of the assets that were traded most."""
-    traded = {
-        s: np.abs(ledger[f"filled_{s}"] * np.nan_to_num(ledger[f"fill_price_{s}"])).sum() for s in symbols_of(ledger)
-    }
-    symbols = sorted(traded, key=lambda symbol: -traded[symbol])[:_MOST_PRICES]
-    figure, panels = _panels([2.0] * len(symbols))
-    for axes, symbol in zip(panels, symbols, strict=True):
-        filled, close = ledger[f"filled_{symbol}"], ledger[f"close_{symbol}"]
-        axes.plot(ledger["time"], close, color="#555b66", linewidth=0.7)
-        size = float(np.clip(4000 / max(int(np.count_nonzero(filled)), 1), 10, 60))  # few trades are easy to see
-        for side, marker, color, label in ((filled > 0, "^", _UP, "bought"), (filled < 0, "v", _DOWN, "sold")):
-            prices = ledger[f"fill_price_{symbol}"][side]
-            look: dict[str, Any] = {"s": size, "marker": marker, "color": color, "linewidths": 0, "zorder": 3}
-            axes.scatter(ledger["time"][side], prices, label=f"{label} ({np.count_nonzero(side):,})", **look)
-        style_money_axis(axes, [close[~np.isnan(close)]], symbol)
-        _legend(axes)
     return figure
 
 

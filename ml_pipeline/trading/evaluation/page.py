@@ -1,7 +1,8 @@
-"""The evaluation as one HTML page that needs no network: table, charts and warnings in one file."""
+"""The evaluation as one HTML page that needs no network: warnings, tables, and charts that can be zoomed."""
 
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
-from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.reporting.interactive_page import interactive_parts, interactive_style
 from ml_pipeline.trading.evaluation.curves import Drawdown, drawdowns, monthly_returns
-from ml_pipeline.trading.evaluation.figures import equity_figure, exposure_figure, sensitivity_figure, trades_figure
+from ml_pipeline.trading.evaluation.figures import sensitivity_figure
+from ml_pipeline.trading.evaluation.page_charts import page_charts
+from ml_pipeline.trading.evaluation.page_tables import (
+    Observed,
+    attribution_table,
+    drawdown_table,
+    months_table,
+    random_returns,
+    trades_table,
+)
 from ml_pipeline.trading.evaluation.remarks import headlines, remarks
 from ml_pipeline.trading.evaluation.report import as_json, table_rows, without_nan
 from ml_pipeline.trading.evaluation.results import Evaluation
@@ -20,33 +30,57 @@ from ml_pipeline.trading.evaluation.sensitivity import LARGEST_FEE_BPS, TOLERANC
 
 _MOST_DRAWDOWNS = 10
 _STYLE = """
-.warning { background: #fdecea; border-left: 4px solid #c62f2f; padding: .6rem 1rem; }
-.months td { font-size: .85rem; padding: .15rem .45rem; } .up { color: #1f8a4c; } .down { color: #c62f2f; }
+body { max-width: 72rem; }
+.warning { background: #fdecea; color: #1c2330; border-left: 4px solid #c62f2f; padding: .6rem 1rem; }
+.months td { font-size: .85rem; padding: .15rem .45rem; }
 """
 
 
-def write_page(path: Path, evaluation: Evaluation, sensitivity: Sensitivity, *, certified: str | None = None) -> None:
-    """Write the page. certified: the sentence of `certify_ledger`, if there is one."""
-    notes = [sensitivity.break_even.sentence(), *remarks(evaluation), *([certified] if certified else [])]
+def write_page(
+    path: Path,
+    evaluation: Evaluation,
+    sensitivity: Sensitivity | None = None,
+    *,
+    observed: Observed | None = None,
+    notes: Sequence[str] = (),
+    marked_rows: Sequence[int] = (),
+) -> None:
+    """Write the page. Its charts share one time axis, can be zoomed, and are drawn from every bar.
+
+    sensitivity: of the orders to fees and delays. observed: shown for each trade. notes: further sentences.
+    marked_rows: rows of the ledger to mark, such as the start of folds.
+    """
+    sentences = [*([sensitivity.break_even.sentence()] if sensitivity else []), *remarks(evaluation), *notes]
+    charts = page_charts(evaluation, marked_rows)
+    tables = [trades_table(evaluation, observed), attribution_table(evaluation), drawdown_table(evaluation)]
+    chart_places, (trades, attribution, falls), end = interactive_parts(evaluation.agent["time"], charts, tables)
     parts = [
         *(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in headlines(evaluation)),
-        html_table(table_rows(evaluation)),
-        "<ul>" + "".join(f"<li>{html.escape(note)}</li>" for note in notes) + "</ul>",
-        "<h2>Equity and drawdown</h2>",
-        html_picture(equity_figure(evaluation), "Equity of the agent and of what it must beat; drawdown beneath"),
-        "<h2>Exposure</h2>",
-        html_picture(exposure_figure(evaluation.agent), "Net and gross exposure as parts of the equity"),
-        "<h2>Trades on the price</h2>",
-        html_picture(trades_figure(evaluation.agent), "Closes, with what was bought and sold"),
+        f'<div class="rows">{html_table(table_rows(evaluation))}</div>',
+        "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences) + "</ul>",
+        '<p class="hint">Drag across a chart to zoom all of them; the pointer shows values.</p>',
+        *chart_places,
+        trades,
+        attribution,
+        falls,
         "<h2>Monthly returns of the agent</h2>",
-        _months(evaluation.agent),
-        "<h2>What costs and late orders take</h2>",
-        html_picture(
-            sensitivity_figure(sensitivity, evaluation.rules.fee_bps),
-            "Return of the same orders by fee, and by bars of delay",
-        ),
+        months_table(evaluation.agent["time"], evaluation.agent["equity"]),
+        f"<h2>Total returns of {len(evaluation.random)} random policies that trade as much</h2>",
+        random_returns(evaluation),
+        *_sensitivity_parts(evaluation, sensitivity),
+        *end,
     ]
-    write_html_page(path, evaluation.title, parts, style=_STYLE)
+    write_html_page(path, evaluation.title, parts, style=interactive_style() + _STYLE)
+
+
+def _sensitivity_parts(evaluation: Evaluation, sensitivity: Sensitivity | None) -> list[str]:
+    if sensitivity is None:
+        return []
+    figure = sensitivity_figure(sensitivity, evaluation.rules.fee_bps)
+    return [
+        "<h2>What costs and late orders take</h2>",
+        html_picture(figure, "Return of the same orders by fee, and by bars of delay"),
+    ]
 
 
 def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) -> None:
@@ -70,18 +104,3 @@ def _with_times(drawdown: Drawdown, times: NDArray[np.datetime64]) -> dict[str, 
     return asdict(drawdown) | {
         name: None if row is None else str(times[row].astype("datetime64[s]")) for name, row in rows.items()
     }
-
-
-def _months(ledger: Ledger) -> str:
-    names = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-    head = "".join(f"<th>{name}</th>" for name in ("", *names, "year"))
-    rows = []
-    for year, months in monthly_returns(ledger["time"], ledger["equity"]).items():
-        whole = float(np.prod([1 + value for value in months.values()]) - 1)
-        cells = [months.get(month) for month in range(1, 13)] + [whole]
-        marked = "".join(
-            "<td></td>" if cell is None else f'<td class="{"up" if cell >= 0 else "down"}">{cell:+.1%}</td>'
-            for cell in cells
-        )
-        rows.append(f"<tr><td>{year}</td>{marked}</tr>")
-    return f'<table class="months"><tr>{head}</tr>{"".join(rows)}</table>'
