@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.checks import check_choice, check_count
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.experiments.fit_config import FitConfig
+from ml_pipeline.experiments.stitching import stitched_evaluation
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.trading.accounts.ledger import Ledger
-from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, run_policy
-from ml_pipeline.trading.evaluation.metrics import max_drawdown, returns_of, sharpe, total_return
-from ml_pipeline.trading.market.data import FloatArray, MarketData
+from ml_pipeline.trading.evaluation.baselines import Act
+from ml_pipeline.trading.evaluation.page import write_page
+from ml_pipeline.trading.evaluation.report import results_table, write_report
+from ml_pipeline.trading.evaluation.results import Evaluation
+from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.splits import TrainingWindow, walk_forward_folds
 from ml_pipeline.trading.settings import TraderConfig, TradingConfig
 from ml_pipeline.trading.task import TradingTask, load_configured_market
@@ -41,7 +43,7 @@ class WalkConfig(FitConfig):
     training_window: TrainingWindow = "rolling"
     """Whether a fold is trained on the stretch before it alone (rolling), or on everything before it (expanding)."""
     output_dir: Path | None = None
-    """Folder for walk_forward.csv, the stitched equity."""
+    """Folder for the report: report.html, ledger.csv, trades.csv, evaluation.json, equity.png, walk_forward.csv."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,21 +69,16 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
         for fold in walk_folds(market, config, walk):
             folds.append(fold)
             first, last = (str(time)[:10] for time in fold.agent["time"][[0, -1]])
-            print(f"fold {len(folds)}, {first} to {last}: {_described([fold], market.periods_per_year)}")
-        print(f"stitched: {_described(folds, market.periods_per_year)}")
+            print(f"fold {len(folds)}, {first} to {last}: {_described(fold)}")
+        whole, begun = stitched_evaluation(folds, "walk-forward")
+        print(f"stitched: {_described(whole)}", "", results_table(whole), sep="\n")
         if walk.output_dir is not None:
-            write_equity(walk.output_dir, folds)
+            write_walk(walk.output_dir, whole, begun)
+            print(f"\nWritten to {walk.output_dir}")
     return 0
 
 
-class Fold(NamedTuple):
-    """The ledgers of one stretch that was traded: of the agent trained on its past, and of buying and holding."""
-
-    agent: Ledger
-    buy_and_hold: Ledger
-
-
-def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> Iterator[Fold]:
+def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> Iterator[Evaluation]:
     """Train and trade, one fold after another. Raises UserError where the bars do not suffice for so many."""
     folds = walk_forward_folds(
         TradingTask(config, market=market).first_bar,
@@ -93,35 +90,36 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
     )
     for splits in folds:
         task = TradingTask(config, walk.seed, market=market, splits=splits)
-        env = task.evaluation_env("test")
-        yield Fold(run_policy(env, _trained(task, walk.total_timesteps, walk.seed)), buy_and_hold(env))
+        yield task.compare(_trained(task, walk.total_timesteps, walk.seed), "test").evaluation
 
 
-def write_equity(folder: Path, folds: Sequence[Fold]) -> None:
-    """Write walk_forward.csv, the stitched equity by time, into a folder, which is made if it is missing."""
+def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
+    """Write the report of the stitched folds, which begin at these rows, and walk_forward.csv, their equity by time."""
     import polars as pl
 
-    folder.mkdir(parents=True, exist_ok=True)
-    agents, holders = zip(*folds, strict=True)
-    times = np.concatenate([agents[0]["time"], *(ledger["time"][1:] for ledger in agents[1:])])
-    columns = {"time": times, "agent": stitched(agents), "buy_and_hold": stitched(holders)}
-    pl.DataFrame(columns).write_csv(folder / "walk_forward.csv", datetime_format="%Y-%m-%d %H:%M:%S")
+    write_report(folder, whole)
+    note = (
+        "Each fold was traded by a policy that was trained on the bars before it; a grey line marks where one begins."
+    )
+    write_page(folder / "report.html", whole, notes=[note], marked_rows=begun)
+    n = len(whole.buy_and_hold["time"])
+    rows = np.delete(np.arange(n), [row for row in begun if row < n])  # at which positions are closed, at the same time
+    columns = {
+        "time": whole.agent["time"],
+        "agent": whole.agent["equity"],
+        "buy_and_hold": whole.buy_and_hold["equity"],
+    }
+    frame = pl.DataFrame({name: values[rows] for name, values in columns.items()})
+    frame.write_csv(folder / "walk_forward.csv", datetime_format="%Y-%m-%d %H:%M:%S")
 
 
-def stitched(ledgers: Sequence[Ledger]) -> FloatArray:
-    """The equity of runs that follow one another, each begun with what the one before ended with."""
-    equity = ledgers[0]["equity"]
-    for ledger in ledgers[1:]:
-        equity = np.concatenate([equity, equity[-1] * ledger["equity"][1:] / ledger["equity"][0]])
-    return np.asarray(equity)
-
-
-def _described(folds: Sequence[Fold], periods_per_year: float) -> str:
-    agent, holder = (stitched(ledgers) for ledgers in zip(*folds, strict=True))
-    ratio = sharpe(returns_of(agent), periods_per_year)
+def _described(evaluation: Evaluation) -> str:
+    agent, holder, random = (evaluation.figures[name] for name in ("agent", "buy_and_hold", "random"))
+    ratio = agent["sharpe"]
     return (
-        f"agent {total_return(agent):+.1%}, buy and hold {total_return(holder):+.1%}; Sharpe "
-        f"{'-' if np.isnan(ratio) else f'{ratio:.2f}'}, largest drawdown {max_drawdown(agent):.1%}"
+        f"agent {agent['total_return']:+.1%}, buy and hold {holder['total_return']:+.1%}, random "
+        f"{random['total_return']:+.1%}; Sharpe {'-' if np.isnan(ratio) else f'{ratio:.2f}'}, largest drawdown "
+        f"{agent['max_drawdown']:.1%}"
     )
 
 

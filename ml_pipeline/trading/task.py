@@ -20,7 +20,7 @@ from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act, run_policy
 from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
-from ml_pipeline.trading.evaluation.comparison import MarketPart, compare_with_baselines
+from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
 from ml_pipeline.trading.evaluation.page_tables import Observed
 from ml_pipeline.trading.evaluation.report import results_table, write_report
@@ -159,13 +159,7 @@ class TradingTask:
         page: also write report.html and metrics.json, which add its orders run again at other fees and later.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
         """
-        part = MarketPart(
-            split=split,
-            calendar=self.market.calendar,
-            remarks=self.market.remarks,
-            feature_columns=columns_by_feature(self.features, self.market.symbols),
-        )
-        evaluation, env, actions = compare_with_baselines(self.evaluation_env(split), act, part, seed=self.seed)
+        evaluation, env, actions = self.compare(act, split)
         lines = [results_table(evaluation)]
         if folder is not None:
             write_report(Path(folder), evaluation)
@@ -183,6 +177,19 @@ class TradingTask:
             )
             write_metrics(Path(folder) / "metrics.json", evaluation, sensitivity)
         return {**evaluation.figures, "table": "\n".join(lines)}
+
+    def compare(self, act: Act, split: str = "test") -> Comparison:
+        """Run `act` and its baselines through a split."""
+        found = self.__dict__.get(
+            "leak_warnings", ()
+        )  # where they were looked for: `sanity` trains on leaks on purpose
+        part = MarketPart(
+            split=split,
+            calendar=self.market.calendar,
+            remarks=(*self.market.remarks, *found),
+            feature_columns=columns_by_feature(self.features, self.market.symbols),
+        )
+        return compare_with_baselines(self.evaluation_env(split), act, part, seed=self.seed)
 
     def _observed(self, name: str) -> Observed:
         split = self.split(name)
