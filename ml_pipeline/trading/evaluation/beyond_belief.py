@@ -84,7 +84,7 @@ def findings_of(run: Run) -> tuple[str, ...]:
     if not equity[-1] > equity[0]:
         return ()
     found = [
-        _sharpe_beyond(run.ledger["time"], equity, run.held_equity, run.periods_per_year),
+        sharpe_beyond_belief(run.ledger["time"], equity, run.held_equity, run.periods_per_year),
         _hits_beyond(metrics.win_rate(run.profits), len(run.profits), "trades won", FEWEST_TRADES),
         _hits_beyond(*metrics.bar_hit_rate(run.ledger), "bars in the market gained", FEWEST_BARS),
     ]
@@ -94,6 +94,18 @@ def findings_of(run: Run) -> tuple[str, ...]:
             f"a profit factor of {factor:,.1f} over {len(run.profits):,} trades (above {LARGEST_PROFIT_FACTOR:g})"
         )
     return tuple(phrase for phrase in found if phrase is not None)
+
+
+def sharpe_beyond_belief(
+    times: NDArray[np.datetime64], equity: FloatArray, held_equity: FloatArray, periods_per_year: float
+) -> str | None:
+    """A phrase about the Sharpe ratio of daily returns if no honest policy reaches it, else None."""
+    ratio, error = daily_sharpe(times, equity, periods_per_year)
+    held, _ = daily_sharpe(times[: len(held_equity)], held_equity, periods_per_year)
+    own = ratio - max(0.0 if np.isnan(held) else held, 0.0)
+    if not (ratio > LARGEST_SHARPE and ratio > STANDARD_ERRORS * error and own > OWN_SHARPE):
+        return None
+    return f"a Sharpe ratio of {ratio:.1f} ± {error:.1f} of daily returns (above {LARGEST_SHARPE:g})"
 
 
 def most_missed_feature(
@@ -138,17 +150,6 @@ def daily_sharpe(times: NDArray[np.datetime64], equity: FloatArray, periods_per_
     per_year = periods_per_year * len(lasts) / len(days)
     returns = metrics.returns_of(np.concatenate([equity[:1], equity[lasts[lasts > 0]]]))
     return metrics.sharpe(returns, per_year), sharpe_standard_error(returns, per_year)
-
-
-def _sharpe_beyond(
-    times: NDArray[np.datetime64], equity: FloatArray, held_equity: FloatArray, periods_per_year: float
-) -> str | None:
-    ratio, error = daily_sharpe(times, equity, periods_per_year)
-    held, _ = daily_sharpe(times[: len(held_equity)], held_equity, periods_per_year)
-    own = ratio - max(0.0 if np.isnan(held) else held, 0.0)
-    if not (ratio > LARGEST_SHARPE and ratio > STANDARD_ERRORS * error and own > OWN_SHARPE):
-        return None
-    return f"a Sharpe ratio of {ratio:.1f} ± {error:.1f} of daily returns (above {LARGEST_SHARPE:g})"
 
 
 def _hits_beyond(rate: float, n: int, what: str, fewest: int) -> str | None:

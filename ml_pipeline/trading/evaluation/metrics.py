@@ -19,9 +19,10 @@ _SHORTEST_SPAN_YEARS = 0.25
 
 
 def returns_of(equity: FloatArray) -> FloatArray:
-    """Simple returns equity[t+1] / equity[t] - 1, (n,); negative equity counts as 0."""
+    """Simple returns equity[t+1] / equity[t] - 1, (n,); negative equity counts as 0, and where nothing is left is 0."""
     worth = np.maximum(equity, 0.0)
-    return np.asarray(worth[1:] / worth[:-1] - 1.0)
+    growth = np.divide(worth[1:], worth[:-1], out=np.ones(len(worth) - 1), where=worth[:-1] > 0)
+    return np.asarray(growth - 1.0)
 
 
 def total_return(equity: FloatArray) -> float:

@@ -71,6 +71,7 @@ def test_an_account_that_owes_money_has_lost_everything():
     assert metrics.max_drawdown(ruined) == -1
     np.testing.assert_array_equal(metrics.returns_of(ruined), [-0.5, -1])
     assert metrics.calmar(ruined, 4) == -1
+    np.testing.assert_array_equal(metrics.returns_of(np.array([100.0, 0.0, 0.0])), [-1, 0])
 
 
 def test_figures_of_trades_by_hand():
