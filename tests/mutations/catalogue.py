@@ -2,7 +2,7 @@
 
 from tests.mutations.compiled_catalogue import COMPILED
 from tests.mutations.device_catalogue import ON_A_DEVICE
-from tests.mutations.metrics_catalogue import METRICS, SANITY
+from tests.mutations.metrics_catalogue import BOOKS, METRICS, SANITY
 from tests.mutations.mutation import Mutation
 from tests.mutations.network_catalogue import BEGINNINGS, DISTRIBUTIONS, MASKS
 from tests.mutations.rollout_catalogue import ACTIONS_TAKEN, GAE, MEMORY, NORMALIZATION
@@ -20,6 +20,6 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "networks": (*BEGINNINGS, *DISTRIBUTIONS, *MASKS),
     "runs": (*SAVING, *FOLDERS, *RESUMING, *JUDGING),
     "trading": (*MARKETS, *ACCOUNTS, *EPISODES),
-    "figures": (*METRICS, *SANITY),
+    "figures": (*METRICS, *BOOKS, *SANITY),
 }
 """By subject."""

@@ -86,4 +86,10 @@ CHECKLIST = {
     "T9": "Actions decide: permuting them permutes the outcomes.",
     "T10a": "A policy that is given the next bar's return must get rich.",
     "T10b": "A policy trained on shuffled returns must not.",
+    "T11": "Delayed orders are the same orders later.",
+    "T12a": "Trades and open positions add up to the change of equity, all costs included.",
+    "T12b": "A cost is charged to the asset that caused it.",
+    "T13": "A break-even fee is found by running the orders again.",
+    "T14": "Ruin is said first, and all columns cover the same bars.",
+    "T15": "A ratio stands with a standard error that knows autocorrelation.",
 }

@@ -20,10 +20,10 @@ METRICS = (
         "T6a",
     ),
     Mutation(
-        "hourly forex is annualized by 365 days",
+        "hourly forex is annualized by the days of an exchange",
         f"{TRADING}/market/calendar.py",
+        "return Calendar(name, 260.0 * per_day",
         "return Calendar(name, 252.0 * per_day",
-        "return Calendar(name, 365.0 * per_day",
         f"{TRADING_TESTS}/market/test_calendar.py::"
         "test_hourly_forex_counts_whole_weekdays_though_sunday_evening_trades",
         "T6a",
@@ -125,6 +125,67 @@ METRICS = (
         'ledger["equity"][:-1]).sum() / 2)',
         f"{TRADING_TESTS}/evaluation/test_metrics.py::test_turnover_counts_both_sides",
         "T7j",
+    ),
+)
+
+BOOKS = (
+    Mutation(
+        "late orders come in time",
+        f"{TRADING}/evaluation/replay.py",
+        "* delay + list(actions)",
+        "* 0 + list(actions)",
+        f"{TRADING_TESTS}/evaluation/test_replay.py::test_late_orders_are_the_same_orders_later",
+        "T11",
+    ),
+    Mutation(
+        "the fee of a short is in no trade",
+        f"{TRADING}/accounts/trades.py",
+        "self.costs + float(holding[self.row : row].sum())",
+        "self.costs",
+        f"{TRADING_TESTS}/accounts/test_trades.py::test_what_a_short_borrows_is_charged_to_its_trade",
+        "T12a",
+    ),
+    Mutation(
+        "a bar's fees are shared by its fills",
+        f"{TRADING}/accounts/costs.py",
+        'costs["borrowing"] = due * part[:, None]',
+        'costs["borrowing"] = 0.0 * due',
+        f"{TRADING_TESTS}/accounts/test_trades.py::test_a_fee_for_borrowing_one_asset_is_not_charged_to_another",
+        "T12b",
+    ),
+    Mutation(
+        "a fill through zero is paid for twice",
+        f"{TRADING}/accounts/trades.py",
+        "trade.fill(-before, price, part * trading[row])",
+        "trade.fill(-before, price, trading[row])",
+        f"{TRADING_TESTS}/accounts/test_trades.py::test_so_they_do_through_flips_partial_closes_ruin_and_margin_calls",
+        "T12a",
+    ),
+    Mutation(
+        "the break-even fee is the middle of two fees",
+        f"{TRADING}/evaluation/sensitivity.py",
+        "high - low > 2 * tolerance",
+        "False",
+        f"{TRADING_TESTS}/evaluation/test_sensitivity.py::"
+        "test_the_break_even_fee_is_where_the_same_orders_earn_nothing",
+        "T13",
+    ),
+    Mutation(
+        "columns cover different bars",
+        f"{TRADING}/evaluation/comparison.py",
+        "env = _until_the_end_of(agent, env)",
+        "_until_the_end_of(agent, env)",
+        f"{TRADING_TESTS}/evaluation/test_remarks.py::test_ruin_is_said_first_and_every_column_covers_the_same_bars",
+        "T14",
+    ),
+    Mutation(
+        "returns are taken as independent",
+        f"{TRADING}/evaluation/uncertainty.py",
+        "lags = int(4 * (n / 100) ** (2 / 9))",
+        "lags = 0",
+        f"{TRADING_TESTS}/evaluation/test_uncertainty.py::"
+        "test_it_is_how_far_the_figure_of_other_samples_lies_off[sharpe-0.4]",
+        "T15",
     ),
 )
 
