@@ -9,7 +9,6 @@ from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief, Run, findings_of
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.evaluation.summary import profits_of
 
 _OF_MONEY = ("equity", "cash", "costs_paid")
 _OF_QUANTITY = ("position_", "filled_")
@@ -26,8 +25,7 @@ def stitched_evaluation(folds: Sequence[Evaluation], split: str) -> tuple[Evalua
     holder = stitched_ledger([fold.buy_and_hold for fold in folds])
     n_traded = _n_traded([fold.agent for fold in folds])
     lengths = [len(fold.agent["time"]) for fold in folds[:n_traded]]
-    per_year = first.calendar.periods_per_year
-    findings = findings_of(Run(agent, profits_of(agent, per_year, first.rules), holder["equity"], per_year))
+    findings = findings_of(Run.of(agent, holder, first.rules, first.calendar.periods_per_year))
     limits: dict[str, int] = {}
     for fold in folds[:n_traded]:
         for name, count in fold.limits.items():

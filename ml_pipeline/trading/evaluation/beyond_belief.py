@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation import metrics
 from ml_pipeline.trading.evaluation.baselines import Act, run_policy
+from ml_pipeline.trading.evaluation.summary import relative_profits
 from ml_pipeline.trading.evaluation.uncertainty import sharpe_standard_error
 from ml_pipeline.trading.features.indicators import FeatureTable
 from ml_pipeline.trading.market.data import FloatArray
@@ -56,7 +58,8 @@ class BeyondBelief:
 
     def sentence(self) -> str:
         """A sentence for the report."""
-        start = f"Beyond belief: {', '.join(self.findings)}. Look for a feature that sees ahead, or for wrong prices"
+        causes = "a feature that sees ahead, wrong prices, or bars that it was trained on"
+        start = f"Beyond belief: {', '.join(self.findings)}. Look for {causes}"
         if self.missed is None:
             return f"{start}."
         missed = self.missed
@@ -70,12 +73,22 @@ class BeyondBelief:
 
 
 class Run(NamedTuple):
-    """What is judged: a ledger, the profits of its trades, and the equity of holding the same assets meanwhile."""
+    """What is judged: a ledger, its trades, and the equity of holding the same assets meanwhile.
+
+    profits: of the trades, each as a fraction of the equity before it was opened: in money, those of an account that
+    has grown a thousandfold are all that counts.
+    """
 
     ledger: Ledger
     profits: Sequence[float]
     held_equity: FloatArray
     periods_per_year: float
+
+    @classmethod
+    def of(cls, agent: Ledger, holder: Ledger, rules: TradingRules, periods_per_year: float) -> "Run":
+        """The run of an agent; `holder` may go on after its end."""
+        held_equity = holder["equity"][: len(agent["time"])]
+        return cls(agent, relative_profits(agent, periods_per_year, rules), held_equity, periods_per_year)
 
 
 def findings_of(run: Run) -> tuple[str, ...]:

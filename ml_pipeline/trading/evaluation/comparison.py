@@ -10,7 +10,6 @@ from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_we
 from ml_pipeline.trading.evaluation.beyond_belief import Run, judge
 from ml_pipeline.trading.evaluation.replay import ActionRecorder
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.evaluation.summary import profits_of
 from ml_pipeline.trading.market.calendar import Calendar
 
 
@@ -48,8 +47,7 @@ def compare_with_baselines(
     limits, n_bars = dict(env.limit_counts), env.market.n_bars - env.window + 1
     env = _until_the_end_of(agent, env)
     holder = buy_and_hold(env)
-    per_year = part.calendar.periods_per_year
-    run = Run(agent, profits_of(agent, per_year, env.rules), holder["equity"], per_year)
+    run = Run.of(agent, holder, env.rules, part.calendar.periods_per_year)
     evaluation = Evaluation(
         split=part.split,
         agent=agent,

@@ -47,7 +47,8 @@ class BreakEven:
         """A sentence for the report."""
         free = f"{np.expm1(self.without_costs):+.1%}"
         loses = "loses" if self.without_costs < 0 else "earns nothing"
-        kept = f"{' and '.join(self.kept)} stayed on" if self.kept else "there is no other cost"
+        others = " and ".join([*filter(None, [", ".join(self.kept[:-1])]), *self.kept[-1:]])
+        kept = f"{others} stayed on" if self.kept else "there is no other cost"
         by = "by its orders, run again at other fees"
         return {
             "no trades": "The agent never traded, so there is no fee at which it breaks even.",
@@ -55,7 +56,7 @@ class BreakEven:
             f"({by}, to within {TOLERANCE_BPS:g} bps; {kept}).",
             "above the largest fee": f"The agent gains at every fee up to {LARGEST_FEE_BPS:,.0f} bps ({by}; {kept}).",
             "below zero without fees": f"There is no fee at which the agent breaks even: at no cost its orders earn "
-            f"{free}, but {' and '.join(self.kept)} take more than that.",
+            f"{free}, but {others} take more than that.",
             "below zero without costs": f"There is no fee at which the agent breaks even: it {loses} even when "
             f"trading is free ({free} at no cost at all).",
         }[self.verdict]

@@ -18,7 +18,7 @@ def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
     """
     equity = ledger["equity"]
     returns = metrics.returns_of(equity)
-    profits = profits_of(ledger, periods_per_year, rules)
+    profits = _profits(ledger, periods_per_year, rules)
     return {
         "total_return": metrics.total_return(equity),
         "cagr": metrics.cagr(equity, periods_per_year),
@@ -50,7 +50,7 @@ def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
 
     defined = np.isfinite(metrics.calmar(equity, periods_per_year))
     returns = metrics.returns_of(equity) if defined else np.empty(0)
-    profits = np.array(profits_of(ledger, periods_per_year, rules))
+    profits = np.array(_profits(ledger, periods_per_year, rules))
     calmar = uncertainty.bootstrap_interval(returns, calmar_of)
     factor = uncertainty.profit_factor_interval(profits)
     return {
@@ -61,6 +61,13 @@ def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
     }
 
 
-def profits_of(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> list[float]:
-    """The profit of each trade after all its costs."""
+def relative_profits(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> list[float]:
+    """The profit of each trade, after all its costs, as a fraction of the equity in the row before its first fill."""
+    trades = trades_of(ledger, costs_of(ledger, rules, periods_per_year))
+    rows = np.searchsorted(ledger["time"], np.array([trade.entry_time for trade in trades], dtype="datetime64[ns]"))
+    before = ledger["equity"][np.maximum(rows - 1, 0)]
+    return [trade.profit / float(equity) for trade, equity in zip(trades, before, strict=True)]
+
+
+def _profits(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> list[float]:
     return [trade.profit for trade in trades_of(ledger, costs_of(ledger, rules, periods_per_year))]

@@ -7,6 +7,7 @@ import pytest
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation import beyond_belief
+from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.evaluation.beyond_belief import (
     BeyondBelief,
     Missed,
@@ -17,6 +18,7 @@ from ml_pipeline.trading.evaluation.beyond_belief import (
     most_missed_feature,
 )
 from ml_pipeline.trading.evaluation.remarks import headlines
+from ml_pipeline.trading.evaluation.summary import relative_profits
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.synthetic import synthetic_market
@@ -88,6 +90,17 @@ def test_a_share_of_winning_bars_and_a_profit_factor():
     assert findings_of(_run(_normal(1.0, 500), trades[10:30])) == ()
 
 
+def test_profits_are_judged_by_what_the_account_had(tiny_market):
+    """In and out of a market that doubles and loses a third by turns: the last trades move a thousand times as much."""
+    prices = 100 * np.cumprod(np.tile([1.0, 2.0, 1.0, 2 / 3], 20))
+    ledger = run_policy(
+        StatefulTradingEnv(tiny_market(prices), TradingRules(fee_bps=0, fill_at="close")),
+        lambda seen: 2 if seen[0] % 2 == 0 else 1,
+    )
+    profits = relative_profits(ledger, 252, TradingRules(fee_bps=0))
+    np.testing.assert_allclose(profits, [1.0, -1 / 3] * 20, rtol=1e-9)
+
+
 def test_what_lost_money_is_believed():
     assert findings_of(_run(-_normal(4.5, 500), [1.0] * 90 + [-100.0] * 10)) == ()
 
@@ -127,15 +140,14 @@ def test_the_columns_of_a_feature_are_those_of_every_asset():
 
 def test_its_sentence():
     missed = Missed("feature_leak", 27.2, 0.031, 375)
+    causes = "a feature that sees ahead, wrong prices, or bars that it was trained on"
     assert BeyondBelief(("a", "b"), missed).sentence() == (
-        "Beyond belief: a, b. Look for a feature that sees ahead, or for wrong prices: without feature_leak the policy "
-        "earns +3.1% in place of +2,720.0% over 375 bars."
+        f"Beyond belief: a, b. Look for {causes}: without feature_leak the policy earns +3.1% in place of +2,720.0% "
+        "over 375 bars."
     )
     nothing = BeyondBelief(("a",), replace(missed, feature=None)).sentence()
     assert nothing.endswith("; over 375 bars, the policy earns as much without any one of its features.")
-    assert BeyondBelief(("a",)).sentence() == (
-        "Beyond belief: a. Look for a feature that sees ahead, or for wrong prices."
-    )
+    assert BeyondBelief(("a",)).sentence() == f"Beyond belief: a. Look for {causes}."
 
 
 def _leaking_task(n_bars=600):

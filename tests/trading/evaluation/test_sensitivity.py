@@ -66,7 +66,7 @@ def test_slippage_and_spread_stay_on_and_are_named(tiny_market):
     free = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close"), _knowing).break_even
     found = _analyze(market, rules, _knowing).break_even
     assert found.fee_bps == pytest.approx(free.fee_bps - 30, abs=0.2)
-    assert "slippage of 10 bps and the quoted spread and a fee of 1e-09 per order and borrowing at 300 bps a year" in (
+    assert "slippage of 10 bps, the quoted spread, a fee of 1e-09 per order and borrowing at 300 bps a year" in (
         found.sentence()
     )
 
