@@ -88,6 +88,13 @@ WORKERS = (
         "V5b",
     ),
     Mutation(
+        "a suspension counts as a hang",
+        f"{RL}/core/workers/time_limit.py",
+        "self._left_s -= min(passed_s, _LONGEST_GAP_S)",
+        "self._left_s -= passed_s",
+        f"{RL_TESTS}/core/workers/test_time_limit.py::test_many_suspensions_do_not_hide_a_hang",
+    ),
+    Mutation(
         "a death in a group that nobody waits for goes unnoticed",
         f"{RL}/core/workers/pool.py",
         "if now > self._next_watch and len(indices) < len(self._processes):",

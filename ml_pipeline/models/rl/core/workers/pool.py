@@ -20,9 +20,10 @@ from ml_pipeline.models.rl.core.workers.pipes import wait_for_links
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
 from ml_pipeline.models.rl.core.workers.restarts import Restarts
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
+from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import IDLE, LOST, PENDING, LocalWorker, Worker, raise_failures
 
-_WATCH_INTERVAL_S = 0.25  # how often a wait looks whether any worker has died
+_WATCH_INTERVAL_S = 0.25  # how often a wait looks whether any worker has died or is overdue
 _CLOSE_TIMEOUT_S = 5.0
 _START_S = 60.0  # what a worker may take beyond step_timeout_s for its process, imports and constructors
 
@@ -198,10 +199,10 @@ class WorkerPool:
         return [self._workers[index] for index in self._groups[group]]
 
     def _set_limits(self, indices: Iterable[int], command: Command | None) -> None:
-        """Sets when a command that begins now, None being the start, is overdue."""
+        """Limits a command that begins now, None being the start."""
         limit = None
         if self._step_timeout_s is not None and command in (None, STEP, Command.RESET):
-            limit = time.monotonic() + self._step_timeout_s + (_START_S if command is None else 0.0)
+            limit = TimeLimit(self._step_timeout_s + (_START_S if command is None else 0.0))
         for index in indices:
             self._processes[index].limit = limit
 
@@ -211,7 +212,7 @@ class WorkerPool:
         Raises multiprocessing.TimeoutError after `timeout_s`, and what `_lose` raises.
         """
         began = time.monotonic()
-        deadline = None if timeout_s is None else began + timeout_s
+        deadline = None if timeout_s is None else TimeLimit(timeout_s)
         for index in indices:
             if not self._finish(index, deadline, asked=indices):
                 raise_failures(self._failed(indices))
@@ -222,9 +223,10 @@ class WorkerPool:
         self.waited_s += now - began
         if now > self._next_watch and len(indices) < len(self._processes):  # others may be waited for much later
             self._watch()
+            self._check_limits()
             self._next_watch = now + _WATCH_INTERVAL_S
 
-    def _finish(self, index: int, deadline: float | None = None, asked: Collection[int] = ()) -> bool:
+    def _finish(self, index: int, deadline: TimeLimit | None = None, asked: Collection[int] = ()) -> bool:
         """Waits for a pending reply, or for that of the successor of a worker that fails.
 
         False at the deadline, and once a worker among `asked` has replied with a failure.
@@ -244,7 +246,7 @@ class WorkerPool:
             if asked and self._failed(asked):
                 return False
             self._check_limits()
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and deadline.is_over():
                 return False
         return True
 
@@ -276,7 +278,7 @@ class WorkerPool:
         """Finds who is overdue."""
         for index, worker in list(self._processes.items()):
             if worker.is_overdue():
-                self._lose(index, self._timeout_of(worker))
+                self._lose(index, worker.timeout())
 
     def _lose(self, index: int, error: WorkerFailedError) -> None:
         """Starts a successor of a failed worker, and another one where that fails as well.
@@ -319,12 +321,8 @@ class WorkerPool:
                 if not worker.process.is_alive():
                     return worker.death()
                 if worker.is_overdue():
-                    return self._timeout_of(worker)
+                    return worker.timeout()
             worker.read()
         except EOFError:
             return worker.death()
         return None
-
-    def _timeout_of(self, worker: ProcessWorker) -> WorkerFailedError:
-        assert self._step_timeout_s is not None
-        return worker.timeout(self._step_timeout_s, _START_S)

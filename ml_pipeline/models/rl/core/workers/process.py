@@ -18,6 +18,7 @@ from ml_pipeline.models.rl.core.stepping import env_block
 from ml_pipeline.models.rl.core.stepping.errors import FailureReport, StepTimeoutError, VectorEnvError, WorkerDiedError
 from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, STEP, Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import DONE_FINISHED, DONE_WITH_MESSAGE, WITH_MESSAGE, WorkerLink
+from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, WorkerState
 
 _STACK_WAIT_S, _STACK_PAUSE_S = 0.5, 0.05  # until a stack begins to arrive, and between its parts
@@ -28,7 +29,7 @@ class ProcessWorker:
     """A worker whose process was started. It is STARTING until the reply to its setup, command 0, was read.
 
     pending_command: the number of the last command, which its reply will carry. command, message: that command.
-    limit: when the pending command is overdue, by `time.monotonic`; None if never.
+    limit: how long the pending command may take; None if as long as it likes.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ProcessWorker:
         self.pending_command = 0
         self.command: Command = STEP
         self.message: bytes | None = None
-        self.limit: float | None = None
+        self.limit: TimeLimit | None = None
         self.reply: Reply = NOTHING
         self._stacks = stacks
         self._current_env = current_env
@@ -99,12 +100,11 @@ class ProcessWorker:
 
     def is_overdue(self) -> bool:
         """Whether something is pending, and its limit has passed."""
-        return self.state is not IDLE and self.limit is not None and time.monotonic() >= self.limit
+        return self.state is not IDLE and self.limit is not None and self.limit.is_over()
 
-    def interval_s(self, interval_s: float, deadline: float | None = None) -> float:
+    def interval_s(self, interval_s: float, deadline: TimeLimit | None = None) -> float:
         """How long to wait for the reply: `interval_s`, but no longer than to the limit and to the deadline."""
-        ends = [end for end in (self.limit, deadline) if end is not None]
-        return max(0.0, min(interval_s, min(ends) - time.monotonic())) if ends else interval_s
+        return min([interval_s, *(end.left_s() for end in (self.limit, deadline) if end is not None)])
 
     def error(self, report: FailureReport) -> VectorEnvError:
         """The error of a failure in one of its environments."""
@@ -121,14 +121,12 @@ class ProcessWorker:
             activity = f"in {self.command.name.lower()} of environment {index}"
         return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity)
 
-    def timeout(self, step_timeout_s: float, start_s: float) -> StepTimeoutError:
-        """The error that says what is overdue and where it hangs, with the Python stack if the system can tell.
-
-        start_s: what a start may take beyond step_timeout_s.
-        """
-        overdue = f"{self.command.name.lower()} within step_timeout_s={step_timeout_s:g}"
+    def timeout(self) -> StepTimeoutError:
+        """The error that says what is overdue and where it hangs, with the Python stack if the system can tell."""
+        assert self.limit is not None
+        overdue = f"{self.command.name.lower()} within step_timeout_s={self.limit.seconds:g}"
         if self.state is STARTING:
-            overdue = f"start within {start_s + step_timeout_s:g} s"
+            overdue = f"start within {self.limit.seconds:g} s"
         return StepTimeoutError(self.number, self.environments, self._index(), overdue, self._stack())
 
     def _index(self) -> int | None:

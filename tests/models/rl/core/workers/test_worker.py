@@ -23,6 +23,7 @@ from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
+from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, local_worker
 from tests.models.rl.core.workers.probes import pass_through
 
@@ -108,14 +109,14 @@ def test_a_worker_whose_process_ended_says_so_when_it_is_read(starting: ProcessW
 
 def test_a_worker_is_overdue_once_its_limit_has_passed_and_something_is_pending(starting: ProcessWorker) -> None:
     assert not starting.is_overdue()
-    starting.limit = 0.0
+    starting.limit = TimeLimit(0.0)
     assert starting.is_overdue()
     assert starting.interval_s(9.0) == 0.0
     starting.read()
     assert not starting.is_overdue()
     starting.limit = None
     assert starting.interval_s(9.0) == 9.0
-    assert starting.interval_s(9.0, deadline=0.0) == 0.0
+    assert starting.interval_s(9.0, deadline=TimeLimit(0.0)) == 0.0
 
 
 # A pool of both kinds
