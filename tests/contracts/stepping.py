@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-from ml_pipeline.models.rl.core.stepping.errors import SpacesDifferError
+from ml_pipeline.models.rl.core.stepping.errors import ActionsError, SpacesDifferError
 from tests.contracts.envs import (
     MODES,
     SPACES,
@@ -103,13 +103,17 @@ class SteppingContract:
         assert [len(actions) for actions in infos["actions"]] == [1, 1]
 
     @pytest.mark.parametrize(
-        "actions", [np.zeros(3, int), np.zeros((2, 1), int), np.zeros(2), [[0], [1]]], ids=["n", "2d", "float", "list"]
+        "actions",
+        [np.zeros(3, int), np.zeros((2, 1), int), np.zeros(2), [[0], [1]], 1, np.int64(1), None, [[0], [1, 2]]],
+        ids=["n", "2d", "float", "list", "scalar", "np", "none", "ragged"],
     )
     def test_unfit_actions_are_named_and_harmless(self, make: Any, actions: Any) -> None:
         envs = make([CountingEnv] * 2)
         envs.reset(seed=0)
-        with pytest.raises(ValueError, match=re.escape("actions must be int64 of shape (2,)")):
+        with pytest.raises(ActionsError, match=re.escape("actions must be int64 of shape (2,)")) as caught:
             envs.step(actions)
+        assert isinstance(caught.value, TypeError)  # as Gymnasium's own say
+        assert isinstance(caught.value, ValueError)
         assert envs.step([1, 2])[1].tolist() == [11.0, 21.0]
 
     @pytest.mark.parametrize(
@@ -133,9 +137,24 @@ class SteppingContract:
         envs = make([lambda: WholeNumberEnv(space)] * 2)
         envs.reset(seed=0)
         batch = spaces.Tuple([space] * 3) if isinstance(space, spaces.Text) else spaces.Box(0, 1, (3,))
-        with pytest.raises(ValueError, match="one action per environment, 2, but got 3"):
+        with pytest.raises(ActionsError, match="one action per environment, 2, but got 3"):
             envs.step(batch.sample())
+        with pytest.raises(ActionsError, match=r"one action per environment, 2, but got 0\.5"):
+            envs.step(0.5)
         assert envs.step(envs.action_space.sample())[0].tolist() == [1, 1]
+
+    def test_actions_without_a_part_are_named(self, make: Any) -> None:
+        envs = make([lambda: SamplingEnv(spaces.Dict(a=spaces.Tuple([spaces.Discrete(3)] * 2)))] * 2)
+        envs.reset(seed=0)
+        for actions, message in (
+            (1, "actions must be a dict with an item 'a', but got 1."),
+            ({}, "actions must be a dict with an item 'a', but got {}."),
+            ({"a": ([0, 1],)}, "actions['a'] must be a tuple with an item 1, but got ([0, 1],)."),
+            ({"a": ([0, 1], 1)}, "actions['a'][1] must be int64 of shape (2,)"),
+        ):
+            with pytest.raises(ActionsError, match=re.escape(message)):
+                envs.step(actions)
+        envs.step({"a": ([0, 1], [1, 0])})
 
     def test_a_final_choice_is_the_whole_number_that_the_environment_returned(self, make: Any) -> None:
         env_fns = [lambda n=n: WholeNumberEnv(spaces.Discrete(2), length=n) for n in (2, 3)]

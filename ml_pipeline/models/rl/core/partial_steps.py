@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from ml_pipeline.models.rl.core.stepping.batch import put_rows, rows_at, store
+from ml_pipeline.models.rl.core.stepping.batch import put_rows, rows_at, split, store
 from ml_pipeline.models.rl.core.stepping.protocol import STEP, Reply
 from ml_pipeline.models.rl.core.stepping.rows import rows_of
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
@@ -68,9 +68,8 @@ class PartialSteps:
             self._pool.drain_replies(number)  # a step that was given up may still be reading its actions
         if self._actions is None:
             per_env = [None] * self._layout.num_envs
-            for index, action in zip(
-                ids, iterate(batch_space(self._layout.action_space, len(ids)), actions), strict=True
-            ):
+            own = split(batch_space(self._layout.action_space, len(ids)), actions, len(ids))
+            for index, action in zip(ids, own, strict=True):
                 per_env[index] = action
         else:
             rows = rows_at(self._actions, np.array(ids))

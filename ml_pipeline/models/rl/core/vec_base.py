@@ -12,12 +12,12 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from ml_pipeline.models.rl.core.infos import join_infos
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_space_mismatches, observation_spaces
 from ml_pipeline.models.rl.core.reset_arguments import seeds_of, split_mask
-from ml_pipeline.models.rl.core.stepping.batch import copy_of, store
+from ml_pipeline.models.rl.core.stepping.batch import copy_of, split, store
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply, ResetOrder
 from ml_pipeline.models.rl.core.stepping.rows import rows_of
@@ -183,10 +183,7 @@ class BlockVectorEnv(VectorEnv):
         if self._keeps_finished:
             self._check_unfinished(np.flatnonzero(self._finished))
         if self._actions is None:
-            per_env = list(iterate(self.action_space, actions))
-            if len(per_env) != self.num_envs:
-                raise ValueError(f"step() needs one action per environment, {self.num_envs}, but got {len(per_env)}.")
-            self._post(STEP, None, per_env)
+            self._post(STEP, None, split(self.action_space, actions, self.num_envs))
         else:
             if not self._pool.is_drained:
                 self._pool.drain_replies()

@@ -18,6 +18,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.partial_steps import PartialStep
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.core.stepping.errors import (
+    ActionsError,
     EnvRaisedError,
     ResetRequiredError,
     StepTimeoutError,
@@ -146,8 +147,9 @@ def test_calls_out_of_order_are_named_and_harmless() -> None:
             envs.send([0], [2])
         with pytest.raises(ValueError, match="among 0 to 3, but got 9"):
             envs.send([0], [9])
-        with pytest.raises(ValueError, match=r"actions must be int64 of shape \(2,\)"):
-            envs.send([0, 0, 0], [2, 3])
+        for actions in ([0, 0, 0], 1):
+            with pytest.raises(ActionsError, match=r"actions must be int64 of shape \(2,\)"):
+                envs.send(actions, [2, 3])
         assert envs.recv().observations[:, 1].tolist() == [1, 1]
         envs.step_async([0] * 4)
         with pytest.raises(AlreadyPendingCallError, match="pending call to `step`"):
@@ -212,6 +214,8 @@ class TextEnv(CountingEnv):
 def test_spaces_not_of_fixed_size() -> None:
     with ParallelEnv([TextEnv] * 4, num_groups=2, num_workers=2) as envs:
         envs.reset(seed=0)
+        with pytest.raises(ActionsError, match="one action per environment, 2, but got 3"):
+            envs.send(("a", "b", "c"), [2, 3])
         for _ in range(3):
             envs.send(("a", "b"), [2, 3])
             step = envs.recv()

@@ -6,15 +6,18 @@ environment that each of K blocks is stepping, -1 between commands.
 """
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.error import CustomSpaceError
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import create_empty_array
+from gymnasium.vector.utils import create_empty_array, iterate
 
+from ml_pipeline.models.rl.core.stepping.errors import ActionsError
 from ml_pipeline.models.rl.core.stepping.rows import is_fixed_size
 
 _ALIGNMENT = 64  # a cache line, so that two arrays never share one
@@ -117,29 +120,53 @@ def copy_rows(source: Any, target: Any, start: int, stop: int) -> None:
 
 
 def store(arrays: Any, values: Any, name: str) -> None:
-    """Copies a batch of actions into its place. Raises ValueError where shape or kind of number do not fit.
+    """Copies a batch of actions into its place. Raises ActionsError where shape or kind of number do not fit.
 
     (N,) will do for (N, 1).
     """
-    if isinstance(arrays, dict):
-        for key, part in arrays.items():
-            store(part, values[key], f"{name}[{key!r}]")
-    elif isinstance(arrays, tuple):
-        for k, part in enumerate(arrays):
-            store(part, values[k], f"{name}[{k}]")
-    else:
-        given = np.asarray(values)
+    if isinstance(arrays, np.ndarray):
+        _store_array(arrays, values, name)
+        return
+    for key, part in arrays.items() if isinstance(arrays, dict) else enumerate(arrays):
         try:
-            if given.shape != arrays.shape:
-                if given.shape != arrays.shape[:1] or given.size != arrays.size:  # copyto would broadcast it
-                    raise TypeError
-                given = given.reshape(arrays.shape)
-            np.copyto(arrays, given, casting="same_kind")
-        except TypeError:
-            raise ValueError(
-                f"{name} must be {arrays.dtype} of shape {arrays.shape}, the first axis being the environments, "
-                f"but got {given.dtype} of shape {given.shape}."
+            given = values[key]
+        except (TypeError, LookupError):
+            kind = "dict" if isinstance(arrays, dict) else "tuple"
+            raise ActionsError(
+                f"{name} must be a {kind} with an item {key!r}, but got {reprlib.repr(values)}."
             ) from None
+        store(part, given, f"{name}[{key!r}]")
+
+
+def _store_array(array: np.ndarray, values: Any, name: str) -> None:
+    try:
+        given = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise _misfit(array, f"a {type(values).__name__} that is no array ({error})", name) from error
+    try:
+        if given.shape != array.shape:
+            if given.shape != array.shape[:1] or given.size != array.size:  # copyto would broadcast it
+                raise TypeError
+            given = given.reshape(array.shape)
+        np.copyto(array, given, casting="same_kind")
+    except TypeError:
+        raise _misfit(array, f"{given.dtype} of shape {given.shape}", name) from None
+
+
+def _misfit(array: np.ndarray, received: str, name: str) -> ActionsError:
+    expected = f"{array.dtype} of shape {array.shape}, the first axis being the environments"
+    return ActionsError(f"{name} must be {expected}, but got {received}.")
+
+
+def split(space: Space, actions: Any, n: int) -> list[Any]:
+    """The n actions of a batch, of the batched space. Raises ActionsError where these are not n."""
+    try:
+        each = list(iterate(space, actions))
+    except (TypeError, ValueError, LookupError, CustomSpaceError) as error:
+        raise ActionsError(f"A step needs one action per environment, {n}, but got {reprlib.repr(actions)}.") from error
+    if len(each) != n:
+        raise ActionsError(f"A step needs one action per environment, {n}, but got {len(each)}.")
+    return each
 
 
 def rows_at(arrays: Any, indices: np.ndarray) -> Any:

@@ -9,6 +9,7 @@
     │   └── StepTimeoutError     no reply within step_timeout_s; also a multiprocessing.TimeoutError
     ├── SpacesDifferError        the environments do not share their spaces; also a RuntimeError
     ├── ResetRequiredError       a reset() has to come before the next step(); also Gymnasium's ResetNeeded
+    ├── ActionsError             actions do not fit the batch; also a TypeError (Gymnasium's) and a UserError
     ├── FactoryNotPicklableError a factory cannot travel to a worker
     └── StateNotAvailable        an environment cannot be written in full, or not be restored
 
@@ -28,6 +29,8 @@ from typing import Any
 
 import cloudpickle
 import gymnasium
+
+from ml_pipeline.config.errors import UserError
 
 
 class VectorEnvError(Exception):
@@ -117,6 +120,10 @@ class SpacesDifferError(VectorEnvError, RuntimeError):
 
 class ResetRequiredError(VectorEnvError, gymnasium.error.ResetNeeded):
     """step() was called, but a reset() has to come first."""
+
+
+class ActionsError(VectorEnvError, UserError, TypeError):
+    """Actions that are not one for each environment, or not of the action space's shape or kind of number."""
 
 
 class FactoryNotPicklableError(VectorEnvError):
