@@ -318,7 +318,7 @@ def test_an_environment_is_looked_over_instead_of_trained_in(capsys, tmp_path, m
         assert train_ppo.main(["--env-id", "Faulty-v0", "--check-env", "--checkpoint-dir", "run"]) == 1
     finally:
         del gymnasium.registry["Faulty-v0"]
-    assert capsys.readouterr().out == "Faulty-v0: In step 1, reward must be a number, but it was NaN.\n"
+    assert capsys.readouterr().out == "Faulty-v0: In step 1, reward must be a finite number, but it was NaN.\n"
     assert list(tmp_path.iterdir()) == []
 
 

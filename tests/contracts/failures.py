@@ -82,7 +82,8 @@ class FailureContract:
         [
             ("shape", "observation", "float32 of shape (3,)", "float32 of shape (2,)"),
             ("dtype", "observation", "float32 of shape (3,)", "float64 of shape (3,)"),
-            ("nan", "reward", "a number", "NaN"),
+            ("nan", "reward", "a finite number", "NaN"),
+            ("inf", "reward", "a finite number", "inf"),
             ("tuple", "the result of step()", "(observation, reward, terminated, truncated, info)", "4 values"),
             ("flag", "terminated", "True or False", "None"),
             ("info", "info", "a dict", "a NoneType"),

@@ -88,7 +88,7 @@ class TimedEnv(gymnasium.Env):
 
 
 Fault = Literal[
-    "none", "raise", "raise_in_reset", "kill", "hang", "shape", "dtype", "nan", "tuple", "flag", "info", "reset"
+    "none", "raise", "raise_in_reset", "kill", "hang", "shape", "dtype", "nan", "inf", "tuple", "flag", "info", "reset"
 ]
 
 
@@ -128,6 +128,7 @@ class FaultyEnv(CountingEnv):
             "shape": (observation[:2], reward, terminated, truncated, info),
             "dtype": (observation.astype(np.float64), reward, terminated, truncated, info),
             "nan": (observation, float("nan"), terminated, truncated, info),
+            "inf": (observation, float("inf"), terminated, truncated, info),
             "tuple": (observation, reward, terminated, info),
             "flag": (observation, reward, None, truncated, info),
             "info": (observation, reward, terminated, truncated, None),

@@ -48,7 +48,8 @@ def test_observations_outside_of_their_space_are_named(spoilt, sentence):
     [
         ("raise", "It raises ValueError in step 1 with action .*: no such step: 1."),
         ("raise_in_reset", "It raises KeyError in reset.*: 'no such reset'."),
-        ("nan", "In step 1, reward must be a number, but it was NaN."),
+        ("nan", "In step 1, reward must be a finite number, but it was NaN."),
+        ("inf", "In step 1, reward must be a finite number, but it was inf."),
         ("dtype", r"In step 1, observation must be float32 of shape \(3,\), but it was float64 of shape"),
     ],
 )
@@ -111,7 +112,7 @@ def test_an_unfit_observation_is_told_beside_a_later_failure():
     ("fault", "sentence"),
     [
         ("none", None),
-        ("nan", "In step 2, reward must be a number, but it was NaN."),
+        ("nan", "In step 2, reward must be a finite number, but it was NaN."),
         ("kill", "It is killed by SIGKILL in step 2."),
         pytest.param("hang", "It has not returned from step 2 within step_timeout_s=5.", marks=pytest.mark.slow),
     ],

@@ -63,13 +63,13 @@ def state_of(trainer):
         ),
         (
             True,
-            lambda: Breaking(after=8 + 3, reward=np.inf),
+            lambda: Breaking(after=8 + 3, reward=1e300),  # too large for a float32
             "The reward of environment 1 after step 3 of the rollout is inf",
         ),
     ],
     ids=["observation", "normalized observation", "reward"],
 )
-@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
 def test_the_first_number_that_is_none_is_named_and_the_policy_as_before(normalize_obs, env_fn, sentence):
     config = dataclasses.replace(CONFIG, normalize_obs=normalize_obs, normalize_rewards=False)
     trainer = trainer_for(lambda: Breaking(after=99), env_fn, config=config)

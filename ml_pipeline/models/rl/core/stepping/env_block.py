@@ -191,7 +191,7 @@ class EnvBlock:
                 except (TypeError, ValueError):
                     plain = False
                 # This recognizes in 0.1 µs what nearly every step returns; checked_step looks at all else.
-                if not plain or reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
+                if not plain or reward - reward:  # not 0 if the reward is NaN or infinite
                     observation, reward, terminated, truncated, info = checked_step(result)
                     if terminated or truncated:
                         reply.finished = self._has_flags = True

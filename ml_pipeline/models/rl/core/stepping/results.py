@@ -1,11 +1,14 @@
 """Checks what an environment returned, and names what cannot be used, and what to do about it."""
 
+import math
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ml_pipeline.models.rl.core.stepping.errors import InvalidResultError
+
+_REAL_KINDS = "fiub"  # of NumPy: float, int, unsigned, bool
 
 
 def checked_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -21,8 +24,9 @@ def checked_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         raise InvalidResultError("the result of step()", expected, received, "return all five") from None
     if not isinstance(reward, float):
         reward = _real(reward)
-    if reward != reward:  # noqa: PLR0124 - NaN is what differs from itself
-        raise InvalidResultError("reward", "a number", "NaN", "look for a division by zero in the environment")
+    if not math.isfinite(reward):
+        remedy = "look for a division by zero, a logarithm or an overflow in the environment"
+        raise InvalidResultError("reward", "a finite number", "NaN" if math.isnan(reward) else f"{reward}", remedy)
     if terminated is not False or truncated is not False:
         terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
     if not isinstance(info, dict):
@@ -41,8 +45,12 @@ def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _real(reward: Any) -> float:
-    if isinstance(reward, (Real, np.number, np.bool_)) or (isinstance(reward, np.ndarray) and reward.ndim == 0):
-        return float(reward)
+    is_scalar = isinstance(reward, np.ndarray) and reward.ndim == 0 and reward.dtype.kind in _REAL_KINDS
+    if is_scalar or isinstance(reward, (Real, np.bool_)):
+        try:
+            return float(reward)
+        except OverflowError:
+            return math.inf if reward > 0 else -math.inf
     received = f"an array of shape {reward.shape}" if isinstance(reward, np.ndarray) else f"a {type(reward).__name__}"
     raise InvalidResultError("reward", "one number", received, "return a float")
 
