@@ -10,11 +10,12 @@ import os
 import tempfile
 import time
 from collections.abc import Collection, Iterator
-from multiprocessing import forkserver
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import psutil
+
+from ml_pipeline.runtime.owned_folders import owner_of
 
 SHARED_MEMORY = Path("/dev/shm")
 _GRACE_S = 10.0  # what was told to end may need a moment on a busy machine
@@ -58,12 +59,10 @@ class Leftovers:
         return found
 
     def _files(self) -> Iterator[str]:
-        # This process removes at its exit: a market's arrays, which bear its number, and its fork server's socket.
-        named_for_this_process = f"-{os.getpid()}-"
-        socket = os.fsdecode(forkserver._forkserver._forkserver_address or "")
-        of_fork_server = os.path.basename(os.path.dirname(socket))
-        for name in sorted(set(os.listdir(self.folder)) - {*_FOREIGN, of_fork_server}):
-            if named_for_this_process not in name:
+        # This process removes at its exit: a market's arrays and its fork server's socket, whose folders it owns.
+        for name in sorted(set(os.listdir(self.folder)) - _FOREIGN):
+            owner = owner_of(self.folder / name)
+            if owner is None or owner.pid != os.getpid():
                 yield f"{name} in TMPDIR, first seen after {self.first_seen_after.get(name, 'the last test')}"
 
     def _processes(self) -> Iterator[str]:

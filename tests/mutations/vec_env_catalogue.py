@@ -135,6 +135,21 @@ WORKERS = (
         "V5d",
     ),
     Mutation(
+        "a folder is removed while its owner lives",
+        "ml_pipeline/runtime/owned_folders.py",
+        "is_alive(owner) is False",
+        "is_alive(owner) is not None",
+        "tests/runtime/test_owned_folders.py::test_the_folder_of_a_living_process_stays",
+    ),
+    Mutation(
+        "folders of killed runs stay",
+        "ml_pipeline/runtime/owned_folders.py",
+        "if _is_abandoned(left):",
+        "if False:",
+        f"{RL_TESTS}/core/workers/test_fork_server.py::"
+        "test_the_next_run_removes_the_folder_where_the_server_was_killed_too",
+    ),
+    Mutation(
         "Ctrl-C ends the workers",
         f"{RL}/core/workers/main.py",
         "signal.signal(signal.SIGINT, signal.SIG_IGN)",

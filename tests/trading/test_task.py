@@ -1,6 +1,8 @@
 import json
+import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -232,14 +234,17 @@ def test_a_large_market_is_mapped_and_goes_with_its_process(tmp_path, monkeypatc
 
 def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    no_process = 2**30  # above the largest process id that a system gives
-    left, mine = tmp_path / f"ml-pipeline-market-{no_process}-x", tmp_path / "ml-pipeline-market-1-x"
-    left.mkdir()
-    mine.mkdir()
-    folder = new_memory_map_folder()
+    code = (
+        "import os, signal; from ml_pipeline.trading.envs import memory_map_folders as folders\n"
+        "folders.new_memory_map_folder(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    mine = new_memory_map_folder()
     assert not left.exists()
+    new_memory_map_folder()
     assert mine.exists()
-    assert folder.is_dir()
 
 
 def test_the_state_of_an_environment_is_small_and_whole():

@@ -13,6 +13,7 @@ from multiprocessing import forkserver, util
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.owned_folders import new_owned_folder
 
 _FOLDER_PREFIX = "ml-workers-"
 _PRELOADED = "ml_pipeline.models.rl.core.workers.preload"
@@ -23,11 +24,12 @@ _NAME_BYTES = len("/listener-12345678")
 def ensure_running() -> None:
     """Starts the fork server where none runs. Raises UserError where no folder is short enough for its socket.
 
-    The server removes the folder when it ends, which it does after this process and all workers, however these end.
+    The server removes the folder when it ends, which it does after this process and all workers, however these end. If
+    it is killed as well, the next one to make such a folder removes it.
     A server that others started before is used as it is.
     """
     server: Any = forkserver._forkserver
-    _forget_parents(server)
+    _forget_unreachable(server)
     folder = own_folder(server)
     if server._forkserver_pid is not None and folder is None:
         return
@@ -52,28 +54,34 @@ def own_folder(server: Any) -> str | None:
     return folder if os.path.basename(folder).startswith(_FOLDER_PREFIX) else None
 
 
-def _forget_parents(server: Any) -> None:
-    """Has a fork of the process that started the server start its own: it could not look after that one."""
+def _forget_unreachable(server: Any) -> None:
+    """Has this process start a server of its own where it could not look after the one that is known, or reach it.
+
+    It was forked from the process that started the server; or somebody tidied up the folder of the socket.
+    """
     if server._forkserver_pid is None:
         return
+    is_reachable = own_folder(server) is None or os.path.exists(server._forkserver_address)
     try:
         os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
+        is_reachable = False
+    if not is_reachable:
         with contextlib.suppress(OSError):
             os.close(server._forkserver_alive_fd)
         server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
 def _short_folder() -> str:
-    """A new folder with a short path, in TMPDIR if that is short itself."""
+    """A new folder with a short path, in TMPDIR if that is short itself; what killed trainers left there is removed."""
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         try:
-            folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent)
+            folder = str(new_owned_folder(_FOLDER_PREFIX, parent))
         except OSError:
             continue
         if len(os.fsencode(folder)) + _NAME_BYTES <= _LONGEST_ADDRESS_BYTES:
             return folder
-        os.rmdir(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     raise UserError(
         f'start_method "forkserver" needs a temporary folder with a short path, but TMPDIR is {tempfile.gettempdir()}, '
         "and nothing can be written to /tmp and /var/tmp. Set TMPDIR to a path of at most 60 characters, or pass "

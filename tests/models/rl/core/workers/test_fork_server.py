@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,35 @@ def test_the_folder_goes_with_a_killed_trainer(with_workers: bool, tmp_path: Pat
     assert errors == ""
 
 
+def test_the_next_run_removes_the_folder_where_the_server_was_killed_too(short: Path, tmp_path: Path) -> None:
+    begin = f"{OPEN_ENVS}\nenvs = open_envs()\n"
+    say = "print(folder(), forkserver._forkserver._forkserver_pid, flush=True)\nsys.stdin.readline()\nenvs.close()"
+    places = tmp_path / "killed", tmp_path / "other"
+    for place in places:
+        place.mkdir()
+    killed, other = (start_script(place, begin + say, TMPDIR=str(short)) for place in places)
+    try:
+        assert killed.stdout is not None
+        assert other.stdout is not None
+        left, server = killed.stdout.readline().split()
+        kept, _ = other.stdout.readline().split()
+        os.kill(int(server), signal.SIGKILL)
+        killed.kill()
+        killed.wait()
+        wait_until(lambda: have_ended([int(server)]))
+        assert os.path.isdir(left)
+        done = run_script(tmp_path, f"{OPEN_ENVS}\nopen_envs().close()", TMPDIR=str(short))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not os.path.exists(left)
+        assert os.path.isdir(kept)
+        assert other.communicate("\n", timeout=100)[1] == ""
+    finally:
+        for process in (killed, other):
+            process.kill()
+            process.communicate()
+    wait_until(lambda: list(short.iterdir()) == [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
 def test_a_killed_trainer_leaves_the_process_above_it_whole(method: str, tmp_path: Path) -> None:
@@ -141,6 +171,19 @@ print(before == folder())
     )
     done = run_script(tmp_path, script)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_workers_start_though_the_folder_was_tidied_up(tmp_path: Path) -> None:
+    script = f"""{OPEN_ENVS}
+import shutil
+with open_envs() as envs:
+    shutil.rmtree(folder())
+    with open_envs():
+        assert os.path.exists(folder())
+    assert envs.step([0, 0])[1].tolist() == [2.0, 2.0]
+"""
+    done = run_script(tmp_path, script)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_server_that_others_started_is_used_and_left(tmp_path: Path) -> None:
