@@ -214,12 +214,20 @@ WORKERS = (
         "V9b",
     ),
     Mutation(
+        "shared memory has no place until it is written",
+        f"{RL}/core/workers/shared_memory.py",
+        "os.posix_fallocate(fd, 0, nbytes)",
+        "os.ftruncate(fd, nbytes)",
+        f"{RL_TESTS}/core/workers/test_shared_memory.py::"
+        "test_memory_is_zero_and_has_its_place_from_the_beginning[folder]",
+    ),
+    Mutation(
         "shared memory has a name",
         f"{RL}/core/workers/start.py",
-        "        self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())",
+        "        self._memory = allocate(layout.nbytes(), num_envs=layout.num_envs)",
         "        from multiprocessing.shared_memory import SharedMemory\n\n"
         "        self._named = SharedMemory(create=True, size=layout.nbytes())\n"
-        "        self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())",
+        "        self._memory = allocate(layout.nbytes(), num_envs=layout.num_envs)",
         f"{RL_TESTS}/core/workers/test_main.py::test_nothing_is_left_behind[forkserver]",
         "V10",
     ),

@@ -1,7 +1,6 @@
 """Starts worker processes, in the same way by every start method."""
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -25,6 +24,7 @@ from ml_pipeline.models.rl.core.workers import fork_server
 from ml_pipeline.models.rl.core.workers.main import WorkerSetup, run_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
+from ml_pipeline.models.rl.core.workers.shared_memory import allocate
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker
 
 _ONE_THREAD = dict.fromkeys(
@@ -39,7 +39,8 @@ class WorkerStarter:
 
     start_method: None if all are in this process. spin_s: how long a wait, at either end of a link, spins before it
     sleeps.
-    `start` raises FactoryNotPicklableError if a factory cannot be sent to a worker.
+    Raises UserError where memory has too little room. `start` raises FactoryNotPicklableError if a factory cannot be
+    sent to a worker.
     """
 
     batch: Batch
@@ -55,8 +56,7 @@ class WorkerStarter:
             return
         self._registered = _registered_here()
         self._context = multiprocessing.get_context(start_method)
-        # Anonymous memory of the context: a file without a name, gone with the last process that maps it.
-        self._memory = self._context.RawArray(ctypes.c_uint8, layout.nbytes())
+        self._memory = allocate(layout.nbytes(), num_envs=layout.num_envs)
         self.batch = layout.place_in(self._memory)
 
     def here(self, number: int, block: range) -> LocalWorker:
