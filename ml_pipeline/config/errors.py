@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_ROOM_FOR_NOTE = 60  # characters of an excerpt, where it leaves something out
+
 
 class UserError(ValueError):
     """Input that cannot be used, told in one sentence: what failed, what was expected, what came, what to do.
@@ -13,6 +15,18 @@ class UserError(ValueError):
 
 class CheckFailed(RuntimeError):
     """What was made of good input is not as it should be, told in one sentence; entries then exit with code 1."""
+
+
+def excerpt(text: str, longest: int = 10_000) -> str:
+    """The text, or the beginning and the end of one with more than `longest` characters.
+
+    >>> excerpt("a" * 1000, longest=80)
+    'aaaaaaaaaa\\n[... 980 characters left out ...]\\naaaaaaaaaa'
+    """
+    if len(text) <= longest:
+        return text
+    each = (longest - _ROOM_FOR_NOTE) // 2
+    return f"{text[:each]}\n[... {len(text) - 2 * each:,} characters left out ...]\n{text[-each:]}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

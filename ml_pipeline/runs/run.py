@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.update.threads import begin_with_usual_threads
 from ml_pipeline.monitoring.listener import RunListener
@@ -184,7 +184,7 @@ def _result(training: Training, folder: Path, status: Ended, reason: str | None)
 
 def _broken_off(training: Training, folder: Path, error: BaseException, *, trained: bool) -> RunResult:
     status: Ended = "failed"
-    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {excerpt(str(error))}"
     if isinstance(error, KeyboardInterrupt):
         saved = isinstance(error, InterruptedBetweenSteps)
         status, reason = (

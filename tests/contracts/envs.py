@@ -112,6 +112,29 @@ class WholeNumberEnv(CountingEnv):
         return self._t
 
 
+class VerboseEnv(CountingEnv):
+    """Raises with a long message, and with much else in the exception, in one of its methods."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self._fail_in("constructor")
+
+    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict]:
+        self._fail_in("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._fail_in("step")
+        return super().step(action)
+
+    def _fail_in(self, where: str) -> None:
+        if where == self.where:
+            error = ValueError("begin " + "x" * 3_000_000 + " end")
+            error.data = bytes(3_000_000)  # type: ignore[attr-defined]
+            raise error
+
+
 class Market:
     """Stands for gigabytes that every environment reads."""
 

@@ -1,8 +1,10 @@
 """The part of the contract about what a user reads where an environment fails, and what then goes on."""
 
 import re
+import traceback
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     ResetRequiredError,
     SpacesDifferError,
 )
-from tests.contracts.envs import SamplingEnv
+from tests.contracts.envs import SamplingEnv, VerboseEnv
 
 
 class FailureContract:
@@ -76,6 +78,22 @@ class FailureContract:
         with pytest.raises(OSError, match=r"nvironment 3 of 4.* raised OSError in construction") as caught:
             make([CountingEnv] * 3 + [broken])
         assert isinstance(caught.value, EnvRaisedError)
+
+    @pytest.mark.parametrize("where", ["constructor", "reset", "step"])
+    def test_a_long_message_is_cut(self, make: Any, where: str) -> None:
+        def run() -> None:
+            envs = make([lambda: VerboseEnv(where)] * 2)
+            envs.reset(seed=0)
+            envs.step([0, 0])
+
+        with pytest.raises(ValueError, match="begin xxx") as caught:
+            run()
+        assert isinstance(caught.value, EnvRaisedError)
+        for error in (caught.value, caught.value.__cause__):
+            assert str(error).rstrip().endswith("xxx end")
+            assert "characters left out" in str(error)
+        assert len("".join(traceback.format_exception(caught.value))) < 50_000
+        assert len(cloudpickle.dumps(caught.value.report)) < 50_000
 
     @pytest.mark.parametrize(
         ("fault", "field", "expected", "received"),

@@ -247,6 +247,20 @@ def test_a_run_that_breaks_down_raises_and_tells_it_in_its_result_and_folder(tmp
     assert resumed(tmp_path).train().status == "finished"
 
 
+def test_a_long_message_is_cut_in_the_state_of_the_run(tmp_path):
+    def fail():
+        raise ZeroDivisionError("begin " + "x" * 10**6 + " end")
+
+    config = config_of(tmp_path)
+    run = Run(config, make_task(config), sinks=[After(2, fail)])
+    with pytest.raises(ZeroDivisionError):
+        run.train()
+    reason = read_state(tmp_path).reason
+    assert len(reason) < 20_000
+    assert reason.startswith("ZeroDivisionError: begin xxx")
+    assert reason.endswith("xxx end")
+
+
 def test_a_run_trains_once(tmp_path):
     config = config_of(tmp_path)
     run = Run(config, make_task(config))

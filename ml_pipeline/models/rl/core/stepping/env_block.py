@@ -67,7 +67,8 @@ class EnvBlock:
                 self._slots.append(_Slot(index, self._checked(env_fn())))
             except Exception as error:
                 self.close()
-                raise self._report(error).error() from error
+                failed = self._report(error).error()
+                raise failed from failed.__cause__
 
     def attach(self, batch: Batch, worker: int) -> None:
         """Says where results go. `current_env[worker]` will show which environment is at work."""
@@ -108,9 +109,8 @@ class EnvBlock:
 
     def unsendable(self, reply: Reply, error: Exception, is_sendable: Callable[[Any], bool]) -> FailureReport:
         """The report on a reply that cannot be pickled, naming the environment whose part it is."""
-        first = self._slots[0].index
-        parts: list[tuple[Any, ...]] = [*reply.infos, *reply.finals, *enumerate(reply.values, start=first)]
-        self._at = next((part[0] for part in parts if not is_sendable(part)), first)
+        parts: list[tuple[Any, ...]] = [*reply.infos, *reply.finals, *enumerate(reply.values, start=self.span.start)]
+        self._at = next((part[0] for part in parts if not is_sendable(part)), self.span.start)
         remedy = "return only what can be pickled, or choose num_workers=0"
         received = f"something that cannot be ({type(error).__name__}: {error})"
         invalid = InvalidResultError(

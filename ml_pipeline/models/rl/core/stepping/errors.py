@@ -17,6 +17,7 @@ Misuse of the call order raises Gymnasium's own `AlreadyPendingCallError`, `NoAs
 `ClosedEnvironmentError`; an explicit `timeout=` that passes raises `multiprocessing.TimeoutError`.
 """
 
+import copy
 import functools
 import multiprocessing
 import pickle
@@ -30,7 +31,10 @@ from typing import Any
 import cloudpickle
 import gymnasium
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, excerpt
+
+_LONGEST_RECEIVED = 500
+_MOST_PICKLED_BYTES = 1 << 20  # of an exception or an action that a report carries
 
 
 class VectorEnvError(Exception):
@@ -146,14 +150,15 @@ class InvalidResultError(Exception):
     """What an environment returned cannot be used; the block that steps it knows the rest of the story."""
 
     def __init__(self, field: str, expected: str, received: str, remedy: str) -> None:
-        super().__init__(field, expected, received, remedy)
+        super().__init__(field, expected, excerpt(received, _LONGEST_RECEIVED), remedy)
 
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
     """How an environment failed, in a form that crosses a pipe.
 
-    doing: what was asked of it ("step 12", "reset()", ...). exception: what it raised, None where that cannot be
+    doing: what was asked of it ("step 12", "reset()", ...). traceback: its beginning and its end, where it is long.
+    exception: what it raised, or one of its class that says and holds less where that is huge; None where it cannot be
     pickled. invalid: (field, expected, received, remedy) of an unusable result.
     """
 
@@ -176,11 +181,15 @@ class FailureReport:
         while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == caught_in:
             trace = trace.tb_next
         text = "".join(traceback.format_exception(type(error), error, trace))
-        return FailureReport(type_name=type(error).__name__, traceback=text, exception=error, invalid=invalid, **where)
+        short = excerpt(text)
+        kept = error if short == text else _shortened(error)
+        return FailureReport(type_name=type(error).__name__, traceback=short, exception=kept, invalid=invalid, **where)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.__slots__}
-        state["exception"] = self.exception if _survives_pickling(self.exception) else None
+        if not _survives_pickling(self.exception):
+            short = None if self.exception is None else _shortened(self.exception)
+            state["exception"] = short if _survives_pickling(short) else None
         state["action"] = self.action if _survives_pickling(self.action) else reprlib.repr(self.action)
         return state
 
@@ -222,9 +231,25 @@ def _raised_class(raised: type[BaseException]) -> type[EnvRaisedError]:
         return EnvRaisedError
 
 
-def _survives_pickling(value: Any) -> bool:
+def _shortened(error: BaseException) -> BaseException | None:
+    """One of its class that says no more than excerpts, and holds nothing else; None if that cannot be made."""
     try:
-        pickle.loads(cloudpickle.dumps(value))
+        short = copy.copy(error)
+        short.__dict__.clear()
+        short.args = tuple(excerpt(part) if isinstance(part, str) else part for part in error.args)
+        is_short = str(short) == excerpt(str(short))
+    except Exception:  # whatever a foreign object does when copied
+        return None
+    return short.with_traceback(error.__traceback__) if is_short else None
+
+
+def _survives_pickling(value: Any) -> bool:
+    """Whether it can be sent, and is not too large for that."""
+    try:
+        pickled = cloudpickle.dumps(value)
+        if len(pickled) > _MOST_PICKLED_BYTES:
+            return False
+        pickle.loads(pickled)
     except Exception:  # whatever a foreign object does when pickled, the report must get through
         return False
     return True

@@ -1,6 +1,7 @@
 """Checks what an environment returned, and names what cannot be used, and what to do about it."""
 
 import math
+import reprlib
 from numbers import Real
 from typing import Any
 
@@ -60,4 +61,4 @@ def _flag(name: str, value: Any) -> bool:
         isinstance(value, np.ndarray) and value.shape == () and value.dtype == bool
     ):
         return bool(value)
-    raise InvalidResultError(name, "True or False", f"{value!r}", "return a bool")
+    raise InvalidResultError(name, "True or False", reprlib.repr(value), "return a bool")

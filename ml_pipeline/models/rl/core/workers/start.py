@@ -15,7 +15,7 @@ import cloudpickle
 import gymnasium
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, span
@@ -95,7 +95,8 @@ class WorkerStarter:
         except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
             raise FactoryNotPicklableError(
                 f"A factory of {span(block)} cannot be sent to a worker: "
-                f"{type(error).__name__}: {error}. Create what it holds inside the factory, or pass num_workers=0."
+                f"{type(error).__name__}: {excerpt(str(error))}. "
+                "Create what it holds inside the factory, or pass num_workers=0."
             ) from error
         environ = {**os.environ, **_ONE_THREAD}
         setup = WorkerSetup(

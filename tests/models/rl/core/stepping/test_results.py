@@ -53,3 +53,13 @@ def test_a_reward_that_is_no_number_is_refused(reward: Any, received: str) -> No
     with pytest.raises(InvalidResultError) as caught:
         checked_step((0, reward, False, False, {}))
     assert caught.value.args[:3] == ("reward", "one number", received)
+
+
+def test_a_long_value_is_cut() -> None:
+    with pytest.raises(InvalidResultError) as caught:
+        checked_step((0, 0.0, "x" * 10**6, False, {}))
+    assert sum(map(len, caught.value.args)) < 1000
+
+
+def test_a_long_reason_is_cut() -> None:
+    assert len(InvalidResultError("info", "a dict", "x" * 10**6, "return {}").args[2]) < 1000
