@@ -112,6 +112,32 @@ class WholeNumberEnv(CountingEnv):
         return self._t
 
 
+class PairError(ValueError):
+    """Wants two arguments, as the errors of many libraries do."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(a, b)
+        self.sum = a + b
+
+
+class NewPairError(ValueError):
+    """Wants them before it is there."""
+
+    def __new__(cls, a: int, b: int) -> "NewPairError":
+        return super().__new__(cls, a, b)
+
+
+class RaisingEnv(CountingEnv):
+    """Raises in its step."""
+
+    def __init__(self, make_error: Callable[[], Exception]) -> None:
+        super().__init__()
+        self.make_error = make_error
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        raise self.make_error()
+
+
 class VerboseEnv(CountingEnv):
     """Raises with a long message, and with much else in the exception, in one of its methods."""
 

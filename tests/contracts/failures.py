@@ -19,7 +19,7 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     ResetRequiredError,
     SpacesDifferError,
 )
-from tests.contracts.envs import SamplingEnv, VerboseEnv
+from tests.contracts.envs import NewPairError, PairError, RaisingEnv, SamplingEnv, VerboseEnv
 
 
 class FailureContract:
@@ -78,6 +78,24 @@ class FailureContract:
         with pytest.raises(OSError, match=r"nvironment 3 of 4.* raised OSError in construction") as caught:
             make([CountingEnv] * 3 + [broken])
         assert isinstance(caught.value, EnvRaisedError)
+
+    @pytest.mark.parametrize(
+        ("make_error", "caught_as"),
+        [
+            (lambda: PairError(1, 2), PairError),
+            (lambda: NewPairError(1, 2), EnvRaisedError),
+            (lambda: ExceptionGroup("several", [ValueError(1), KeyError(2)]), EnvRaisedError),
+        ],
+        ids=["init", "new", "group"],
+    )
+    def test_errors_with_arguments_of_their_own_are_told(self, make: Any, make_error: Any, caught_as: type) -> None:
+        envs = make([CountingEnv, lambda: RaisingEnv(make_error)])
+        envs.reset(seed=0)
+        name = type(make_error()).__name__
+        with pytest.raises(EnvRaisedError, match=rf"nvironment 1 of 2.* raised {name} in step 1") as caught:
+            envs.step([0, 0])
+        assert isinstance(caught.value, caught_as)
+        assert type(caught.value.__cause__).__name__ == name
 
     @pytest.mark.parametrize("where", ["constructor", "reset", "step"])
     def test_a_long_message_is_cut(self, make: Any, where: str) -> None:

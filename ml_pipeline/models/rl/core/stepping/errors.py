@@ -49,7 +49,7 @@ class EnvFailedError(VectorEnvError):
     """
 
     def __init__(self, message: str, report: "FailureReport", worker: int | None) -> None:
-        super().__init__(message)
+        Exception.__init__(self, message)  # not that of a class among the bases, which may want other arguments
         self.report = report
         self.index = report.index
         self.seed = report.seed
@@ -214,8 +214,11 @@ class FailureReport:
                 self,
                 worker,
             )
-        raised = _raised_class(type(self.exception))  # type: ignore[arg-type]  # mypy: classes are not Hashable
-        error = raised(f"{who} raised {self.type_name} in {self.doing}{action}:\n\n{self.traceback}", self, worker)
+        message = f"{who} raised {self.type_name} in {self.doing}{action}:\n\n{self.traceback}"
+        try:
+            error = _raised_class(type(self.exception))(message, self, worker)  # type: ignore[arg-type]  # unhashable?
+        except Exception:  # a foreign __new__ that wants other arguments, as ExceptionGroup's does
+            error = EnvRaisedError(message, self, worker)
         error.__cause__ = self.exception
         return error
 

@@ -29,6 +29,7 @@ def ensure_running() -> None:
     A server that others started before is used as it is.
     """
     server: Any = forkserver._forkserver
+    _forget_parents(server)
     _forget_unreachable(server)
     folder = own_folder(server)
     if server._forkserver_pid is not None and folder is None:
@@ -55,18 +56,19 @@ def own_folder(server: Any) -> str | None:
 
 
 def _forget_unreachable(server: Any) -> None:
-    """Has this process start a server of its own where it could not look after the one that is known, or reach it.
+    """Has this process start another server where somebody tidied up the folder of the socket."""
+    if own_folder(server) is not None and not os.path.exists(server._forkserver_address):
+        os.close(server._forkserver_alive_fd)  # it ends once its workers have
+        server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
-    It was forked from the process that started the server; or somebody tidied up the folder of the socket.
-    """
+
+def _forget_parents(server: Any) -> None:
+    """Has a fork of the process that started the server start its own: it could not look after that one."""
     if server._forkserver_pid is None:
         return
-    is_reachable = own_folder(server) is None or os.path.exists(server._forkserver_address)
     try:
         os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        is_reachable = False
-    if not is_reachable:
         with contextlib.suppress(OSError):
             os.close(server._forkserver_alive_fd)
         server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
