@@ -10,6 +10,7 @@ import os
 import pickle
 import select
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Sequence
@@ -68,6 +69,9 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     threading.Thread(target=_die_with, args=(trainer_pid,), name="die-with-trainer", daemon=True).start()
     link = WorkerLink(inbox, outbox, in_trainer=False)
+    worker_pid = os.getpid()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=link.close)
     try:
         setup: WorkerSetup = pickle.loads(link.receive())
         block, spin_s = _set_up(link, setup, memory), setup.spin_s
@@ -76,6 +80,12 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
             _serve(link, block, spin_s)
     except (EOFError, BrokenPipeError):
         pass  # the trainer closed the link, or is gone
+    except OSError:
+        if os.getpid() == worker_pid:
+            raise
+        sys.stderr.write(f"An environment in worker process {worker_pid} forked it and returned in the fork as well.\n")
+        sys.stderr.flush()
+        os._exit(2)
 
 
 def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any) -> EnvBlock | None:
