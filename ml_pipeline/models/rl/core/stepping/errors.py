@@ -10,6 +10,7 @@
     ├── SpacesDifferError        the environments do not share their spaces; also a RuntimeError
     ├── ResetRequiredError       a reset() has to come before the next step(); also Gymnasium's ResetNeeded
     ├── ActionsError             actions do not fit the batch; also a TypeError (Gymnasium's) and a UserError
+    ├── ReplyNotReadableError    what a worker sent cannot be unpickled in the trainer
     ├── FactoryNotPicklableError a factory cannot travel to a worker
     └── StateNotAvailable        an environment cannot be written in full, or not be restored
 
@@ -128,6 +129,19 @@ class ResetRequiredError(VectorEnvError, gymnasium.error.ResetNeeded):
 
 class ActionsError(VectorEnvError, UserError, TypeError):
     """Actions that are not one for each environment, or not of the action space's shape or kind of number."""
+
+
+class ReplyNotReadableError(VectorEnvError):
+    """What a worker's environments returned cannot be unpickled here. worker, environments: whose reply it was."""
+
+    def __init__(self, worker: int, environments: range, command: str, cause: Exception) -> None:
+        super().__init__(
+            f"Worker {worker} ({span(environments)}) sent something in its {command} that cannot be unpickled in the "
+            f"trainer ({type(cause).__name__}: {excerpt(str(cause), _LONGEST_RECEIVED)}); let infos and results hold "
+            "what both processes can import, or pass num_workers=0."
+        )
+        self.worker = worker
+        self.environments = environments
 
 
 class FactoryNotPicklableError(VectorEnvError):

@@ -100,9 +100,7 @@ def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any) -> EnvBlock | Non
         _send(link, 0, Reply(failure=error.report))
         return None
     except Exception as error:  # unpickling imports the user's modules
-        where = {"index": setup.first, "num_envs": layout.num_envs, "seed": None, "step": None, "action": None}
-        report = FailureReport.of(error, __file__, doing="the unpickling of its factory", **where)
-        _send(link, 0, Reply(failure=report))
+        _send(link, 0, _not_unpickled(error, "its factory", setup.first, layout.num_envs))
         return None
     block.attach(layout.place_in(memory), setup.worker)
     if setup.first_reset is None:
@@ -110,6 +108,12 @@ def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any) -> EnvBlock | Non
     else:
         _send(link, 0, block.execute(Command.RESET, None, setup.first_reset), block)
     return block
+
+
+def _not_unpickled(error: Exception, what: str, first: int, num_envs: int) -> Reply:
+    """Foreign __setstate__ and __reduce__ may raise anything, and modules may be missing here."""
+    where = {"index": first, "num_envs": num_envs, "seed": None, "step": None, "action": None}
+    return Reply(failure=FailureReport.of(error, __file__, doing=f"the unpickling of {what}", **where))
 
 
 def _register(pickled_specs: list[bytes]) -> None:
@@ -129,8 +133,14 @@ def _serve(link: WorkerLink, block: EnvBlock, spin_s: float) -> None:
         if code == Command.CLOSE:
             break
         if code & WITH_MESSAGE:
-            common, per_env = pickle.loads(link.receive())
-            reply = block.execute(_COMMANDS[code ^ WITH_MESSAGE], common, per_env)
+            command, message = _COMMANDS[code ^ WITH_MESSAGE], link.receive()
+            try:
+                common, per_env = pickle.loads(message)
+            except Exception as error:
+                what = f"the arguments of {command.name.lower()}"
+                reply = _not_unpickled(error, what, block.span.start, block.num_envs)
+            else:
+                reply = block.execute(command, common, per_env)
         else:
             reply = block.execute(_COMMANDS[code])
         _send(link, number, reply, block)

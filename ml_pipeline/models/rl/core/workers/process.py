@@ -15,7 +15,13 @@ import cloudpickle
 import numpy as np
 
 from ml_pipeline.models.rl.core.stepping import env_block
-from ml_pipeline.models.rl.core.stepping.errors import FailureReport, StepTimeoutError, VectorEnvError, WorkerDiedError
+from ml_pipeline.models.rl.core.stepping.errors import (
+    FailureReport,
+    ReplyNotReadableError,
+    StepTimeoutError,
+    VectorEnvError,
+    WorkerDiedError,
+)
 from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, STEP, Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import DONE_FINISHED, DONE_WITH_MESSAGE, WITH_MESSAGE, WorkerLink
 from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
@@ -79,13 +85,16 @@ class ProcessWorker:
             raise
 
     def read(self) -> None:
-        """Takes the reply, waiting for it if need be. Raises EOFError where the process is gone."""
+        """Takes the reply, waiting for it if need be.
+
+        Raises EOFError where the process is gone, ReplyNotReadableError where the reply cannot be unpickled here.
+        """
+        message = None
         try:
             number, code = self.link.read_note()
             if code == DONE_WITH_MESSAGE:
-                self.reply = pickle.loads(self.link.receive())
-            else:
-                self.reply = FINISHED if code == DONE_FINISHED else NOTHING
+                message = self.link.receive()
+            self.reply = FINISHED if code == DONE_FINISHED else NOTHING
             assert number == self.pending_command, f"worker {self.number} replied to {number}"
             self.state = IDLE
         except (EOFError, ConnectionResetError):
@@ -93,6 +102,11 @@ class ProcessWorker:
         except BaseException:  # Ctrl-C; the rest of half a reply would be taken for the next one
             self.state = LOST
             raise
+        if message is not None:
+            try:
+                self.reply = pickle.loads(message)
+            except Exception as error:  # foreign __setstate__ and __reduce__ may raise anything
+                raise ReplyNotReadableError(self.number, self.environments, self.command.name.lower(), error) from error
 
     def is_ready(self) -> bool:
         """Whether nothing is pending, or the reply can be read, or the process is gone."""
@@ -166,13 +180,15 @@ class ProcessWorker:
 
 def close_all(workers: Collection[ProcessWorker], timeout_s: float) -> None:
     """Asks workers to close their environments and to end, and ends after `timeout_s` those who did not."""
-    for worker in workers:
-        with contextlib.suppress(OSError):
-            worker.link.note(worker.pending_command + 1, Command.CLOSE)
-    deadline = time.monotonic() + timeout_s
-    for worker in workers:
-        worker.drain_until_closed(deadline)
-    end_all(workers)
+    try:
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                worker.link.note(worker.pending_command + 1, Command.CLOSE)
+        deadline = time.monotonic() + timeout_s
+        for worker in workers:
+            worker.drain_until_closed(deadline)
+    finally:  # also after Ctrl-C, or where another thread waits for them at this moment
+        end_all(workers)
 
 
 def end_all(workers: Collection[ProcessWorker]) -> None:

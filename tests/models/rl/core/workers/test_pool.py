@@ -19,11 +19,13 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     EnvRaisedError,
     EnvResultError,
     FactoryNotPicklableError,
+    ReplyNotReadableError,
     StepTimeoutError,
     WorkerDiedError,
 )
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker
 from tests.models.rl.core.workers.probes import START_METHODS, OddEnv, get_stuck, is_gone, wait_until
 
 pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.mark.timeout(120)]
@@ -174,6 +176,61 @@ def test_what_cannot_be_unpickled_is_still_told() -> None:
         envs.reset()
         with pytest.raises(EnvResultError, match=r"environment 0 of 2\) returned an unusable result in step 1: .*lock"):
             envs.step([2, 0])
+
+
+class PickledOneWay:
+    """Can be unpickled in the trainer only, or in workers only."""
+
+    def __init__(self, *, in_workers: bool) -> None:
+        self.in_workers = in_workers
+
+    def __setstate__(self, state: dict[str, bool]) -> None:
+        if state["in_workers"] != (multiprocessing.parent_process() is not None):
+            raise LookupError("no such module here")
+        self.__dict__ = state
+
+
+class SendingEnv(CountingEnv):
+    def take(self, value: PickledOneWay) -> int:
+        return 7
+
+    def step(self, action: int) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {"value": PickledOneWay(in_workers=True)} if action == 1 else info
+
+
+def test_arguments_that_a_worker_cannot_open_are_told_and_harmless() -> None:
+    with ParallelEnv([SendingEnv] * 3, num_workers=2) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvRaisedError, match="raised LookupError in the unpickling of the arguments of call"):
+            envs.call("take", PickledOneWay(in_workers=False))
+        assert envs.call("take", PickledOneWay(in_workers=True)) == (7, 7, 7)
+        assert envs.step([0, 0, 0])[1].tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("on_worker_failure", ["raise", "restart"])
+def test_a_reply_that_the_trainer_cannot_open_is_told_and_harmless(on_worker_failure: Any) -> None:
+    with ParallelEnv([SendingEnv] * 3, num_workers=2, on_worker_failure=on_worker_failure) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(
+            ReplyNotReadableError, match=r"Worker 1 \(environment 2\) sent .* its step .*no such module"
+        ):
+            envs.step([0, 0, 1])
+        assert not envs.closed
+        envs.reset(seed=0)
+        assert envs.step([0, 0, 0])[1].tolist() == [1.0, 1.0, 1.0]
+        assert envs.num_restarts == 0
+
+
+def test_no_worker_survives_a_close_that_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(worker: ProcessWorker, deadline: float) -> None:
+        raise KeyboardInterrupt
+
+    envs = ParallelEnv([CountingEnv] * 2, num_workers=2)
+    monkeypatch.setattr(ProcessWorker, "drain_until_closed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        envs.close()
+    assert not multiprocessing.active_children()
 
 
 def test_several_failures_are_all_mentioned() -> None:
