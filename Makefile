@@ -10,7 +10,7 @@ INSTALL := -m pip install --disable-pip-version-check --quiet --editable
 # Debian packages that system tests use. Only root installs them (containers, CI); without one, its tests are skipped.
 SYSTEM_PACKAGES := zsh chromium
 
-.PHONY: help train test-fast test test-system system-packages lint types mutations determinism soak learn bench docs
+.PHONY: help install train test-fast test test-system system-packages lint types mutations determinism soak learn bench docs
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,8 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 $(BENCH_VENV)/.installed: pyproject.toml | $(BENCH_VENV)/bin/python
 	$(BENCH_VENV)/bin/python $(INSTALL) '.[bench]'
 	@touch $@
+
+install: $(VENV)/.installed ## install into .venv, for `source .venv/bin/activate` and then `ml-pipeline ...`
 
 train: $(VENV)/.installed ## install into .venv, train on the built-in market, evaluate out of sample
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
