@@ -40,7 +40,7 @@ train: $(VENV)/.installed ## install into .venv, train on the built-in market, e
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (two to three minutes)
-	$(BIN)/python -m pytest -m "not slow and not system"
+	$(BIN)/python -m pytest -m "not slow and not system" -n 2 --dist loadfile
 
 test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (10 minutes)
 	$(BIN)/python -m pytest -m "not system"

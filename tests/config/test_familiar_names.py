@@ -17,31 +17,44 @@ def answer(line):
 
 
 @pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("env", 'Did you mean "--env-id"?'),
+        ("num_envs", 'Did you mean "--n-envs"?'),
+        ("num_steps", 'Did you mean "--n-steps"?'),
+        ("batch_size", 'Did you mean "--minibatch-size"?'),
+        ("update_epochs", 'Did you mean "--n-epochs"?'),
+        ("n_timesteps", 'Did you mean "--total-timesteps"?'),
+        ("clip_coef", 'Did you mean "--clip-range"?'),
+        ("anneal_lr", "Say --learning-rate-schedule linear."),
+        ("cuda", "Say --device cuda."),
+        ("commission", 'Did you mean "--fee-bps"?'),
+    ],
+)
+def test_a_name_of_another_library_is_answered_with_ours(name, answer):
+    assert familiar_name(name, {each: flag_of(each) for each in hints_of(CommandLine)}) == f" {answer}"
+
+
+@pytest.mark.parametrize(
     ("line", "sentence"),
     [
         ("--lr 3e-4", 'Unknown flag --lr. Did you mean "--learning-rate"?'),
-        ("--env CartPole-v1", 'Unknown flag --env. Did you mean "--env-id"?'),
-        ("--num_envs 8", 'Unknown flag --num-envs. Did you mean "--n-envs"?'),
-        ("--num-steps=128", 'Unknown flag --num-steps. Did you mean "--n-steps"?'),
-        ("--batch-size 64", 'Unknown flag --batch-size. Did you mean "--minibatch-size"?'),
-        ("--update-epochs 4", 'Unknown flag --update-epochs. Did you mean "--n-epochs"?'),
-        ("--n-timesteps 1e6", 'Unknown flag --n-timesteps. Did you mean "--total-timesteps"?'),
-        ("--clip-coef 0.1", 'Unknown flag --clip-coef. Did you mean "--clip-range"?'),
         ("--anneal-lr", "Unknown flag --anneal-lr. Say --learning-rate-schedule linear."),
-        ("--cuda", "Unknown flag --cuda. Say --device cuda."),
-        ("--commission 0.001", 'Unknown flag --commission. Did you mean "--fee-bps"?'),
         ("CartPole-v1", '"CartPole-v1" belongs to no flag; say --env-id CartPole-v1.'),
-        ("mine:Env-v0 --seed 1", '"mine:Env-v0" belongs to no flag; say --env-id mine:Env-v0.'),
-        ("settings.yaml", '"settings.yaml" belongs to no flag; say --config settings.yaml.'),
     ],
 )
-def test_a_flag_of_another_library_is_answered_with_ours(line, sentence):
+def test_so_is_a_flag_and_a_word_without_one(line, sentence):
     assert answer(line) == sentence
 
 
-@pytest.mark.parametrize("line", ["--n-steps 8", "--ent-coef 0.01", "--total_timesteps 1e5", "--gae-lambda 0.9"])
-def test_names_that_all_share_are_taken(line):
-    assert len(read_flags(line.split(), CommandLine, prog="train", description="")) == 1
+def test_a_word_without_a_flag_is_given_to_the_setting_that_it_looks_like():
+    for word, name in (("mine:Env-v0", "env_id"), ("ALE/Pong-v5", "env_id"), ("a.yaml", "config"), ("b.csv", "data")):
+        assert setting_for(word, hints_of(CommandLine)) == name
+
+
+def test_names_that_all_share_are_taken():
+    line = "--n-steps 8 --ent-coef 0.01 --total_timesteps 1e5 --gae-lambda 0.9"
+    assert len(read_flags(line.split(), CommandLine, prog="train", description="")) == 4
 
 
 def test_a_key_of_another_library_is_answered_with_ours(tmp_path):

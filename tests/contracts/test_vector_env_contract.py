@@ -44,9 +44,17 @@ class TestSerialEnv(VectorEnvContract):
         return SerialEnv(env_fns, **kwargs)
 
 
+# The slow ones start thousands of processes, and nearly all that they show the others show as well.
+_SLOW_MANNERS = (("forkserver", 1), ("fork", 3), ("forkserver", N))
+
+
 @pytest.mark.filterwarnings("ignore:start_method='fork'")
 class TestParallelEnv(VectorEnvContract):
-    MANNERS = (("forkserver", 0), ("forkserver", 1), ("forkserver", 2), ("fork", 3), ("forkserver", N))
+    MANNERS = (
+        ("forkserver", 0),
+        ("forkserver", 2),
+        *(pytest.param(manner, marks=pytest.mark.slow) for manner in _SLOW_MANNERS),
+    )
 
     @pytest.fixture(autouse=True, params=MANNERS, ids=lambda manner: f"{manner[0]}-{manner[1]}")
     def _manner(self, request: pytest.FixtureRequest) -> None:

@@ -265,6 +265,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "code", "complaint"),
     [

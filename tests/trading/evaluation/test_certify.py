@@ -149,6 +149,7 @@ def test_vectorbt_counts_the_same_trades_with_the_same_profits(random_case, mode
     assert n_trades > 30
 
 
+@pytest.mark.slow
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
 def test_an_account_that_could_not_pay_for_what_it_borrowed_is_replayed_to_its_end(tiny_market):
