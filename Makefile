@@ -39,7 +39,7 @@ install: $(VENV)/.installed ## install into .venv, for `source .venv/bin/activat
 train: $(VENV)/.installed ## install into .venv, train on the built-in market, evaluate out of sample
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
-test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (two to three minutes)
+test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)
 	$(BIN)/python -m pytest -m "not slow and not system" -n 2 --dist loadfile
 
 test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (10 minutes)
