@@ -19,12 +19,14 @@ if not __package__:  # run as a file: the repository takes this folder's place o
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.wording import counted
+from ml_pipeline.models.rl.core.allowed_actions import random_actions
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost, measure_step
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.train_config import parse_train_start
 from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.random_actions import reported_mask
 
 PROG = "tune_workers.py"
 _COSTS_S, _RATES_S = 4.0, 10.0  # for steps alone, and for all counts of workers
@@ -101,7 +103,7 @@ def _expected_step_s(num_envs: int, n_workers: int, cores: float, cost: StepCost
 def measure_costs(env_fns: Sequence[EnvFactory], *, budget_s: float = _COSTS_S) -> dict[int, StepCost]:
     """What a step of each environment takes, by its index; of as many as the time allows, at least one.
 
-    An environment that refuses random actions is left out.
+    An environment that refuses random actions that its masks allow is left out.
     """
     costs = {}
     deadline = time.monotonic() + budget_s
@@ -119,15 +121,20 @@ def measure_rate(env_fns: Sequence[EnvFactory], n_workers: int | Literal["auto"]
     """Who steps with this many workers, and the environment steps a second, the median of some short turns."""
     with ParallelEnv(env_fns, num_workers=n_workers, copy=False) as envs:
         envs.action_space.seed(0)
+        envs.single_action_space.seed(0)
         actions = [envs.action_space.sample() for _ in range(16)]
-        envs.reset(seed=0)
+        observations, infos = envs.reset(seed=0)
+        is_masked = reported_mask(None, observations, infos) is not None
         rates = []
         for _ in range(_TURNS):
-            n_steps, begin = 0, time.perf_counter()
-            while (elapsed_s := time.perf_counter() - begin) < _TURN_S:
-                envs.step(actions[n_steps % len(actions)])
+            n_steps, stepping_s = 0, 0.0
+            while stepping_s < _TURN_S:
+                action = random_actions(envs, observations, infos) if is_masked else actions[n_steps % len(actions)]
+                begin = time.perf_counter()
+                observations, _, _, _, infos = envs.step(action)
+                stepping_s += time.perf_counter() - begin
                 n_steps += 1
-            rates.append(n_steps * envs.num_envs / elapsed_s)
+            rates.append(n_steps * envs.num_envs / stepping_s)
         return Division(envs.num_workers, envs.steps_here), statistics.median(rates)
 
 

@@ -10,7 +10,7 @@ import gymnasium
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evaluate
-from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, tells_mask_in_info
+from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, reports_mask_apart
 from ml_pipeline.runs.gym_report import result_sentence, write_gym_report
 from ml_pipeline.runtime.user_code import failed_import, import_user_module
 
@@ -32,13 +32,13 @@ class GymTask:
         self._eval_episodes = eval_episodes
         self._seed = seed
         with closing(_make_checked(env_id)) as env:
-            self._masks_in_info = _masks_in_info(env, seed)
+            self._masks_apart = _masks_apart(env, seed)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._env_id})"
 
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
-        return [partial(_make, self._env_id, self._masks_in_info)] * n
+        return [partial(_make, self._env_id, self._masks_apart)] * n
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> NoReturn:
         """Raises UserError: only trading has it."""
@@ -48,7 +48,7 @@ class GymTask:
 
     def evaluation_env(self, *, render_mode: str | None = None) -> gymnasium.Env:
         """render_mode: "rgb_array" or "human". Raises UserError where the environment cannot be rendered that way."""
-        return _make(self._env_id, self._masks_in_info, render_mode)
+        return _make(self._env_id, self._masks_apart, render_mode)
 
     def score(self, act: Act) -> float:
         """Mean return of an evaluation: what the best policy is chosen by."""
@@ -72,9 +72,9 @@ class GymTask:
             env.close()
 
 
-def _make(env_id: str, masks_in_info: bool, render_mode: str | None = None) -> gymnasium.Env:
+def _make(env_id: str, masks_apart: bool, render_mode: str | None = None) -> gymnasium.Env:
     env: gymnasium.Env = gymnasium.make(env_id) if render_mode is None else _make_rendered(env_id, render_mode)
-    return ActionMaskInObservation(env) if masks_in_info else env
+    return ActionMaskInObservation(env) if masks_apart else env
 
 
 def _make_rendered(env_id: str, render_mode: str) -> gymnasium.Env:
@@ -90,9 +90,9 @@ def _make_rendered(env_id: str, render_mode: str) -> gymnasium.Env:
         raise UserError(f'{env_id} cannot be rendered as "{render_mode}": {str(error).rstrip(".")}.') from error
 
 
-def _masks_in_info(env: gymnasium.Env, seed: int) -> bool:
+def _masks_apart(env: gymnasium.Env, seed: int) -> bool:
     try:
-        return tells_mask_in_info(env, seed=seed)
+        return reports_mask_apart(env, env.reset(seed=seed)[1])
     except Exception:  # an environment that cannot be reset says so in training, with its index and its traceback
         return False
 

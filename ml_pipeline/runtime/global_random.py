@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
+from ml_pipeline.runtime.random_actions import random_action, reported_mask
+
 T = TypeVar("T")
 
 _REMEDY = (
@@ -23,8 +25,8 @@ _REMEDY = (
 def find_global_random(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> str | None:
     """Who draws from a global generator, from where, and what to do, in a sentence; None where nothing does.
 
-    Makes an environment, resets it, takes up to n_steps random actions with resets between episodes, and closes it. An
-    action that it refuses ends the search. Leaves the global generators as they were.
+    Makes an environment, resets it, takes up to n_steps random actions that its masks allow, with resets between
+    episodes, and closes it. An action that it refuses ends the search. Leaves the global generators as they were.
 
     >>> find_global_random(lambda: gymnasium.make("CartPole-v1")) is None
     True
@@ -43,14 +45,15 @@ def watch_global_random(
         try:
             env.action_space.seed(seed)
             yield "reset()"
-            watch.run("reset()", env.reset, seed=seed)
+            observation, info = watch.run("reset()", env.reset, seed=seed)
             for step in range(1, n_steps + 1):
                 if watch.found:
                     break
                 yield f"step {step}"
-                _, _, terminated, truncated, _ = watch.run(f"step {step}", env.step, env.action_space.sample())
+                action = random_action(env.action_space, reported_mask(env, observation, info))
+                observation, _, terminated, truncated, info = watch.run(f"step {step}", env.step, action)
                 if terminated or truncated:
-                    watch.run(f"reset() after step {step}", env.reset)
+                    observation, info = watch.run(f"reset() after step {step}", env.reset)
         except Exception:  # random actions may be illegal in it; what was found until then is found
             pass
         finally:

@@ -166,11 +166,11 @@ MASKS = (
         "P13a",
     ),
     Mutation(
-        "masks of infos never become part of the observation",
+        "masks beside the observation never become part of it",
         "ml_pipeline/runs/gym_task.py",
-        "return ActionMaskInObservation(env) if masks_in_info else env",
+        "return ActionMaskInObservation(env) if masks_apart else env",
         "return env",
-        "tests/runs/test_gym_task.py::test_masks_of_infos_are_kept_to_in_training_and_evaluation",
+        "tests/runs/test_gym_task.py::test_masks_are_kept_to_in_training_and_evaluation",
     ),
     Mutation(
         "nobody checks that a mask allows something",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ml_pipeline import train_ppo
+from ml_pipeline import enjoy, evaluate_ppo, train_ppo
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
 
@@ -27,6 +27,19 @@ class Choosy(gymnasium.Env):
         assert action == self.t % 3
         self.t += 1
         return np.zeros(2, np.float32), 1.0, self.t == 7, False, {"action_mask": np.arange(3) == self.t % 3}
+
+
+class Asked(Choosy):
+    """The same, but its mask is told by a method, as for MaskablePPO of sb3-contrib."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {}
+
+    def step(self, action):
+        return *super().step(action)[:4], {}
+
+    def action_masks(self):
+        return np.arange(3) == self.t % 3
 
 
 class Forbidding(Choosy):
@@ -53,7 +66,7 @@ class Verbose(Wordy):
         return np.zeros(2, np.float32), {}
 
 
-ENVS = (Choosy, Forbidding, Unready, Wordy, Verbose)
+ENVS = (Choosy, Asked, Forbidding, Unready, Wordy, Verbose)
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +83,20 @@ def options(name, folder):
     return ["--env-id", f"{name}-v0", "--eval-episodes", "2", "--checkpoint-dir", str(folder), *small]
 
 
-def test_masks_of_infos_are_kept_to_in_training_and_evaluation(tmp_path, capsys):
-    assert train_ppo.main(options("Choosy", tmp_path)) == 0
-    assert "Evaluation on a single Choosy-v0: return 7.00 ± 0.00 over 2 episodes" in capsys.readouterr().out
+@pytest.mark.parametrize("name", ["Choosy", "Asked"])
+def test_masks_are_kept_to_in_training_and_evaluation(name, tmp_path, capsys):
+    assert train_ppo.main(options(name, tmp_path)) == 0
+    assert f"Evaluation on a single {name}-v0: return 7.00 ± 0.00 over 2 episodes" in capsys.readouterr().out
+    evaluate_ppo.main([str(tmp_path / "best.pt")])
+    assert f"{name}-v0: return 7.00 ± 0.00 over 2 episodes" in capsys.readouterr().out
+    assert enjoy.main([str(tmp_path), "--stochastic"]) == 0
+    assert "return 7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["Choosy", "Asked"])
+def test_nothing_is_found_wrong_with_a_masked_environment(name, tmp_path, capsys):
+    code = train_ppo.main([*options(name, tmp_path), "--check-env"])
+    assert (code, "nothing found" in capsys.readouterr().out) == (0, True)
 
 
 def test_environments_without_masks_in_their_infos_stay_as_they_are():

@@ -1,7 +1,7 @@
 """Checks an environment before training: what it returns, whether a seed repeats it, which generators it draws from."""
 
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,17 +9,19 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.allowed_actions import random_actions
+from ml_pipeline.models.rl.core.apart import Calls, ProcessEnded, run_apart
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
-from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError, StepTimeoutError, WorkerDiedError
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError
 from ml_pipeline.runtime.global_random import global_generators_untouched, outcome, watch_global_random
 
 
 def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> list[str]:
     """What is wrong with the environments that `env_fn` makes, one sentence each; empty if nothing was found.
 
-    Makes three, resets each and takes n_steps random actions, with resets between episodes. Leaves the global
-    generators as they were.
+    Makes three, resets each and takes n_steps random actions that its masks allow, with resets between episodes. Leaves
+    the global generators as they were.
 
     >>> check_env(lambda: gymnasium.make("CartPole-v1"))
     []
@@ -31,45 +33,13 @@ def check_env_apart(
     env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0, step_timeout_s: float | None = None
 ) -> list[str]:
     """`check_env` in a worker process, so that it also reports a call that hangs or that kills its process."""
-    look_over = partial(_LookOver, env_fn, n_steps, seed)
-    doing = "construction"
-    with ParallelEnv([look_over], num_workers=1, step_timeout_s=step_timeout_s) as envs:
-        try:
-            envs.reset()
-            while True:
-                _, _, terminated, _, infos = envs.step([0])
-                if terminated[0]:
-                    return list(envs.get_attr("found")[0])
-                doing = infos["doing"][0]
-        except StepTimeoutError as error:
-            stack = f"\n\n{error.stack}" if error.stack else ""
-            return [f"It has not returned from {doing} within step_timeout_s={step_timeout_s:g}.{stack}"]
-        except WorkerDiedError as error:
-            how = f"is killed by {error.signal}" if error.signal else f"ends its process with code {error.exitcode}"
-            return [f"It {how} in {doing}."]
+    try:
+        return run_apart(partial(_look_over, env_fn, n_steps, seed), step_timeout_s=step_timeout_s)
+    except ProcessEnded as error:
+        return [f"It {error.how}." + (f"\n\n{error.stack}" if error.stack else "")]
 
 
-class _LookOver(gymnasium.Env):
-    """A look over another environment as an environment: a step of it is one call of the other. found: the result."""
-
-    observation_space = action_space = spaces.Discrete(1)
-
-    def __init__(self, env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> None:
-        self.found: list[str] = []
-        self._calls = _look_over(env_fn, n_steps, seed)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        return 0, {}
-
-    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        try:
-            return 0, 0.0, False, False, {"doing": next(self._calls)}
-        except StopIteration as end:
-            self.found = end.value
-            return 0, 0.0, True, False, {}
-
-
-def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> Generator[str, None, list[str]]:
+def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> Calls[list[str]]:
     """Yields each call of an environment before it is made; returns what is wrong."""
     with global_generators_untouched(), warnings.catch_warnings(action="ignore"):  # gymnasium.make() checks as well
         yield "construction"
@@ -92,21 +62,26 @@ def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> 
 _Seen = list[tuple[str, tuple[Any, ...]]]
 
 
-def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Generator[str, None, tuple[_Seen, str | None]]:
+def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Calls[tuple[_Seen, str | None]]:
     """Where, and what came of it: a reset and n_steps actions, the same ones each time; and how it failed, if it did.
 
     Yields each call before it is made.
     """
     seen: _Seen = []
     envs.action_space.seed(seed)
+    envs.single_action_space.seed(seed)
     try:
         yield "reset()"
-        seen.append(("reset()", envs.reset(seed=seed)[:1]))
+        observations, infos = envs.reset(seed=seed)
+        seen.append(("reset()", (observations,)))
         for where in (f"step {step}" for step in range(1, n_steps + 1)):
             yield where
-            seen.append((where, envs.step(envs.action_space.sample())[:4]))
+            observations, *rest, infos = envs.step(random_actions(envs, observations, infos, each=envs.envs))
+            seen.append((where, (observations, *rest)))
     except EnvFailedError as error:
         return seen, _sentence(error)
+    except UserError as error:  # a mask of another size
+        return seen, str(error)
     return seen, None
 
 

@@ -1,4 +1,4 @@
-"""Masks of actions: moved from an environment's infos into its observations, and checked. N environments."""
+"""Masks of actions: moved from where an environment reports them into its observations, and checked. N environments."""
 
 from typing import Any
 
@@ -7,26 +7,27 @@ import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.preprocessing.observation_layout import ACTION_MASK
+from ml_pipeline.runtime.random_actions import ACTION_MASK, MASK_METHOD, mask_method, n_choices
 
 Array = np.ndarray
 
 
 class ActionMaskInObservation(gymnasium.Wrapper):
-    """Moves info["action_mask"], which every step() and reset() must return, into a Dict observation.
+    """Puts the mask that an environment reports beside its observations into a Dict observation.
 
-    Policies read masks from observations. The parts are "action_mask" and "observation" or, if the observation is a
-    Dict, its own. Actions must be Discrete or MultiDiscrete; the mask has one entry per choice, those of the parts of a
-    MultiDiscrete side by side.
+    The environment reports it as info["action_mask"] of every step() and reset(), or by a method `action_masks()`, as
+    for MaskablePPO of sb3-contrib; the info wins. Policies read masks from observations. The parts are "action_mask"
+    and "observation" or, if the observation is a Dict, its own. Actions must be Discrete or MultiDiscrete; the mask has
+    one entry per choice, those of the parts of a MultiDiscrete side by side.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        space, actions = env.observation_space, env.action_space
-        size = int(actions.nvec.sum()) if isinstance(actions, spaces.MultiDiscrete) else spaces.flatdim(actions)
+        space, size = env.observation_space, n_choices(env.action_space)
         parts = space.spaces if isinstance(space, spaces.Dict) else {"observation": space}
         self._is_dict = isinstance(space, spaces.Dict)
         self._size = size
+        self._method = mask_method(env)
         self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(size)})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -38,22 +39,23 @@ class ActionMaskInObservation(gymnasium.Wrapper):
         return self._with_mask(observation, info), reward, terminated, truncated, info
 
     def _with_mask(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
-        if ACTION_MASK not in info:
+        where, mask = f'"{ACTION_MASK}" of the info', info.get(ACTION_MASK)
+        if mask is None and self._method is not None:
+            where, mask = f"{MASK_METHOD}()", self._method()
+        if mask is None:
             raise UserError(f'The info of every step and reset must hold "{ACTION_MASK}", but holds {sorted(info)}.')
         parts = observation if self._is_dict else {"observation": observation}
-        mask = np.asarray(info[ACTION_MASK], dtype=np.int8).reshape(-1)
-        if len(mask) != self._size:
-            raise UserError(
-                f'"{ACTION_MASK}" of the info must have {self._size} entries, one per choice, but has {len(mask)}.'
-            )
-        return {**parts, ACTION_MASK: mask}
+        flat = np.asarray(mask, dtype=np.int8).reshape(-1)
+        if len(flat) != self._size:
+            raise UserError(f"{where} must have {self._size} entries, one per choice, but has {len(flat)}.")
+        return {**parts, ACTION_MASK: flat}
 
 
-def tells_mask_in_info(env: gymnasium.Env, *, seed: int) -> bool:
-    """Whether the environment's infos hold "action_mask" and its observations do not."""
+def reports_mask_apart(env: gymnasium.Env, info: dict[str, Any]) -> bool:
+    """Whether the environment reports a mask, but not in its observations. info: what reset() returned."""
     space = env.observation_space
     in_observation = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
-    return not in_observation and ACTION_MASK in env.reset(seed=seed)[1]
+    return not in_observation and (ACTION_MASK in info or mask_method(env) is not None)
 
 
 def check_masks(masks: Array, action_space: spaces.Space) -> None:

@@ -8,9 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
-
-ACTION_MASK = "action_mask"
-"""The key of a Dict observation that says which actions are allowed."""
+from ml_pipeline.runtime.random_actions import ACTION_MASK
 
 _SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
 

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, check_masks, tells_mask_in_info
+from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, check_masks, reports_mask_apart
 
 
 class Told(gymnasium.Env):
@@ -68,7 +68,44 @@ def test_a_mask_of_another_size_is_told():
         env.step(0)
 
 
-def test_whether_infos_hold_a_mask_is_found_out():
-    assert tells_mask_in_info(Told(spaces.Discrete(2)), seed=0)
-    assert not tells_mask_in_info(Told(spaces.Discrete(2), key="mask"), seed=0)
-    assert not tells_mask_in_info(ActionMaskInObservation(Told(spaces.Discrete(2))), seed=0)
+class Asked(gymnasium.Wrapper):
+    """Reports its mask by a method alone, as for MaskablePPO."""
+
+    def step(self, action):
+        return *self.env.step(action)[:4], {}
+
+    def reset(self, **arguments):
+        return self.env.reset(**arguments)[0], {}
+
+    def action_masks(self):
+        return self.unwrapped._info()["action_mask"]
+
+
+def test_masks_of_the_method_become_part_of_the_observation():
+    env = ActionMaskInObservation(Asked(Told(spaces.Discrete(2))))
+    first, _ = env.reset(seed=0)
+    second, *_ = env.step(0)
+    assert (first["action_mask"].tolist(), second["action_mask"].tolist()) == ([0, 1, 1], [1, 0, 1])
+    assert first["action_mask"].dtype == np.int8
+
+
+def test_a_mask_of_the_method_of_another_size_is_told():
+    env = ActionMaskInObservation(Asked(Told(spaces.Discrete(2))))
+    env.unwrapped._info = lambda: {"action_mask": [1, 1]}
+    with pytest.raises(UserError, match=r"action_masks\(\) must have 3 entries, one per choice, but has 2"):
+        env.reset()
+
+
+@pytest.mark.parametrize(
+    ("make", "apart"),
+    [
+        (lambda: Told(spaces.Discrete(2)), True),
+        (lambda: Asked(Told(spaces.Discrete(2))), True),
+        (lambda: Told(spaces.Discrete(2), key="mask"), False),
+        (lambda: ActionMaskInObservation(Told(spaces.Discrete(2))), False),
+        (lambda: ActionMaskInObservation(Asked(Told(spaces.Discrete(2)))), False),
+    ],
+)
+def test_whether_a_mask_is_reported_beside_the_observation_is_found_out(make, apart):
+    env = make()
+    assert reports_mask_apart(env, env.reset()[1]) == apart

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,30 @@ def test_measuring_leaves_the_global_generators_as_they_were() -> None:
     before = np.random.get_state()[1].tolist()
     assert measure_step(DrawingEnv(), budget_s=0.01) is not None
     assert np.random.get_state()[1].tolist() == before
+
+
+class ChoosyEnv(TimedEnv):
+    """Allows one action, another one in each step, takes 20 ms to say so, and refuses the other."""
+
+    t = 0
+
+    def action_masks(self) -> np.ndarray:
+        end = time.thread_time() + 20e-3
+        while time.thread_time() < end:
+            pass
+        return np.arange(2) == self.t % 2
+
+    def step(self, action: Any) -> Any:
+        if action != self.t % 2:
+            raise ValueError("forbidden")
+        self.t += 1
+        return super().step(action)
+
+
+def test_masks_are_kept_to_and_choosing_is_no_part_of_the_step() -> None:
+    cost = measure_step(ChoosyEnv(busy_s=1e-3), budget_s=0.05)
+    assert cost is not None
+    assert 1e-3 <= cost.cpu_s < 10e-3
 
 
 def test_an_environment_that_refuses_is_not_measured() -> None:

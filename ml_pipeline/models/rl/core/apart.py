@@ -1,0 +1,72 @@
+"""Runs calls of an environment in a worker process, one after another, so that one that kills or hangs it is told."""
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import gymnasium
+from gymnasium import spaces
+
+from ml_pipeline.models.rl.core.stepping.errors import StepTimeoutError, VectorEnvError, WorkerDiedError
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+T = TypeVar("T")
+Calls = Generator[str, None, T]
+"""Yields the name of each call, such as "reset()", before it makes the call; returns the result of them all."""
+
+
+class ProcessEnded(VectorEnvError):
+    """A call killed its process, or did not return in time.
+
+    how: a half-sentence without its subject, "is killed by SIGSEGV in reset()". stack: where it hangs, as text,
+    innermost call first; empty if it does not hang, or the system cannot read it.
+    """
+
+    def __init__(self, how: str, stack: str = "") -> None:
+        super().__init__(how)
+        self.how = how
+        self.stack = stack
+
+
+def run_apart(begin: Callable[[], Calls[T]], *, step_timeout_s: float | None = None) -> T:
+    """The result of the calls that `begin` describes, made in a worker process; it has to be picklable.
+
+    Raises ProcessEnded if a call ended the process or took longer than step_timeout_s, EnvFailedError with what a
+    call raised as its cause, and any VectorEnvError of a worker that cannot start.
+    """
+    doing = "construction"
+    with ParallelEnv([lambda: _CallsAsSteps(begin)], num_workers=1, step_timeout_s=step_timeout_s) as envs:
+        try:
+            envs.reset()
+            while True:
+                _, _, terminated, _, infos = envs.step([0])
+                if terminated[0]:
+                    (result,) = envs.get_attr("result")
+                    return result
+                doing = infos["doing"][0]
+        except StepTimeoutError as error:
+            raise ProcessEnded(
+                f"has not returned from {doing} within step_timeout_s={step_timeout_s:g}", error.stack
+            ) from error
+        except WorkerDiedError as error:
+            how = f"is killed by {error.signal}" if error.signal else f"ends its process with code {error.exitcode}"
+            raise ProcessEnded(f"{how} in {doing}") from error
+
+
+class _CallsAsSteps(gymnasium.Env):
+    """The calls as an environment: each of its steps makes one. result: what they return in the end."""
+
+    observation_space = action_space = spaces.Discrete(1)
+
+    def __init__(self, begin: Callable[[], Calls[Any]]) -> None:
+        self.result: Any = None
+        self._calls = begin()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        try:
+            return 0, 0.0, False, False, {"doing": next(self._calls)}
+        except StopIteration as end:
+            self.result = end.value
+            return 0, 0.0, True, False, {}
