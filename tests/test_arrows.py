@@ -71,8 +71,9 @@ ROOMS = {
     ),
     TRADING: Room((*GROUND, "config.sections", "reporting", TRADING), ENV_LIBRARIES),
     "integrations": Room((*GROUND, RL), (*ENV_LIBRARIES, "stable_baselines3")),
+    "runs.environments": Room(("config", "runtime", f"{RL}.core", f"{RL}.preprocessing"), ENV_LIBRARIES),
     "runs": Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING),
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs.environments"),
         (*TORCH_LIBRARIES, "tyro"),
         ("matplotlib",),
     ),
@@ -100,7 +101,7 @@ PRINTING = ("monitoring.console", "monitoring.run_console")
 # where nobody else handles Ctrl-C, and worker processes, which ignore it.
 SIGNALLING = (f"{RL}.algorithms.interruption", f"{RL}.core.workers.main")
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
-IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.main", TRADING, "integrations.env_calls")
+IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.main", TRADING, "integrations.env_calls", "runs.environments")
 
 
 class Import(NamedTuple):

@@ -120,7 +120,7 @@ def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
         (["--n-steps", "-5"], "n_steps must be"),
         (["--minibatch-size", "512"], "minibatch_size must be at most n_envs * n_steps = 1 * 256 = 256"),
         (["--env-id", "CartPole-v9"], 'There is no environment "CartPole-v9"'),
-        (["--env-id", "CartPol-v1"], 'Did you mean "CartPole-v1"?'),
+        (["--env-id", "CartPol-v1"], 'Did you mean "CartPole-v1"'),
         (["--n-env", "4"], 'Did you mean "--n-envs"?'),
         (["--data", "missing.csv"], "missing.csv"),
         (["--resume", "nowhere"], "There is no checkpoint"),

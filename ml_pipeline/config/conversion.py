@@ -118,7 +118,19 @@ def _mapping(value: object, name: str) -> dict[str, Any]:
             ) from None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UserError(f"{name} must give values by name, such as '{{\"size\": 8}}', but got {value!r}.")
+    for key, named in value.items():
+        if not _is_plain(named):  # a checkpoint could not be read again
+            raise UserError(f"{name} must hold numbers, texts, lists and mappings, but {key} is {named!r}; quote it.")
     return value
+
+
+def _is_plain(value: object) -> bool:
+    """Whether JSON knows the value; YAML has dates besides."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _with_numbers_read(value: object) -> object:

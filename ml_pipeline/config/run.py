@@ -1,9 +1,9 @@
 """The settings of a run besides those of its algorithm and its market: `RunConfig`."""
 
 import multiprocessing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ml_pipeline.config.checks import check_choice, check_count, check_positive, check_within
 from ml_pipeline.config.errors import UserError
@@ -26,6 +26,19 @@ class RunConfig:
 
     env_id: str | None = None
     """Any Gymnasium environment, such as CartPole-v1; none: trading."""
+
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment, as JSON such as '{"size": 8}', or in a file as a mapping."""
+
+    wrappers: tuple[str, ...] = ()
+    """Wrappers of the environment, innermost first: module:Wrapper, or one of gymnasium.wrappers by its name alone."""
+
+    frame_stack: int | None = None
+    """Number of last observations that make up one; none: 1, or 4 of an Atari game."""
+
+    atari: bool = False
+    """Preprocess an Atari game as usual: frames skipped, grayscale 84 x 84, and in training lives as episodes and
+    rewards as signs."""
 
     n_envs: int = 1
     """Number of environments that are stepped in parallel."""
@@ -78,6 +91,7 @@ class RunConfig:
     """Number of iterations without a rise of that mean after which training ends early; none: never."""
 
     def __post_init__(self) -> None:
+        self._check_environment()
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
             check_count(name, getattr(self, name))
         for name in ("num_episodes", "total_timesteps", "stop_on_plateau"):
@@ -108,6 +122,15 @@ class RunConfig:
         check_choice("device", self.device, get_args(Device))
         check_count("seed", self.seed, minimum=0)
         check_within("seed", self.seed, 0, 2**32 - 1)  # what every generator takes
+
+    def _check_environment(self) -> None:
+        if self.frame_stack is not None:
+            check_count("frame_stack", self.frame_stack, minimum=2)
+        for name in ("env_kwargs", "wrappers", "frame_stack", "atari"):
+            if getattr(self, name) and self.env_id is None:
+                raise UserError(
+                    f"{name} is about a Gymnasium environment, but env_id is none; name one, or leave it out."
+                )
 
     def _check_workers_may_fail(self) -> None:
         name = "on_worker_failure" if self.step_timeout_s is None else "step_timeout_s"

@@ -1,5 +1,6 @@
 """How sentences and tables for a user are written."""
 
+import json
 from collections.abc import Sequence
 
 
@@ -15,9 +16,11 @@ def counted(n: int, what: str) -> str:
 def written(value: object) -> str:
     """A setting as a user writes it after its flag.
 
-    >>> written((64, 64)), written(True), written(None), written(3e-4)
-    ('64 64', 'true', 'none', '0.0003')
+    >>> written((64, 64)), written(True), written(None), written(3e-4), written({"size": 8})
+    ('64 64', 'true', 'none', '0.0003', '{"size": 8}')
     """
+    if isinstance(value, dict):
+        return json.dumps(value)
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

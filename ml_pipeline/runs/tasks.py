@@ -47,7 +47,7 @@ def make_task(config: TrainConfig) -> GymTask | TradingTask:
     """
     run = config.run
     if run.env_id is not None:
-        return GymTask(run.env_id, eval_episodes=run.eval_episodes, seed=run.seed)
+        return GymTask.of(run)
     return TradingTask(config.trading, run.seed)
 
 

@@ -23,8 +23,9 @@ from ml_pipeline.trading.settings import TradingConfig
 SECTIONS = {**AGENT_SECTIONS, **TRADING_SECTIONS}
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
 _KEPT = frozenset({
-    "env_id", "n_envs", "vec_env", "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs",
-    "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory", "memory_size",
+    "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env", "seed", "n_steps", "hidden_sizes",
+    "activation", "normalize_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory",
+    "memory_size",
 })  # fmt: skip
 
 
@@ -196,7 +197,9 @@ def _settings_of_run(checkpoint: Path) -> dict[str, Any]:
     from ml_pipeline.runs.checkpoint import load_checkpoint  # which takes torch, and only a resumption needs it
 
     saved = load_checkpoint(checkpoint)
-    return {**settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
+    usual = {**vars(RunConfig()), **vars(PPOConfig())}  # a checkpoint of an older version knows fewer settings
+    kept = {name: usual[name] for name in _KEPT}
+    return {**kept, **settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
 
 
 def _layered(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What was written becomes the declared type, or one sentence says why not."""
 
+import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,6 +67,12 @@ def test_what_is_written_is_read_as_the_declared_type(written, hint, meant):
         ),
         ("[8]", dict[str, Any], "x must give values by name, such as '{\"size\": 8}', but got [8]."),
         ({8: 1}, dict[str, Any], "x must give values by name, such as '{\"size\": 8}', but got {8: 1}."),
+        (
+            {"day": {"first": [datetime.date(2024, 2, 1)]}},
+            dict[str, Any],
+            "x must hold numbers, texts, lists and mappings, but day is {'first': [datetime.date(2024, 2, 1)]}; quote "
+            "it.",
+        ),
         (["BTC", False], tuple[str, ...], 'x must be texts, but got "BTC False"; put it in quotes.'),
     ],
 )

@@ -21,3 +21,18 @@ from ml_pipeline.config.run import RunConfig
 def test_what_may_fail_is_checked(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         RunConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"env_kwargs": {"size": 3}}, "env_kwargs is about a Gymnasium environment, but env_id is none; name one,"),
+        ({"wrappers": ("FlattenObservation",)}, "wrappers is about a Gymnasium environment, but env_id is none;"),
+        ({"frame_stack": 4}, "frame_stack is about a Gymnasium environment, but env_id is none;"),
+        ({"atari": True}, "atari is about a Gymnasium environment, but env_id is none;"),
+        ({"frame_stack": 1, "env_id": "CartPole-v1"}, "frame_stack must be a whole number of at least 2, but got 1."),
+    ],
+)
+def test_what_is_of_an_environment_needs_one(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        RunConfig(**settings)

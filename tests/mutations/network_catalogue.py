@@ -168,8 +168,8 @@ MASKS = (
     Mutation(
         "masks beside the observation never become part of it",
         "ml_pipeline/runs/gym_task.py",
-        "return ActionMaskInObservation(env) if masks_apart else env",
-        "return env",
+        "return ActionMaskInObservation(made) if masks_apart else made",
+        "return made",
         "tests/runs/test_gym_task.py::test_masks_are_kept_to_in_training_and_evaluation",
     ),
     Mutation(

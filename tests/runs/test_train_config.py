@@ -57,6 +57,28 @@ def test_a_resumed_run_keeps_its_settings_where_none_are_given(in_tmp):
     assert start.config.run == RunConfig(n_envs=8, seed=3, checkpoint_dir=folder)
 
 
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--env-kwargs", '{"size": 4}'], '--env-kwargs {}, and a resumed run keeps it, but got {"size": 4};'),
+        (["--wrappers", "FlattenObservation"], "--wrappers none, and a resumed run keeps it, but got FlattenObs"),
+        (["--frame-stack", "2"], "--frame-stack none, and a resumed run keeps it, but got 2;"),
+        (["--atari"], "--atari false, and a resumed run keeps it, but got true;"),
+    ],
+)
+@pytest.mark.parametrize("older", [False, True])
+def test_a_resumed_run_keeps_its_environment(in_tmp, flags, sentence, older):
+    settings = flatten(TrainConfig(run=RunConfig(env_id="CartPole-v1")))
+    if older:  # of a version without these settings
+        for name in ("env_kwargs", "wrappers", "frame_stack", "atari"):
+            del settings[name]
+    save_checkpoint(in_tmp / "run" / "latest.pt", {"config": settings})
+    with pytest.raises(UserError) as told:
+        parse_train_start(["--resume", "run", *flags])
+    assert sentence in str(told.value)
+    assert parse_train_start(["--resume", "run"]).config.run.wrappers == ()
+
+
 def test_a_resumed_run_may_treat_its_workers_otherwise(in_tmp):
     run_folder(in_tmp / "run", TrainConfig(run=RunConfig(step_timeout_s=5.0)))
     given = ["--step-timeout-s", "60", "--on-worker-failure", "restart", "--n-workers", "1"]

@@ -68,7 +68,7 @@ def _evaluate_episodes(
         raise UserError(
             f"This checkpoint is of {run.env_id}, but {flag_of(of_market[0])} is for markets; leave it out."
         )
-    task = GymTask(run.env_id, eval_episodes=asked.eval_episodes or run.eval_episodes, seed=run.seed)
+    task = GymTask.of(run, eval_episodes=asked.eval_episodes)
     with closing(task.evaluation_env()) as env:
         policy = restore_policy(config, env, saved)
     with report_folder(folder):

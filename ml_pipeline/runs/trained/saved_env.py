@@ -23,7 +23,7 @@ def make_saved_env(
     """
     run = config.run
     if run.env_id is not None:
-        return GymTask(run.env_id, eval_episodes=1, seed=run.seed).evaluation_env(render_mode=render_mode)
+        return GymTask.of(run).evaluation_env(render_mode=render_mode)
     if render_mode == "human":
         raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
     task = TradingTask.from_state(task_state, config.trading, run.seed)

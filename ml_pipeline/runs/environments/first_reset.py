@@ -1,0 +1,81 @@
+"""The first construction and reset of an environment, so that one which dies there is told in a sentence."""
+
+import sysconfig
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.apart import Calls, ProcessEnded, run_apart
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+from ml_pipeline.models.rl.preprocessing.action_mask import reports_mask_apart
+from ml_pipeline.runs.environments.gym_env import GymEnv
+from ml_pipeline.runs.environments.ids import id_error, import_module_of, keyword_error
+
+_CONSTRUCTOR = "its constructor"
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def reports_mask_at_reset(env: GymEnv, *, seed: int, step_timeout_s: float | None = None) -> bool:
+    """Make the environment, reset it, and say whether it reports an action mask beside its observations.
+
+    An environment with code of others is made in a worker process first, which may be killed or hang.
+    Raises UserError if the environment cannot be made or reset, raises, ends its process, or takes longer than
+    step_timeout_s in a worker.
+    """
+    begin = partial(_make_and_reset, env, seed)
+    if not env.is_gymnasiums_own:
+        try:
+            return run_apart(begin, step_timeout_s=step_timeout_s)
+        except ProcessEnded as error:
+            stack = f"\n\n{error.stack}" if error.stack else ""
+            raise UserError(f"{env.env_id} {error.how}.{stack}") from error
+        except (VectorEnvError, OSError):
+            pass  # it raised, or is known to this process only: what it raises here can be looked into
+    return _here(env, begin)
+
+
+def _make_and_reset(env: GymEnv, seed: int) -> Calls[bool]:
+    yield "the import of its module"
+    import_module_of(env.env_id)
+    yield _CONSTRUCTOR
+    with closing(env.make(training=True)) as made:
+        yield "its first reset()"
+        _, info = made.reset(seed=seed)
+        return reports_mask_apart(made, info)
+
+
+def _here(env: GymEnv, begin: Callable[[], Calls[bool]]) -> bool:
+    calls, doing = begin(), ""
+    while True:
+        try:
+            doing = next(calls)
+        except StopIteration as end:
+            return bool(end.value)
+        except UserError:
+            raise
+        except SystemExit as error:
+            raise UserError(f"{env.env_id} ends the program by sys.exit({error.code!r}) in {doing}.") from error
+        except Exception as error:
+            raise _failure(env, error, doing) from error
+
+
+def _failure(env: GymEnv, error: Exception, doing: str) -> UserError:
+    told = None
+    if doing == _CONSTRUCTOR:
+        told = id_error(env.env_id, error) or keyword_error(env.env_id, error, env.env_kwargs)
+    said = " ".join(str(error).split())
+    return told or UserError(
+        f"{env.env_id} raises {type(error).__name__} in {doing}: {said.rstrip('.')} ({_place(error)})."
+    )
+
+
+def _place(error: Exception) -> str:
+    """Where an error was raised: the innermost line that is of no installed package and not ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    own = [frame for frame in frames if not frame.filename.startswith(("<", str(_PACKAGE), *installed))]
+    where = (own or frames)[-1]
+    return f"{where.filename}, line {where.lineno}"

@@ -1,0 +1,114 @@
+"""Why an environment of some id cannot be made: what is to be installed, and which ids and keywords there are."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from ml_pipeline.config.errors import UserError, did_you_mean
+from ml_pipeline.runtime.user_code import failed_import, import_user_module
+
+_N_NEAREST, _NEAR = 3, 0.6
+
+
+class _Package(NamedTuple):
+    """A package of environments: what installs it, and how the names of its environments begin."""
+
+    install: str
+    names: tuple[str, ...]
+
+
+_PACKAGES = {
+    "ale_py": _Package("'ml-pipeline[atari]'", ("ALE/",)),
+    "minigrid": _Package("minigrid", ("MiniGrid-", "BabyAI-")),
+    "miniworld": _Package("miniworld", ("MiniWorld-",)),
+    "highway_env": _Package("highway-env", ("highway-", "merge-", "roundabout-", "parking-", "intersection-")),
+    "gymnasium_robotics": _Package(
+        "gymnasium-robotics", ("Fetch", "HandReach", "HandManipulate", "PointMaze_", "AntMaze_", "Adroit")
+    ),
+    "panda_gym": _Package("panda-gym", ("PandaReach", "PandaPush", "PandaSlide", "PandaPickAndPlace", "PandaStack")),
+}  # fmt: skip
+_OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d+")
+
+
+def import_module_of(env_id: str) -> None:
+    """Import the module before the colon of an id. Raises UserError, with what installs it if that is known."""
+    module, _, _ = env_id.rpartition(":")
+    if module in _PACKAGES and find_spec(module) is None:
+        raise UserError(f"{env_id} needs {module}, which is not installed; pip install {_PACKAGES[module].install}.")
+    if module:
+        import_user_module(module)
+
+
+def id_error(env_id: str, error: Exception) -> UserError | None:
+    """The sentence on an id that Gymnasium could not make; None if `error` is about something else.
+
+    error: what `gymnasium.make` raised.
+    """
+    if isinstance(error, gymnasium.error.DependencyNotInstalled):
+        install = "pip install 'ml-pipeline[atari]'" if "opencv" in str(error) else ""
+        said = f"opencv-python-headless; {install}" if install else " ".join(str(error).split()).rstrip(".")
+        return UserError(f"{env_id} needs something that is not installed: {said}.")
+    if isinstance(error, ImportError):  # in the module of its class, or in its constructor
+        return UserError(f"{env_id} cannot be made: {failed_import(error)}")
+    unknown = gymnasium.error.UnregisteredEnv | gymnasium.error.DeprecatedEnv
+    if isinstance(error, unknown) or type(error) is gymnasium.error.Error:  # the last one of a malformed id
+        return UserError(f'There is no environment "{env_id}". {_hint(env_id)}')
+    return None
+
+
+def keyword_error(env_id: str, error: Exception, given: Mapping[str, Any]) -> UserError | None:
+    """The sentence on a keyword that the environment does not take; None if `error` is about something else."""
+    found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if not isinstance(error, TypeError) or found is None or found[1] not in given:
+        return None
+    known = _keywords(env_id)
+    takes = f"it takes {', '.join(known)}" if known else "it takes none"
+    return UserError(f'{env_id} has no keyword "{found[1]}"; {takes}.{did_you_mean(found[1], known)}')
+
+
+def _keywords(env_id: str) -> list[str]:
+    """The keywords of an environment's constructor, those that it hands on to the classes above it included."""
+    entry_point: Any = gymnasium.registry[env_id.rpartition(":")[2]].entry_point
+    creator = gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    names: dict[str, None] = {}
+    for constructor in creator.__mro__ if isinstance(creator, type) else [creator]:
+        function = vars(constructor).get("__init__") if isinstance(constructor, type) else constructor
+        if function is None or constructor is object:
+            continue
+        parameters = inspect.signature(function).parameters.values()
+        named = (each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY))
+        names.update(dict.fromkeys(name for name in named if name not in ("self", "render_mode")))
+        if not any(each.kind == each.VAR_KEYWORD for each in parameters):
+            break
+    return list(names)
+
+
+def _hint(env_id: str) -> str:
+    module, colon, name = env_id.rpartition(":")
+    registers = f"The module {module} is there, but does not register it. " if colon else ""
+    if not colon:
+        if old := _OLD_ATARI.fullmatch(name):
+            return _needs("ale_py", f"ALE/{old[1]}-v5") + " With --atari it is preprocessed as usual."
+        for package, (_, beginnings) in _PACKAGES.items():
+            if name.startswith(beginnings):
+                return _needs(package, name)
+    return registers + _nearest(name)
+
+
+def _needs(package: str, name: str) -> str:
+    return f"pip install {_PACKAGES[package].install}, and name its module before a colon: {package}:{name}."
+
+
+def _nearest(name: str) -> str:
+    by_lower = {known.lower(): known for known in sorted(gymnasium.registry)}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=_N_NEAREST, cutoff=_NEAR)
+    quoted = [f'"{by_lower[each]}"' for each in close]
+    if not quoted:
+        return "Put the module that registers it before a colon, as in my_project:MyEnv-v0."
+    *others, last = quoted
+    return f"Did you mean {', '.join(others)} or {last}?" if others else f"Did you mean {last}?"

@@ -1,0 +1,137 @@
+"""What is said of an id or a keyword that Gymnasium cannot make: what to install, and what is near."""
+
+import gymnasium
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.environments.first_reset import reports_mask_at_reset
+from ml_pipeline.runs.environments.gym_env import GymEnv
+from ml_pipeline.runs.environments.ids import id_error, import_module_of, keyword_error
+
+
+def told_of(env_id, **settings):
+    with pytest.raises(UserError) as told:
+        reports_mask_at_reset(GymEnv(env_id=env_id, **settings), seed=0)
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "sentence"),
+    [
+        (
+            "ALE/Pong-v5",
+            "There is no environment \"ALE/Pong-v5\". pip install 'ml-pipeline[atari]', and name its module before a "
+            "colon: ale_py:ALE/Pong-v5.",
+        ),
+        (
+            "BreakoutNoFrameskip-v4",
+            "There is no environment \"BreakoutNoFrameskip-v4\". pip install 'ml-pipeline[atari]', and name its module "
+            "before a colon: ale_py:ALE/Breakout-v5. With --atari it is preprocessed as usual.",
+        ),
+        (
+            "MiniGrid-Empty-5x5-v0",
+            'There is no environment "MiniGrid-Empty-5x5-v0". pip install minigrid, and name its module before a '
+            "colon: minigrid:MiniGrid-Empty-5x5-v0.",
+        ),
+        ("CartPole-v9", 'There is no environment "CartPole-v9". Did you mean "CartPole-v1", "CartPole-v0"'),
+        ("cartpole", 'There is no environment "cartpole". Did you mean "CartPole-v1"'),
+        (
+            "zzz",
+            'There is no environment "zzz". Put the module that registers it before a colon, as in '
+            "my_project:MyEnv-v0.",
+        ),
+        ("not an id!", 'There is no environment "not an id!". Put the module that registers it before a colon'),
+        (
+            "nowhere_at_all.envs:MyEnv-v0",
+            'There is no module "nowhere_at_all": run where nowhere_at_all.py lies, name its folder in PYTHONPATH, or '
+            "install it.",
+        ),
+    ],
+)
+def test_an_unknown_id_is_answered_with_what_to_do(env_id, sentence):
+    said = told_of(env_id)
+    assert said.startswith(sentence)
+    assert len(said) < 300
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            gymnasium.error.DependencyNotInstalled(
+                "Box2D is not installed, you can install it by run `pip install swig` followed by\n"
+                '`pip install "gymnasium[box2d]"`'
+            ),
+            "LunarLander-v3 needs something that is not installed: Box2D is not installed, you can install it by run "
+            '`pip install swig` followed by `pip install "gymnasium[box2d]"`.',
+        ),
+        (
+            gymnasium.error.DependencyNotInstalled("opencv-python package not installed, run `pip install gymnasium`"),
+            "LunarLander-v3 needs something that is not installed: opencv-python-headless; pip install "
+            "'ml-pipeline[atari]'.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_to_be_installed_is_said(error, sentence):
+    assert str(id_error("LunarLander-v3", error)) == sentence
+
+
+def test_a_missing_package_of_environments_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setattr("ml_pipeline.runs.environments.ids.find_spec", lambda name: None)
+    with pytest.raises(UserError) as told:
+        import_module_of("minigrid:MiniGrid-Empty-5x5-v0")
+    assert str(told.value) == (
+        "minigrid:MiniGrid-Empty-5x5-v0 needs minigrid, which is not installed; pip install minigrid."
+    )
+
+
+class Sized(gymnasium.Env):
+    def __init__(self, size=3, **others):
+        super().__init__()
+        assert not others
+
+
+class Handing(Sized):
+    def __init__(self, colour="red", render_mode=None, **others):
+        super().__init__(**others)
+
+
+class Handed(gymnasium.Env):
+    def __init__(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    for env_class in (Sized, Handing, Handed):
+        gymnasium.register(f"{env_class.__name__}-v0", env_class)
+    yield
+    for env_class in (Sized, Handing, Handed):
+        del gymnasium.registry[f"{env_class.__name__}-v0"]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "keywords", "sentence"),
+    [
+        (
+            "FrozenLake-v1",
+            {"map": "8x8"},
+            'FrozenLake-v1 has no keyword "map"; it takes desc, map_name, is_slippery',
+        ),
+        (
+            "CartPole-v1",
+            {"sutton_barto": True},
+            'CartPole-v1 has no keyword "sutton_barto"; it takes sutton_barto_reward. Did you',
+        ),
+        ("Handed-v0", {"size": 3}, 'Handed-v0 has no keyword "size"; it takes none.'),
+    ],
+)
+def test_an_unknown_keyword_is_answered_with_those_that_it_takes(env_id, keywords, sentence):
+    assert told_of(env_id, env_kwargs=keywords).startswith(sentence)
+
+
+def test_keywords_that_a_class_hands_on_are_those_of_the_class_above():
+    error = TypeError("__init__() got an unexpected keyword argument 'colours'")
+    said = str(keyword_error("Handing-v0", error, {"colours": 1}))
+    assert said == 'Handing-v0 has no keyword "colours"; it takes colour, size. Did you mean "colour"?'
+    assert keyword_error("Handing-v0", error, {"size": 1}) is None
