@@ -6,6 +6,7 @@ Sources: Mnih et al. 2015, doi:10.1038/nature14236; Machado et al. 2018, arXiv:1
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from ml_pipeline.config.errors import UserError
 
@@ -19,9 +20,14 @@ def preprocessed(env: gymnasium.Env, env_id: str, *, training: bool) -> gymnasiu
     env: made with frameskip=1. Raises UserError if it is no Atari game.
     """
     if not hasattr(env.unwrapped, "ale"):
-        raise UserError(f"--atari is for Atari games, such as ale_py:ALE/Pong-v5, but {env_id} is none; leave it out.")
+        raise not_atari(env_id)
     lives = _Lives(gymnasium.wrappers.AtariPreprocessing(env), as_episodes=training)
     return gymnasium.wrappers.TransformReward(lives, _sign) if training else lives
+
+
+def not_atari(env_id: str) -> UserError:
+    """The sentence on another environment."""
+    return UserError(f"--atari is for Atari games, such as ale_py:ALE/Pong-v5, but {env_id} is none; leave it out.")
 
 
 class _Lives(gymnasium.Wrapper):
@@ -76,4 +82,4 @@ class _Lives(gymnasium.Wrapper):
 
 
 def _sign(reward: Any) -> float:
-    return float((reward > 0) - (reward < 0))
+    return float(np.sign(reward))

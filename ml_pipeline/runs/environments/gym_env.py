@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.environments.atari import preprocessed
+from ml_pipeline.runs.environments.atari import not_atari, preprocessed
 from ml_pipeline.runs.environments.frame_stack import stacked
 from ml_pipeline.runs.environments.wrappers import wrapped
 
@@ -54,8 +54,8 @@ class GymEnv:
         if self.atari:
             kwargs = {"frameskip": 1, **kwargs}  # the preprocessing skips frames itself
         if render_mode is None:
-            return gymnasium.make(self.env_id, **kwargs)
-        with closing(gymnasium.make(self.env_id, **kwargs)) as env:
+            return self._made(kwargs)
+        with closing(self._made(kwargs)) as env:
             modes = env.metadata.get("render_modes") or []
         # Gymnasium itself shows the frames of an environment that has no window of its own.
         enough = {"human", "rgb_array"} if render_mode == "human" else {render_mode}
@@ -67,3 +67,11 @@ class GymEnv:
             raise UserError(
                 f'{self.env_id} cannot be rendered as "{render_mode}": {str(error).rstrip(".")}.'
             ) from error
+
+    def _made(self, kwargs: dict[str, Any]) -> gymnasium.Env:
+        try:
+            return gymnasium.make(self.env_id, **kwargs)
+        except TypeError as error:
+            if "'frameskip'" in str(error) and "frameskip" not in self.env_kwargs:
+                raise not_atari(self.env_id) from error
+            raise

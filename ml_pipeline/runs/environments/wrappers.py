@@ -34,7 +34,5 @@ def _load(name: str) -> Any:
     try:
         return getattr(gymnasium.wrappers, name)
     except AttributeError as error:
-        raise UserError(
-            f"gymnasium.wrappers has no {name}.{did_you_mean(name, gymnasium.wrappers.__all__)} Name one of your own as "
-            "module:Wrapper."
-        ) from error
+        near = did_you_mean(name, gymnasium.wrappers.__all__)
+        raise UserError(f"gymnasium.wrappers has no {name}.{near} Name one of your own as module:Wrapper.") from error
