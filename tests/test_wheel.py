@@ -90,7 +90,7 @@ def installed(wheel, tmp_path_factory):
 @pytest.mark.system
 def test_it_holds_every_module_and_nothing_else(wheel):
     names = {Path(name) for name in zipfile.ZipFile(wheel).namelist()}
-    is_ours = lambda path: path.suffix == ".py" or path.name == "py.typed" or path.parent.name == "assets"  # noqa: E731
+    is_ours = lambda path: path.suffix in {".py", ".yaml"} or path.name == "py.typed" or path.parent.name == "assets"  # noqa: E731
     ours = {path.relative_to(REPOSITORY) for path in PACKAGE.rglob("*") if is_ours(path)}
     assert {name for name in names if not name.parts[0].endswith(".dist-info")} == ours
     assert Path("ml_pipeline/py.typed") in ours

@@ -1,6 +1,7 @@
 """The settings of a training run as one class, and how the command line, files and an interrupted run fill it.
 
-Flags win over the file of --config, the file over the settings of the run that is resumed, and those over defaults.
+Flags win over the file of --config, the file over the preset or the settings of the run that is resumed, and those over
+defaults.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sec
 from ml_pipeline.config.settings import build
 from ml_pipeline.config.wording import written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
+from ml_pipeline.runs.presets import Preset, preset_file, preset_of
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
 
@@ -62,11 +64,19 @@ class TrainStart:
 
 
 @dataclass(frozen=True)
-class _StartConfig:
-    """Where settings and progress come from."""
+class _SettingsFrom:
+    """Where settings come from."""
 
     config: Path | None = None
     """YAML or JSON file of settings, named as the flags are; flags win over it."""
+
+    preset: Preset | None = None
+    """Tuned settings for the environment: zoo, those of rl-baselines3-zoo; flags and --config win over them."""
+
+
+@dataclass(frozen=True)
+class _StartConfig(_SettingsFrom):
+    """Where settings and progress come from."""
 
     resume: str | None = None
     """Run folder or checkpoint to resume; auto: the newest run, or a new one if there is none."""
@@ -85,20 +95,51 @@ class CommandLine(TrainConfig):
     start: _StartConfig = field(default_factory=_StartConfig)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SettingsCommandLine(TrainConfig):
+    """The flags of a command that reads the settings of a training, and trains nothing."""
+
+    start: _SettingsFrom = field(default_factory=_SettingsFrom)
+
+
+def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usual: Mapping[str, Any]) -> TrainConfig:
+    """The settings that the command line, the file and the preset it names make up; where they say nothing, `usual`.
+
+    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    """
+    given = _given(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
+    config = build(TrainConfig, _layered(usual, given))
+    _reject_irrelevant_settings(config, given)
+    return config
+
+
 def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", description: str = "") -> TrainStart:
     """Read the command line of a training run, the files it names, and the settings of the run that it resumes.
 
     Raises UserError about whatever cannot be used; exits with code 0 after --help.
     """
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
-    file, resume, check_env = (flags.pop(name, None) for name in ("config", "resume", "check_env"))
+    resume, check_env = (flags.pop(name, None) for name in ("resume", "check_env"))
     seeds = flags.pop("seeds", ())
     _check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
-    given = _layered(_layered({}, read_train_settings(file)) if file else {}, flags)
+    if resume and flags.get("preset"):
+        raise UserError("--preset begins a new run, and --resume keeps the settings of one; leave one of the two out.")
+    given = _given(flags)
     checkpoint = find_checkpoint(resume, given) if resume else None
     config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
     _reject_irrelevant_settings(config, given)
     return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env), seeds=seeds)
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """What the preset, the file and the flags set, each winning over those before it; takes the first two out."""
+    file, preset = flags.pop("config", None), flags.pop("preset", None)
+    given = _layered(_layered({}, read_train_settings(file)) if file else {}, flags)
+    if preset is None:
+        return given
+    values = preset_of(preset, given.get("env_id"))
+    tuned = convert_settings(values, TrainConfig, source=preset_file(preset))
+    return _layered(_layered({}, tuned), given)
 
 
 def read_train_settings(path: Path) -> dict[str, Any]:
