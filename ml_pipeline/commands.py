@@ -55,9 +55,9 @@ COMMANDS = {
         "ml_pipeline.trading.inspect_data:CommandLine",
     ),
     "tune-workers": Command(
-        "Measure how many workers pay for an environment; takes the flags of train.",
+        "Measure how many workers pay for an environment; takes the settings of train.",
         "ml_pipeline.tune_workers",
-        "ml_pipeline.runs.train_config:CommandLine",
+        "ml_pipeline.runs.train_config:SettingsCommandLine",
     ),
     "check": Command(
         "Check that parallel environments work on this machine, in under a minute.",

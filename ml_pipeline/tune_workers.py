@@ -3,13 +3,13 @@
 python -m ml_pipeline.tune_workers --env-id CartPole-v1 --n-envs 8
 python -m ml_pipeline.tune_workers --data prices.csv --n-envs 16
 
-It takes every flag of train_ppo, and measures the environments that train_ppo would step; 8 of them by default.
+It takes the settings of train_ppo, and measures the environments that train_ppo would step; 8 of them by default.
 """
 
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
@@ -21,14 +21,17 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.allowed_actions import random_actions
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost, measure_step
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.train_config import parse_train_start
+from ml_pipeline.runs.train_config import parse_train_config
 from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.other_load import OtherLoad
 from ml_pipeline.runtime.random_actions import reported_mask
 
 PROG = "tune_workers.py"
+_USUAL_N_ENVS = 8
 _COSTS_S, _RATES_S = 4.0, 10.0  # for steps alone, and for all counts of workers
 _TURN_S, _TURNS = 0.15, 3
 _START_S, _WAKE_S = 0.05, 2e-5  # a worker at least, once and in every step
@@ -39,25 +42,38 @@ _SLOW = 2.0  # times the median of the others, from which an environment is name
 def main(argv: list[str], *, prog: str = PROG) -> int:
     """Measure, print a line for each number of workers, and the sentence; return the exit code."""
     with entry(prog):
-        if not any(flag.split("=")[0] == "--n-envs" for flag in argv):
-            argv = [*argv, "--n-envs", "8"]
-        config = parse_train_start(argv, prog=prog, description=COMMANDS["tune-workers"].sentence).config
+        sentence = COMMANDS["tune-workers"].sentence
+        config = parse_train_config(argv, prog=prog, description=sentence, usual={"n_envs": _USUAL_N_ENVS})
 
         from ml_pipeline.runs.tasks import make_task
 
         env_fns = make_task(config).train_env_fns(config.run.n_envs)
-    costs = measure_costs(env_fns)
-    print(verdict(costs, measure_rates(env_fns, _mean(costs))))
+    others = OtherLoad()
+    for said in others.before():
+        print(said, flush=True)
+    try:
+        costs = measure_costs(env_fns)
+        rates = measure_rates(env_fns, _mean(costs), others.look)
+    except VectorEnvError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    print(*others.during(), verdict(costs, rates), sep="\n")
     return 0
 
 
-def measure_rates(env_fns: Sequence[EnvFactory], cost: StepCost) -> dict[Division, float]:
-    """Environment steps a second by who steps them: what "auto" chooses, then as many counts as the time allows."""
+def measure_rates(
+    env_fns: Sequence[EnvFactory], cost: StepCost, between: Callable[[], object] = lambda: None
+) -> dict[Division, float]:
+    """Environment steps a second by who steps them: what "auto" chooses, then as many counts as the time allows.
+
+    between: called after each measurement, while nothing is stepped.
+    """
     rates: dict[Division, float] = {}
     deadline = time.monotonic() + _RATES_S
     division, rate = measure_rate(env_fns, "auto")
     rates[division] = rate
     print(f"{_flag(division)}: {rate:,.0f} steps/s, which auto chooses", flush=True)
+    between()
     start_s = _START_S
     for n_workers, step_s in counts_to_try(len(env_fns), usable_cores(), cost).items():
         if (Division(n_workers, steps_here=False) if n_workers else HERE) in rates:
@@ -71,6 +87,7 @@ def measure_rates(env_fns: Sequence[EnvFactory], cost: StepCost) -> dict[Divisio
         print(f"{_flag(division)}: {rate:,.0f} steps/s", flush=True)
         if n_workers:
             start_s = max(start_s, (time.monotonic() - begin - turns_s) / n_workers)
+        between()
     return rates
 
 

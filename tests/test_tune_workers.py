@@ -10,7 +10,7 @@ import pytest
 
 from ml_pipeline import tune_workers
 from ml_pipeline.models.rl.core import vec_env
-from ml_pipeline.models.rl.core.probe_envs import TimedEnv
+from ml_pipeline.models.rl.core.probe_envs import FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost
 from ml_pipeline.models.rl.core.workers.groups import split
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
@@ -25,7 +25,8 @@ def workers(n):
 def test_it_says_what_to_pass_within_20_s():
     command = [sys.executable, "-m", "ml_pipeline.tune_workers", "--env-id", "CartPole-v1", "--n-envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    first, *others, sentence = done.stdout.splitlines()
+    said = [line for line in done.stdout.splitlines() if not line.startswith("the machine ")]  # where it is busy
+    first, *others, sentence = said
     rate = r"--n-workers (\d|auto \(this process and \d workers?\)): [\d,]+ steps/s"
     assert re.fullmatch(f"{rate}, which auto chooses", first)
     for line in others:  # a busy machine may be too slow for all of them
@@ -61,11 +62,37 @@ class Modelled:
         return (workers(n_workers) if n_workers else HERE), len(env_fns) / step_s
 
 
+class Quiet:
+    """Others, who leave the machine alone."""
+
+    def look(self):
+        pass
+
+    def before(self):
+        return []
+
+    during = before
+
+
+class Busy(Quiet):
+    def __init__(self):
+        self.n_looks = 0
+
+    def look(self):
+        self.n_looks += 1
+
+    def before(self):
+        return ["busy before"]
+
+    def during(self):
+        return [f"busy in {self.n_looks} looks"]
+
+
 @pytest.fixture
 def measured(monkeypatch, capsys):
     """What the command prints of environments that wait so long a step, in lines."""
 
-    def run(*waits_s):
+    def run(*waits_s, others=Quiet):
         class Task:
             def train_env_fns(self, n):
                 return [partial(TimedEnv, wait_s=wait_s) for wait_s in waits_s]
@@ -74,6 +101,7 @@ def measured(monkeypatch, capsys):
         monkeypatch.setattr(tasks, "make_task", lambda config: Task())
         monkeypatch.setattr(tune_workers, "usable_cores", lambda: 2.0)
         monkeypatch.setattr(tune_workers, "time", modelled)
+        monkeypatch.setattr(tune_workers, "OtherLoad", others)
         monkeypatch.setattr(tune_workers, "measure_step", modelled.measure_step)
         monkeypatch.setattr(tune_workers, "measure_rate", modelled.measure_rate)
         assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", str(len(waits_s))]) == 0
@@ -91,6 +119,46 @@ def test_the_sentence_names_the_slow_one_and_the_workers_that_help(measured):
         "--n-workers 1: 114 steps/s",
         "environment 3 is 4x slower than the others; stepping waits 100 % of the time, 8.8 ms a step; --n-workers 4",
     ]
+
+
+def test_a_busy_machine_is_told_before_and_after_the_figures(measured):
+    first, *rates, during, sentence = measured(5e-3, 5e-3, others=Busy)
+    assert first == "busy before"
+    assert len(rates) == 3  # and a look after each of them
+    assert during == "busy in 3 looks"
+    assert sentence.endswith("--n-workers 2")
+
+
+@pytest.mark.parametrize("flag", [["--seeds", "1", "2"], ["--check-env"], ["--resume", "auto"]])
+def test_flags_that_would_be_ignored_are_not_taken(flag, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        tune_workers.main(["--env-id", "CartPole-v1", *flag])
+    assert stopped.value.code == 2
+    assert f"Unknown flag {flag[0]}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "n_envs"), [([], 8), (["--n-envs", "3"], 3), (["--env-id", "Pendulum-v1", "--preset", "zoo"], 4)]
+)
+def test_eight_environments_are_measured_where_nothing_says_otherwise(flags, n_envs, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tasks, "make_task", lambda config: asked.append(config.run.n_envs) or sys.exit(7))
+    with pytest.raises(SystemExit, match="7"):
+        tune_workers.main(["--env-id", "CartPole-v1", *flags])
+    assert asked == [n_envs]
+
+
+def test_an_environment_that_fails_is_told_with_its_index(monkeypatch, capsys):
+    class Task:
+        def train_env_fns(self, n):
+            return [lambda: FaultyEnv("raise", at=3)] * n
+
+    monkeypatch.setattr(tasks, "make_task", lambda config: Task())
+    monkeypatch.setattr(tune_workers, "OtherLoad", Quiet)
+    assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", "1"]) == 1
+    assert "nvironment 0 of 1, seed 0) raised ValueError in step 3" in capsys.readouterr().err.replace(
+        " (seed", ", seed"
+    )
 
 
 def test_slow_environments_are_measured_where_it_matters_and_in_time(measured, monkeypatch):
