@@ -50,9 +50,10 @@ def id_error(env_id: str, error: Exception) -> UserError | None:
     error: what `gymnasium.make` raised.
     """
     if isinstance(error, gymnasium.error.DependencyNotInstalled):
-        install = "pip install 'ml-pipeline[atari]'" if "opencv" in str(error) else ""
-        said = f"opencv-python-headless; {install}" if install else " ".join(str(error).split()).rstrip(".")
-        return UserError(f"{env_id} needs something that is not installed: {said}.")
+        said = " ".join(str(error).split()).rstrip(".")
+        if "opencv" in said:
+            said = f"opencv-python-headless is not installed; pip install {_PACKAGES['ale_py'].install}"
+        return UserError(f"{env_id} cannot be made: {said}.")
     if isinstance(error, ImportError):  # in the module of its class, or in its constructor
         return UserError(f"{env_id} cannot be made: {failed_import(error)}")
     unknown = gymnasium.error.UnregisteredEnv | gymnasium.error.DeprecatedEnv

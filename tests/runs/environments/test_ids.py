@@ -62,12 +62,12 @@ def test_an_unknown_id_is_answered_with_what_to_do(env_id, sentence):
                 "Box2D is not installed, you can install it by run `pip install swig` followed by\n"
                 '`pip install "gymnasium[box2d]"`'
             ),
-            "LunarLander-v3 needs something that is not installed: Box2D is not installed, you can install it by run "
+            "LunarLander-v3 cannot be made: Box2D is not installed, you can install it by run "
             '`pip install swig` followed by `pip install "gymnasium[box2d]"`.',
         ),
         (
             gymnasium.error.DependencyNotInstalled("opencv-python package not installed, run `pip install gymnasium`"),
-            "LunarLander-v3 needs something that is not installed: opencv-python-headless; pip install "
+            "LunarLander-v3 cannot be made: opencv-python-headless is not installed; pip install "
             "'ml-pipeline[atari]'.",
         ),
     ],
