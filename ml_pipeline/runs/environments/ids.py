@@ -16,22 +16,26 @@ _N_NEAREST, _NEAR = 3, 0.6
 
 
 class _Package(NamedTuple):
-    """A package of environments: what installs it, and how the names of its environments begin."""
+    """A package of environments: the line that installs it, and how the names of its environments begin."""
 
     install: str
     names: tuple[str, ...]
 
 
 _PACKAGES = {
-    "ale_py": _Package("'ml-pipeline[atari]'", ("ALE/",)),
-    "minigrid": _Package("minigrid", ("MiniGrid-", "BabyAI-")),
-    "miniworld": _Package("miniworld", ("MiniWorld-",)),
-    "highway_env": _Package("highway-env", ("highway-", "merge-", "roundabout-", "parking-", "intersection-")),
-    "gymnasium_robotics": _Package(
-        "gymnasium-robotics", ("Fetch", "HandReach", "HandManipulate", "PointMaze_", "AntMaze_", "Adroit")
+    "ale_py": _Package('pip install "ml-pipeline[atari]"', ("ALE/",)),
+    "minigrid": _Package("pip install minigrid", ("MiniGrid-", "BabyAI-")),
+    "miniworld": _Package("pip install miniworld", ("MiniWorld-",)),
+    "highway_env": _Package(
+        "pip install highway-env", ("highway-", "merge-", "roundabout-", "parking-", "intersection-")
     ),
-    "panda_gym": _Package("panda-gym", ("PandaReach", "PandaPush", "PandaSlide", "PandaPickAndPlace", "PandaStack")),
-}  # fmt: skip
+    "gymnasium_robotics": _Package(
+        "pip install gymnasium-robotics", ("Fetch", "HandReach", "HandManipulate", "PointMaze_", "AntMaze_", "Adroit")
+    ),
+    "panda_gym": _Package(
+        "pip install panda-gym", ("PandaReach", "PandaPush", "PandaSlide", "PandaPickAndPlace", "PandaStack")
+    ),
+}
 _OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d+")
 
 
@@ -39,7 +43,7 @@ def import_module_of(env_id: str) -> None:
     """Import the module before the colon of an id. Raises UserError, with what installs it if that is known."""
     module, _, _ = env_id.rpartition(":")
     if module in _PACKAGES and find_spec(module) is None:
-        raise UserError(f"{env_id} needs {module}, which is not installed; pip install {_PACKAGES[module].install}.")
+        raise UserError(f"{env_id} needs {module}, which is not installed; {_PACKAGES[module].install}.")
     if module:
         import_user_module(module)
 
@@ -52,7 +56,7 @@ def id_error(env_id: str, error: Exception) -> UserError | None:
     if isinstance(error, gymnasium.error.DependencyNotInstalled):
         said = " ".join(str(error).split()).rstrip(".")
         if "opencv" in said:
-            said = f"opencv-python-headless is not installed; pip install {_PACKAGES['ale_py'].install}"
+            said = f"opencv-python-headless is not installed; {_PACKAGES['ale_py'].install}"
         return UserError(f"{env_id} cannot be made: {said}.")
     if isinstance(error, ImportError):  # in the module of its class, or in its constructor
         return UserError(f"{env_id} cannot be made: {failed_import(error)}")
@@ -102,7 +106,7 @@ def _hint(env_id: str) -> str:
 
 
 def _needs(package: str, name: str) -> str:
-    return f"pip install {_PACKAGES[package].install}, and name its module before a colon: {package}:{name}."
+    return f"{_PACKAGES[package].install}, and name its module before a colon: {package}:{name}."
 
 
 def _nearest(name: str) -> str:

@@ -20,12 +20,12 @@ def told_of(env_id, **settings):
     [
         (
             "ALE/Pong-v5",
-            "There is no environment \"ALE/Pong-v5\". pip install 'ml-pipeline[atari]', and name its module before a "
+            'There is no environment "ALE/Pong-v5". pip install "ml-pipeline[atari]", and name its module before a '
             "colon: ale_py:ALE/Pong-v5.",
         ),
         (
             "BreakoutNoFrameskip-v4",
-            "There is no environment \"BreakoutNoFrameskip-v4\". pip install 'ml-pipeline[atari]', and name its module "
+            'There is no environment "BreakoutNoFrameskip-v4". pip install "ml-pipeline[atari]", and name its module '
             "before a colon: ale_py:ALE/Breakout-v5. With --atari it is preprocessed as usual.",
         ),
         (
@@ -68,7 +68,7 @@ def test_an_unknown_id_is_answered_with_what_to_do(env_id, sentence):
         (
             gymnasium.error.DependencyNotInstalled("opencv-python package not installed, run `pip install gymnasium`"),
             "LunarLander-v3 cannot be made: opencv-python-headless is not installed; pip install "
-            "'ml-pipeline[atari]'.",
+            '"ml-pipeline[atari]".',
         ),
     ],
 )  # fmt: skip
