@@ -86,7 +86,8 @@ def _train(start: TrainStart, task: "Task", prog: str) -> int:
     print(*task.notices, sep="\n", end="\n" if task.notices else "")
     terminal = _Terminal()
     options: dict[str, Any] = {"sinks": [terminal], "listener": terminal, "stop": terminal.stop}
-    run = Run(start.config, task, checkpoint=start.checkpoint, **options)
+    trusted = start.trust_checkpoint
+    run = Run(start.config, task, checkpoint=start.checkpoint, trust_checkpoint=trusted, **options)
     try:
         with closing(terminal):
             result = run.train()

@@ -43,6 +43,7 @@ def nothing_is_left_behind(pytestconfig: pytest.Config, tmp_path_factory: pytest
     """Gives the session a TMPDIR of its own, and fails where files, processes or shared memory are left at its end."""
     kept = tmp_path_factory.getbasetemp()  # stays where pytest keeps the folders of its last sessions
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(kept / "torchinductor")  # made by torch's first optimizer
+    os.environ["XDG_STATE_HOME"] = os.environ["LOCALAPPDATA"] = str(kept / "state")  # for keys of tests, not yours
     with Leftovers() as leftovers:
         pytestconfig.stash[_LEFTOVERS] = leftovers
         yield

@@ -125,7 +125,7 @@ def resumed(job: Job, stop: int, before: Workers, after: Workers) -> str:
     file.seek(0)
     with closing(after.make(job.env_fns)) as envs:
         trainer = trainer_for(envs, job.config)
-        trainer.load_state_dict(torch.load(file, weights_only=True))
+        trainer.load_state_dict(torch.load(file, weights_only=False))
         trainer.train()
         assert trainer.finished
         return hash_of(trainer)

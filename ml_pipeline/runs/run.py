@@ -78,12 +78,14 @@ class Run:
         task: Task,
         *,
         checkpoint: Path | None = None,
+        trust_checkpoint: bool = False,
         sinks: Sequence[MetricsSink] = (),
         listener: RunListener | None = None,
         stop: StopRequest | None = None,
     ) -> None:
         """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
-        task: what to learn, see `make_task`. checkpoint: one to continue, with the config of `resumed_config`. sinks:
+        task: what to learn, see `make_task`. checkpoint: one to continue, with the config of `resumed_config`.
+        trust_checkpoint: open pickled states of environments beside it that no run of this user signed. sinks:
         where the metrics of each iteration go besides metrics.jsonl and monitor.csv; the caller closes them.
         listener: told what a person who watches wants to read. stop: ends the run once it is requested.
         """
@@ -91,6 +93,7 @@ class Run:
             config=config,
             task=task,
             checkpoint=checkpoint,
+            trust_checkpoint=trust_checkpoint,
             sinks=tuple(sinks),
             listener=listener or RunListener(),
             stop=stop or StopRequest(),

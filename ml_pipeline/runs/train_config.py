@@ -56,6 +56,9 @@ class TrainStart:
     checkpoint: Path | None
     """Where to go on from; None is a new run."""
 
+    trust_checkpoint: bool = False
+    """Open what the checkpoint holds that can run code, though no run of this user wrote it."""
+
     check_env: bool = False
     """Look the environment over instead of training."""
 
@@ -80,6 +83,10 @@ class _StartConfig(_SettingsFrom):
 
     resume: str | None = None
     """Run folder or checkpoint to resume; auto: the newest run, or a new one if there is none."""
+
+    trust_checkpoint: bool = False
+    """With --resume: open pickled states of environments that no run of yours on this machine signed; a pickle can run
+    any code."""
 
     seeds: tuple[int, ...] = ()
     """Train with these seeds, one run after another, in folders NAME-seed1, NAME-seed2, ..., and compare the runs."""
@@ -120,6 +127,9 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     """
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     resume, check_env = (flags.pop(name, None) for name in ("resume", "check_env"))
+    trust = bool(flags.pop("trust_checkpoint", False))
+    if trust and not resume:
+        raise UserError("--trust-checkpoint is about the run that --resume names; leave it out, or name one.")
     seeds = flags.pop("seeds", ())
     _check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
     if resume and flags.get("preset"):
@@ -128,7 +138,9 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     checkpoint = find_checkpoint(resume, given) if resume else None
     config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
     _reject_irrelevant_settings(config, given)
-    return TrainStart(config=config, checkpoint=checkpoint, check_env=bool(check_env), seeds=seeds)
+    return TrainStart(
+        config=config, checkpoint=checkpoint, trust_checkpoint=trust, check_env=bool(check_env), seeds=seeds
+    )
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
@@ -235,12 +247,16 @@ def _settings_of_run(checkpoint: Path) -> dict[str, Any]:
 
     They come from the checkpoint alone: config.yaml beside it is for reading.
     """
-    from ml_pipeline.runs.checkpoint import load_checkpoint  # which takes torch, and only a resumption needs it
+    from ml_pipeline.runs.checkpoint import (
+        load_checkpoint,
+        reading,
+    )  # which takes torch, and only a resumption needs it
 
     saved = load_checkpoint(checkpoint)
-    usual = {**vars(RunConfig()), **vars(PPOConfig())}  # a checkpoint of an older version knows fewer settings
-    kept = {name: usual[name] for name in _KEPT}
-    return {**kept, **settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
+    with reading(checkpoint):
+        usual = {**vars(RunConfig()), **vars(PPOConfig())}  # a checkpoint of an older version knows fewer settings
+        kept = {name: usual[name] for name in _KEPT}
+        return {**kept, **settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
 
 
 def _layered(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.metrics_file import MetricsFile
 from ml_pipeline.monitoring.monitor_csv import MonitorCsv
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
-from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
+from ml_pipeline.runs.checkpoint import PICKLES_INSIDE, load_checkpoint, reading, save_checkpoint, writing
 from ml_pipeline.runs.folder import (
     BEST_CHECKPOINT,
     EPISODES_FILE,
@@ -32,6 +32,13 @@ from ml_pipeline.runs.folder import (
     SETTINGS_FILE,
     resume_command,
 )
+from ml_pipeline.runs.pickled_environments import (
+    NotOpened,
+    join_pickles,
+    remove_old_pickles,
+    split_pickles,
+    write_pickles,
+)
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
@@ -39,11 +46,13 @@ from ml_pipeline.runs.train_config import TrainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """What a run is made of. checkpoint: the one that it continues."""
+    """What a run is made of. checkpoint: the one that it continues. trust_checkpoint: also open what it holds that can
+    run code, though no run of this user wrote it."""
 
     config: TrainConfig
     task: Task
     checkpoint: Path | None = None
+    trust_checkpoint: bool = False
     sinks: Sequence[MetricsSink] = ()
     listener: RunListener = field(default_factory=RunListener)
     stop: StopRequest = field(default_factory=StopRequest)
@@ -62,6 +71,7 @@ class Training:
         self._folder = folder
         self.scores: dict[int, float] = {}
         self.best_score: float | None = None
+        self._said_unsigned = False
         config, run = setup.config, setup.config.run
         device = choose_device(run.device)
         saved = self._load(setup.checkpoint)
@@ -130,25 +140,36 @@ class Training:
         """Let the policy be the best so far; where best.pt is gone, it stays the last one."""
         best = self._folder / BEST_CHECKPOINT
         if best.is_file():
-            self.policy.load_state_dict(load_checkpoint(best)["trainer"]["policy"])
+            with reading(best):
+                self.policy.load_state_dict(load_checkpoint(best)["trainer"]["policy"])
 
     def _load(self, checkpoint: Path | None) -> Mapping[str, Any] | None:
         if checkpoint is None:
             return None
         saved = load_checkpoint(checkpoint)
-        if saved["task"] != self._setup.task.state():
-            raise UserError(
-                "The market data are not those that the run was trained on; train anew on them, or judge the run on "
-                f"them by evaluate_ppo.py {self._folder / BEST_CHECKPOINT} --data."
-            )
-        return saved
+        with reading(checkpoint):
+            if saved["task"] != self._setup.task.state():
+                raise UserError(
+                    "The market data are not those that the run was trained on; train anew on them, or judge the run "
+                    f"on them by evaluate_ppo.py {self._folder / BEST_CHECKPOINT} --data."
+                )
+            trainer = dict(saved["trainer"])
+            try:
+                if saved["version"] == PICKLES_INSIDE:
+                    raise NotOpened("an older version kept their states inside the checkpoint, as pickles")
+                trainer = join_pickles(trainer, checkpoint.parent, trusted=self._setup.trust_checkpoint)
+            except NotOpened as reason:
+                trainer.update(environments=None, environments_missing=f"{reason}.")
+            return {**saved, "trainer": trainer}
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
-        self.trainer.load_state_dict(saved["trainer"])
-        if self._plateau is not None and saved["plateau"] is not None:
-            self._plateau.load_state_dict(saved["plateau"])
-        if (self._folder / BEST_CHECKPOINT).is_file():
-            self.best_score = saved["best_score"]
+        assert self._setup.checkpoint is not None
+        with reading(self._setup.checkpoint):
+            self.trainer.load_state_dict(saved["trainer"])
+            if self._plateau is not None and saved["plateau"] is not None:
+                self._plateau.load_state_dict(saved["plateau"])
+            if (self._folder / BEST_CHECKPOINT).is_file():
+                self.best_score = saved["best_score"]
 
     def _open_files(self, *, resumed: bool) -> Sinks:
         resume_step = self.trainer.global_step if resumed else None
@@ -198,14 +219,29 @@ class Training:
         self._save(trainer, LATEST_CHECKPOINT)
 
     def _save(self, trainer: Trainer, name: str) -> None:
+        path = self._folder / name
+        trainer_state, pickles = split_pickles(trainer.state_dict())
         state = {
-            "trainer": trainer.state_dict(),
+            "trainer": trainer_state,
             "config": flatten(self._setup.config),
             "task": self._setup.task.state(),
             "best_score": -math.inf if self.best_score is None else self.best_score,
             "plateau": None if self._plateau is None else self._plateau.state_dict(),
         }
-        save_checkpoint(self._folder / name, state)
+        with writing(path):
+            unsigned = write_pickles(path, pickles) if pickles else None
+            save_checkpoint(path, state)
+            remove_old_pickles(path, trainer_state)
+        if unsigned is not None:
+            self._say_once_unsigned(unsigned)
+
+    def _say_once_unsigned(self, reason: str) -> None:
+        if not self._said_unsigned:
+            self._said_unsigned = True
+            self._setup.listener.say(
+                f"The states of the environments are pickles, and are saved without a signature: {reason}. A resumed "
+                "run opens them only with --trust-checkpoint."
+            )
 
     def _is_latest(self, saved: Mapping[str, Any] | None) -> bool:
         """Whether latest.pt is the checkpoint that is resumed, with the very settings of now."""

@@ -47,6 +47,29 @@ SAVING = (
         "weights_only=False",
         "tests/runs/test_checkpoint.py::test_a_checkpoint_that_holds_code_is_refused",
     ),
+    Mutation(
+        "pickles of somebody else are opened",
+        "ml_pipeline/runs/pickled_environments.py",
+        'if not trusted and not is_signed(_signed(body), signature.decode("latin-1")):',
+        "if False:",
+        "tests/runs/test_pickled_environments.py::test_pickles_of_somebody_else_run_no_code[latest.pt]",
+    ),
+    Mutation(
+        "the pickles of the checkpoint that was just written are removed",
+        "ml_pipeline/runs/pickled_environments.py",
+        "if path != kept:",
+        "if True:",
+        "tests/runs/test_pickled_environments.py::"
+        "test_an_own_run_goes_on_bit_for_bit_also_from_a_folder_that_was_moved",
+    ),
+    Mutation(
+        "an account's holdings are not saved",
+        "ml_pipeline/trading/accounts/single.py",
+        'self._account[:], self._money[:2] = state["account"], state["money"]',
+        'self._money[:2] = state["money"]',
+        "tests/trading/envs/test_plain_states.py::"
+        "test_a_state_goes_on_with_the_same_bits_in_another_environment[target_weights-compiled-FastTradingEnv]",
+    ),
 )
 
 FOLDERS = (
@@ -136,7 +159,7 @@ RESUMING = (
     Mutation(
         "environments begin anew after a resumption",
         f"{RL}/algorithms/ppo_trainer.py",
-        "self._envs.set_states([environment.numpy().tobytes() for environment in environments])",
+        "self._envs.set_states(environments)",
         "self._envs.reset(seed=0)",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
         "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",

@@ -90,5 +90,5 @@ def test_a_checkpoint_that_holds_code_is_refused(tmp_path, capsys):
 
 def test_a_checkpoint_of_another_version_is_named(tmp_path):
     torch.save({"format": "ml-pipeline checkpoint", "version": 1}, tmp_path / "old.pt")
-    with pytest.raises(UserError, match=r"old\.pt has checkpoint version 1, but this program reads 2; use the release"):
+    with pytest.raises(UserError, match=r"old\.pt has checkpoint version 1, but this program reads 3; use the release"):
         load_checkpoint(tmp_path / "old.pt")

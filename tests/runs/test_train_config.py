@@ -159,6 +159,14 @@ def test_settings_to_resume_with_are_those_of_the_checkpoint_with_changes(in_tmp
         resumed_config(checkpoint, {"seed": 6})
 
 
+def test_a_checkpoint_is_trusted_only_where_one_is_resumed(in_tmp):
+    run_folder(in_tmp / "run", TrainConfig())
+    assert not parse_train_start(["--resume", "run"]).trust_checkpoint
+    assert parse_train_start(["--resume", "run", "--trust-checkpoint"]).trust_checkpoint
+    with pytest.raises(UserError, match="--trust-checkpoint is about the run that --resume names; leave it out"):
+        parse_train_start(["--trust-checkpoint"])
+
+
 def test_resuming_what_is_not_there_is_told(in_tmp):
     with pytest.raises(UserError) as told:
         find_checkpoint("run", {})

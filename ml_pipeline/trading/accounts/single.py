@@ -24,6 +24,8 @@ FillTables = tuple[FloatArray, FloatArray, FloatArray]
 class PlainAccount:
     """An account of floats and lists, which needs no compiler; one asset uses the kernel without loops."""
 
+    _changing: tuple[str, ...] = ("cash", "costs", "equity", "margin_called", "holdings", "orders", "filled", "closes")
+
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self._terms = terms
         self._clip = clip
@@ -38,6 +40,15 @@ class PlainAccount:
     def __getstate__(self) -> dict[str, Any]:
         of_market = {"_fill_prices", "_half_spreads", "_market_closes"}
         return {name: value for name, value in self.__dict__.items() if name not in of_market}
+
+    def state(self) -> dict[str, Any]:
+        """What changes from step to step, for `set_state`."""
+        return {name: getattr(self, name) for name in self._changing}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken, in an account of the same terms and assets."""
+        for name in self._changing:
+            setattr(self, name, state[name])
 
     def weights(self) -> list[float]:
         """Each holding as a fraction of the equity, within -clip..clip; 0 if the equity is not positive."""
@@ -74,6 +85,8 @@ class LimitTrackingAccount(PlainAccount):
 
     A limit is binding if the fills would differ without it. "cash" means that buys were scaled down to the cash.
     """
+
+    _changing = (*PlainAccount._changing, "binding_limits")
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         super().__init__(tables, terms, clip)
@@ -136,6 +149,16 @@ class CompiledAccount:
             trades[i] = may_trade[i]
         self.equity, self.margin_called = self._step(bar, self._account, self._money, *self._tables)
         self._bar = bar + 1
+
+    def state(self) -> dict[str, Any]:
+        """As `PlainAccount.state`."""
+        values = {"equity": self.equity, "margin_called": self.margin_called, "bar": self._bar}
+        return {**values, "account": self._account, "money": self._money[:2]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """As `PlainAccount.set_state`."""
+        self.equity, self.margin_called, self._bar = state["equity"], state["margin_called"], state["bar"]
+        self._account[:], self._money[:2] = state["account"], state["money"]
 
     def weights(self) -> FloatArray:
         """As `PlainAccount.weights`, as a view that is valid until the next step."""

@@ -38,6 +38,14 @@ class ActionReader:
         """Forget the choices of the episode before."""
         self._choices = [self._flat] * len(self._symbols)
 
+    def state(self) -> list[int]:
+        """For `set_state`."""
+        return self._choices
+
+    def set_state(self, state: list[int]) -> None:
+        """Continue where `state` was taken."""
+        self._choices = state
+
     def read(self, action: Any, fillable: list[bool]) -> tuple[list[float], list[bool]]:
         """(weights, whether to trade) for each asset; an asset that cannot be filled does not trade.
 

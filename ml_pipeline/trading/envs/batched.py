@@ -3,7 +3,6 @@
 N environments, A assets, T bars, W bars in a window, D features per bar.
 """
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -14,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.plain_data import from_plain, to_plain
 from ml_pipeline.trading.accounts.array_ops import Batch, CompiledArrays, NumpyArrays, Tables
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.rules import TradingRules
@@ -155,26 +155,28 @@ class BatchedTradingEnv(VectorEnv):
             observations = xp.observe_again(observations, ended, self._seen())
         return observations, rewards if self._device is None else xp.floats(rewards), terminated, truncated, infos
 
-    def get_states(self) -> list[bytes]:
-        """The state for `set_states`. It is pickled: load only states that you wrote yourself."""
+    def get_states(self) -> list[dict[str, Any]]:
+        """The state for `set_states`, as plain data."""
         xp = self._xp
         if not self._begun:
-            return [pickle.dumps(None)]
-        arrays = [[xp.to_host(values) for values in part] for part in (self._now, self._reward_state)]
-        return [pickle.dumps((*arrays, xp.generator_state()))]
+            return [{}]
+        now, reward_state = ([xp.to_host(values) for values in part] for part in (self._now, self._reward_state))
+        return [to_plain({"now": now, "reward": reward_state, "generator": xp.generator_state()})]
 
-    def set_states(self, states: Sequence[bytes]) -> None:
-        """Continue from a state of `get_states`; the environment must be made with the same arguments."""
+    def set_states(self, states: Sequence[dict[str, Any]]) -> None:
+        """Continue from a state of `get_states`; the environment must be made with the same arguments.
+
+        Raises ValueError, KeyError or TypeError where it is none.
+        """
         xp = self._xp
-        state = pickle.loads(states[0])
+        state = from_plain(states[0])
         self._begun = False
-        if state is None:
+        if not state:
             return
-        now, reward_state, generator_state = state
         self.reset(seed=0)
-        self._now = _Episodes(*map(xp.array, now))
-        self._reward_state = tuple(map(xp.array, reward_state))
-        xp.restore_generator(generator_state)
+        self._now = _Episodes(*map(xp.array, state["now"]))
+        self._reward_state = tuple(map(xp.array, state["reward"]))
+        xp.restore_generator(state["generator"])
 
     @property
     def device(self) -> str | None:

@@ -11,13 +11,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.plain_data import NotPlain
 from ml_pipeline.trading.accounts.compiled_kernel import can_compile
 from ml_pipeline.trading.accounts.execution import PLAIN_OPS, RUIN_FRACTION
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import CompiledAccount, FillTables, PlainAccount
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
-from ml_pipeline.trading.envs.rewards import LogReturn, Reward
+from ml_pipeline.trading.envs.rewards import LogReturn, Reward, keeps_own_values
 
 Engine = Literal["auto", "plain", "compiled"]
 
@@ -83,6 +84,30 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._account.bind(self._bind_market())
+
+    def get_plain_state(self) -> dict[str, Any]:
+        """What changes from step to step, besides the market and the settings. Raises NotPlain where a reward of the
+        user's keeps something on itself, which might change too."""
+        if keeps_own_values(self.reward):
+            raise NotPlain(f"a {type(self.reward).__name__} with attributes")
+        return {
+            "bar": self._bar,
+            "last_bar": self._last_bar,
+            "ruined": self._ruined,
+            "account": self._account.state(),
+            "actions": self._actions.state(),
+            "reward": self._reward_state,
+            "generator": self._np_random,
+            "seed": self._np_random_seed,
+        }
+
+    def set_plain_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state of `get_plain_state`; the environment must be made with the same arguments."""
+        self._bar, self._last_bar, self._ruined = state["bar"], state["last_bar"], state["ruined"]
+        self._account.set_state(state["account"])
+        self._actions.set_state(state["actions"])
+        self._reward_state = state["reward"]
+        self._np_random, self._np_random_seed = state["generator"], state["seed"]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -259,3 +259,10 @@ def make_reward(
     except TypeError as error:
         raise UserError(f"The reward {name} cannot be made: {error}.") from error
     return made if scale == 1.0 else Scaled(made, scale)
+
+
+def keeps_own_values(reward: Reward) -> bool:
+    """Whether the object of a user's class has attributes, which its steps might change."""
+    if type(reward) is Scaled:
+        return keeps_own_values(reward.reward)
+    return type(reward).__module__ != __name__ and bool(vars(reward))

@@ -30,11 +30,23 @@ class StatefulTradingEnv(FastTradingEnv):
         super().__init__(*args, **settings)
         self.render_mode = render_mode
 
+    def get_plain_state(self) -> dict[str, Any]:
+        """As `FastTradingEnv.get_plain_state`, with the ledger."""
+        has_begun = hasattr(self, "_recorder")
+        own = {"ledger": self._recorder.ledger(), "limit_counts": dict(self.limit_counts)} if has_begun else {}
+        return {**super().get_plain_state(), **own}
+
+    def set_plain_state(self, state: dict[str, Any]) -> None:
+        super().set_plain_state(state)
+        if "ledger" in state:
+            self._recorder = LedgerRecorder.from_ledger(state["ledger"])
+            self.limit_counts: Counter[str] = Counter(state["limit_counts"])
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         observation, _ = super().reset(seed=seed, options=options)
-        self.limit_counts: Counter[str] = Counter()
+        self.limit_counts = Counter()
         self._recorder = LedgerRecorder(self.market.symbols, quotes=self.market.half_spread is not None)
         self._record(self._account.closes, self._half_spreads[0])  # nothing is filled yet: any prices will do
         return observation, self._info()

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
@@ -21,6 +20,7 @@ from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
 from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
+from ml_pipeline.models.rl.core.stepping.state import PickledState
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.collector import Collector
@@ -188,13 +188,16 @@ class PPOTrainer:
         self._stop_requested = True
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to resume, readable with torch's `weights_only`.
+        """All that is needed to resume, readable with torch's `weights_only` where environments are plain data.
 
-        "environments" is None if they cannot be pickled; "environments_missing" then says why.
+        "environments" holds a state for each: plain data, or a `PickledState` where an environment can only be pickled,
+        which torch reads with `weights_only=False` alone, since a pickle runs code. It is None if they cannot be
+        pickled either; "environments_missing" then says why.
         """
         environments, missing = None, ""
         try:
-            environments = [torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in self._envs.get_states()]
+            # Bytes of a vector environment of somebody else's are not known to be harmless.
+            environments = [PickledState(s) if isinstance(s, bytes) else s for s in self._envs.get_states()]
         except (AttributeError, StateNotAvailable) as error:
             missing = str(error)
         return {
@@ -210,15 +213,18 @@ class PPOTrainer:
         """Continue where `state` was taken: bit for bit if it holds the environments, else with new episodes.
 
         A state of a finished run, loaded into a trainer with more `total_timesteps`, continues to the new end.
-        Raises UserError, and changes nothing, if the policy, the number of environments or n_steps differ.
+        Raises UserError, and changes nothing, if the policy, the number of environments or n_steps differ, or if states
+        of environments are neither plain data nor a `PickledState`.
         """
         environments = state["environments"]
+        if environments is not None and not all(isinstance(each, dict | PickledState) for each in environments):
+            raise UserError("The states of the environments are of another version; set them to None to begin anew.")
         self._collector.check_state_dict(state["collector"])
         self.policy.load_state_dict(state["policy"])
         self._update.load_state_dict(state["update"])
         self.iteration = state["iteration"]
         if environments is not None:
-            self._envs.set_states([environment.numpy().tobytes() for environment in environments])
+            self._envs.set_states(environments)
         self._collector.load_state_dict(state["collector"], environments_restored=environments is not None)
 
     def _new_policy(self, device: str | None, seed: int) -> Policy:

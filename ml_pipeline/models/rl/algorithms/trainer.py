@@ -86,7 +86,8 @@ class Trainer(Protocol):
         """Let `train` return soon; may be called from a hook, another thread or a signal handler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to resume, readable with torch's `weights_only`."""
+        """All that is needed to resume, readable with torch's `weights_only` but for states that are pickles: a list
+        "environments" may hold a `PickledState`, which a run keeps in a file of its own."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken."""

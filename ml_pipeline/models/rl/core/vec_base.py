@@ -21,6 +21,7 @@ from ml_pipeline.models.rl.core.stepping.batch import copy_of, split, store
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply, ResetOrder
 from ml_pipeline.models.rl.core.stepping.rows import rows_of
+from ml_pipeline.models.rl.core.stepping.state import EnvState
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 
 _NOT_BY_CALL = ("reset", "step", "close")
@@ -146,15 +147,19 @@ class BlockVectorEnv(VectorEnv):
         values = self._do(Command.APPLY, (function, args), wanted).values
         return [values[index] for index in chosen]
 
-    def get_states(self) -> list[bytes]:
+    def get_states(self) -> list[EnvState]:
         """The state of every environment in full: wrappers, generators, pending resets.
 
+        Plain data where an environment has such a state, as our own and simple ones of Gymnasium do; else a pickle.
         Raises StateNotAvailable if an environment cannot be written without loss.
         """
         return self._do(Command.GET_STATES).values
 
-    def set_states(self, states: Sequence[bytes]) -> None:
-        """Puts every environment into a state that `get_states` returned; stepping then continues from there."""
+    def set_states(self, states: Sequence[EnvState]) -> None:
+        """Puts every environment into a state that `get_states` returned; stepping then continues from there.
+
+        A `PickledState` runs code that it names: hand over only what you wrote yourself.
+        """
         if len(states) != self.num_envs:
             raise ValueError(f"set_states needs one state per environment, {self.num_envs}, but got {len(states)}.")
         self._finished[:] = self._do(Command.SET_STATES, None, list(states)).values

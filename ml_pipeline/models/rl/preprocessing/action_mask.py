@@ -30,6 +30,12 @@ class ActionMaskInObservation(gymnasium.Wrapper):
         self._method = mask_method(env)
         self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(size)})
 
+    def get_plain_state(self) -> None:
+        """It has none of its own."""
+
+    def set_plain_state(self, state: None) -> None:
+        """As `get_plain_state`."""
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         return self._with_mask(observation, info), info

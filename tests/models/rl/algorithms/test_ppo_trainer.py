@@ -120,7 +120,8 @@ def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(kind, n_ste
     torch.save(interrupted.state_dict(), tmp_path / "state.pt")
 
     resumed = trainer_for(SerialEnv(factories(kind)), seed=99)
-    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    # A pickle of an environment that describes itself in no other way: torch opens it only on this word.
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=False))
     resumed.train()
     assert resumed.finished
     assert torch.equal(weights_of(resumed), weights_of(expected))

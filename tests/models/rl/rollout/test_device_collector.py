@@ -66,10 +66,10 @@ class Drift(VectorEnv):
         return *map(self._given, (self.position, rewards, terminated, truncated)), infos
 
     def get_states(self):
-        return [torch.cat([self.position.flatten(), self.t.float()]).numpy().tobytes()]
+        return [{"numbers": torch.cat([self.position.flatten(), self.t.float()]).tolist()}]
 
     def set_states(self, states):
-        numbers = torch.frombuffer(bytearray(states[0]), dtype=torch.float32)
+        numbers = torch.tensor(states[0]["numbers"])
         self.position, self.t = numbers[:-NUM_ENVS].view(NUM_ENVS, 2), numbers[-NUM_ENVS:].long()
 
     def _given(self, values):

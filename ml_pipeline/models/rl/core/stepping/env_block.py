@@ -284,13 +284,13 @@ class EnvBlock:
                 self._set_state(slot, item)
                 reply.values.append(slot.needs_reset)
 
-    def _get_state(self, slot: _Slot) -> bytes:
+    def _get_state(self, slot: _Slot) -> env_state.EnvState:
         observation = slot.observation if self._rows is None else self._rows.read(slot.index)
         steps = self._n_steps - slot.steps_before
         rest = (observation, slot.needs_reset, slot.seed, steps)
         return env_state.dump(slot.index, slot.env, rest)
 
-    def _set_state(self, slot: _Slot, state: bytes) -> None:
+    def _set_state(self, slot: _Slot, state: env_state.EnvState) -> None:
         slot.env, (observation, slot.needs_reset, slot.seed, steps) = env_state.load(slot.index, slot.env, state)
         slot.steps_before = self._n_steps - steps
         if self._rows is not None:

@@ -1,11 +1,13 @@
-"""The whole state of one environment as bytes: its wrappers, its generators, and what the caller adds.
+"""The whole state of one environment: its wrappers, its generators, and what the caller adds.
 
-Written by cloudpickle, so that an environment needs to support nothing. Two kinds of objects are special:
+Plain data where the environment has such a state, see `plain_state`. All others are written by cloudpickle, so that an
+environment needs to support nothing. In these, two kinds of objects are special:
 - one whose class says `shared_between_environments = True` (market data) is not written. Restoring takes it from the
   live environment, as the same one by order of appearance.
 - one that pickles as its constructor's arguments (`gymnasium.utils.EzPickle`, as LunarLander and MuJoCo do) would
   silently come back as a new one. It is refused.
-Bytes are pickles: load only what you wrote yourself.
+Opening a pickle runs code that it names. So its type is `PickledState`, which torch's `weights_only` does not read: no
+file that was read that way holds a state that could run code.
 """
 
 import io
@@ -17,10 +19,43 @@ import gymnasium
 from gymnasium.utils import EzPickle
 
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
+from ml_pipeline.models.rl.core.stepping.plain_state import plain_state_of, set_plain_state
+from ml_pipeline.runtime.plain_data import NotPlain, from_plain, to_plain
 
 
-def dump(index: int, env: gymnasium.Env, rest: Any) -> bytes:
-    """The bytes of `env` and of `rest`. Raises StateNotAvailable with the environment's `index` and the reason."""
+class PickledState(bytes):
+    """A state that is a pickle: restore only what you wrote yourself."""
+
+
+EnvState = dict[str, Any] | PickledState
+
+
+def dump(index: int, env: gymnasium.Env, rest: Any) -> EnvState:
+    """The state of `env` and `rest`. Raises StateNotAvailable with the environment's `index` and the reason."""
+    try:
+        return {"layers": plain_state_of(env), "rest": to_plain(rest)}
+    except NotPlain:
+        return _pickled(index, env, rest)
+
+
+def load(index: int, live: gymnasium.Env, state: EnvState) -> tuple[gymnasium.Env, Any]:
+    """The environment and the rest, as dumped.
+
+    Of plain data it is `live` itself; of a pickle another one, whose shared objects are those of `live`, which is then
+    to be dropped. Raises StateNotAvailable where `state` is neither, or of something else.
+    """
+    try:
+        if isinstance(state, PickledState):
+            return _unpickled(live, state)
+        if not isinstance(state, dict):
+            raise ValueError(f"a {type(state).__name__} is no state")
+        set_plain_state(live, state["layers"])
+        return live, from_plain(state["rest"])
+    except Exception as error:  # foreign code may raise anything, and so may a state that is cut short
+        raise StateNotAvailable(index, f"it cannot be restored ({type(error).__name__}: {error})") from error
+
+
+def _pickled(index: int, env: gymnasium.Env, rest: Any) -> PickledState:
     sink = io.BytesIO()
     try:
         _Writer(sink).dump((env, rest))
@@ -28,17 +63,13 @@ def dump(index: int, env: gymnasium.Env, rest: Any) -> bytes:
         raise StateNotAvailable(index, str(error)) from None
     except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
         raise StateNotAvailable(index, f"it cannot be pickled ({type(error).__name__}: {error})") from error
-    return sink.getvalue()
+    return PickledState(sink.getvalue())
 
 
-def load(index: int, live: gymnasium.Env, state: bytes) -> tuple[gymnasium.Env, Any]:
-    """The environment and the rest, as dumped; shared objects are those of `live`, which is then to be dropped."""
+def _unpickled(live: gymnasium.Env, state: PickledState) -> tuple[gymnasium.Env, Any]:
     writer = _Writer(io.BytesIO())
-    try:
-        writer.dump(live)
-        env, rest = _Reader(io.BytesIO(state), writer.shared).load()
-    except Exception as error:  # a foreign __setstate__ may raise anything, and so may bytes cut short
-        raise StateNotAvailable(index, f"it cannot be restored ({type(error).__name__}: {error})") from error
+    writer.dump(live)
+    env, rest = _Reader(io.BytesIO(state), writer.shared).load()
     return env, rest
 
 

@@ -1,0 +1,92 @@
+"""Values as plain data: numbers, texts, lists, tuples and dicts, which can be read without running code.
+
+Bytes and NumPy's arrays, scalars and generators become a dict whose only key is None, which no other value has. Their
+bytes are texts of as many characters, since an empty `bytes` in a checkpoint is a class to torch's `weights_only`.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+_SIMPLE = (type(None), bool, int, float, str)
+_KINDS = "biufcmMSU"  # of arrays; others hold Python objects
+_BIT_GENERATORS: dict[str, type[np.random.BitGenerator]] = {
+    each.__name__: each
+    for each in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
+}
+
+
+class NotPlain(TypeError):
+    """A value that plain data cannot hold."""
+
+
+def to_plain(value: Any) -> Any:
+    """A copy of `value` as plain data. Raises NotPlain where there is no such copy with the same types.
+
+    >>> to_plain((1, "a", [2.5, None]))
+    (1, 'a', [2.5, None])
+    >>> to_plain(np.array([1, 2], np.uint8))
+    {None: ('|u1', (2,), '\\x01\\x02')}
+    """
+    kind = type(value)
+    if kind in _SIMPLE:
+        return value
+    if kind is list or kind is tuple:
+        return kind(map(to_plain, value))
+    if kind is dict:
+        if not all(type(key) in (str, int) for key in value):
+            raise NotPlain("a dict with keys other than texts and whole numbers")
+        return {key: to_plain(each) for key, each in value.items()}
+    if isinstance(value, np.generic) or kind is np.ndarray:
+        if value.dtype.kind not in _KINDS:
+            raise NotPlain(f"an array of {value.dtype}")
+        return {None: (value.dtype.str, None if kind is not np.ndarray else value.shape, _text(value.tobytes()))}
+    if kind is bytes:
+        return {None: ("bytes", _text(value))}
+    if kind is np.random.Generator and type(value.bit_generator).__name__ in _BIT_GENERATORS:
+        return {None: ("generator", to_plain(dict(value.bit_generator.state)))}
+    raise NotPlain(f"a {kind.__name__}")
+
+
+def from_plain(data: Any) -> Any:
+    """What `to_plain` was given. Runs nothing; raises ValueError where `data` are none of its own.
+
+    >>> from_plain({None: ('|u1', (2,), '\\x01\\x02')})
+    array([1, 2], dtype=uint8)
+    """
+    kind = type(data)
+    if kind in _SIMPLE:
+        return data
+    if kind is list or kind is tuple:
+        return kind(map(from_plain, data))
+    if kind is dict and None in data:
+        return _from_marked(data[None])
+    if kind is dict:
+        return {key: from_plain(each) for key, each in data.items()}
+    raise ValueError(f"a {kind.__name__} is no plain data")
+
+
+def _text(values: bytes) -> str:
+    return values.decode("latin-1")
+
+
+def _from_marked(parts: Any) -> Any:
+    match parts:
+        case ("bytes", str() as text):
+            return text.encode("latin-1")
+        case ("generator", dict() as state):
+            state = from_plain(state)
+            bit_generator = _BIT_GENERATORS.get(str(state.get("bit_generator")))
+            if bit_generator is None:
+                raise ValueError(f"there is no generator {state.get('bit_generator')!r}")
+            generator = np.random.Generator(bit_generator(0))
+            generator.bit_generator.state = state
+            return generator
+        case (str() as name, (tuple() | None) as shape, str() as text):
+            dtype, values = np.dtype(name), text.encode("latin-1")
+            if dtype.kind not in _KINDS or len(values) != dtype.itemsize * math.prod(shape or ()):
+                raise ValueError(f"{len(values)} bytes are no array {shape} of {name}")
+            array = np.frombuffer(values, dtype).reshape(shape or ()).copy()
+            return array[()] if shape is None else array
+    raise ValueError("neither bytes nor an array nor a generator")
