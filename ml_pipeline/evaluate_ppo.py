@@ -1,6 +1,6 @@
 """Entry: evaluate a checkpoint on a single environment, on data of its own or others, and report.
 
-python -m ml_pipeline.evaluate_ppo checkpoints/RUN/best.pt
+python -m ml_pipeline.evaluate_ppo checkpoints/RUN
 python -m ml_pipeline.evaluate_ppo checkpoints/RUN/best.pt --data other.csv
 """
 

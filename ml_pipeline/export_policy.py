@@ -1,6 +1,6 @@
 """Entry: write a trained policy into one file that runs without this package, once it is proven to act the same.
 
-python -m ml_pipeline.export_policy checkpoints/RUN/best.pt
+python -m ml_pipeline.export_policy checkpoints/RUN
 python -m ml_pipeline.export_policy checkpoints/RUN/best.pt --format torch
 """
 
@@ -30,7 +30,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
         result = export_checkpoint(config)
         print(
-            f"{result.path} acts as {config.checkpoint} does, on {result.n_random} random and {result.n_recorded} "
+            f"{result.path} acts as {result.checkpoint} does, on {result.n_random} random and {result.n_recorded} "
             f"recorded observations.\n  in:  {', '.join(result.input_names)}\n  out: {', '.join(result.output_names)}"
         )
     return 0

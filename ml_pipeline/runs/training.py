@@ -97,7 +97,7 @@ class Training:
                 files = stack.enter_context(closing(self._open_files(resumed=saved is not None)))
                 for sink in (files, *setup.sinks):
                     self._sinks.add(sink)
-                write_yaml(folder / SETTINGS_FILE, flatten(config))
+                write_yaml(folder / SETTINGS_FILE, _for_another_run(config))
             self._resumed_from = saved
             self._closing = stack.pop_all()
 
@@ -247,6 +247,11 @@ class Training:
         """Whether latest.pt is the checkpoint that is resumed, with the very settings of now."""
         is_latest = self._setup.checkpoint == self._folder / LATEST_CHECKPOINT
         return saved is not None and is_latest and saved["config"] == flatten(self._setup.config)
+
+
+def _for_another_run(config: TrainConfig) -> dict[str, object]:
+    """Every setting but the folder, which this run has taken: the file may be the --config of other runs."""
+    return {name: value for name, value in flatten(config).items() if name != "checkpoint_dir"}
 
 
 @contextmanager

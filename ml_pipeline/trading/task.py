@@ -74,6 +74,8 @@ class TradingTask:
             rows = features.values[train.start - config.window + 1 : train.stop]
             scaler = FeatureScaler.fit(rows)
             self._notices += _about_constants(features.columns, scaler(rows), ~np.isnan(rows))
+        elif len(scaler.mean) != len(features.columns):
+            raise UserError(f"The scaler is of {len(scaler.mean)} features, but there are {len(features.columns)}.")
         self.scaler = scaler
         self._prepared = prepare_market(market, features, scaler)
 

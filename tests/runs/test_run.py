@@ -26,7 +26,8 @@ from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.state import FolderInUse, read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
-from ml_pipeline.runs.train_config import TrainConfig, resumed_config
+from ml_pipeline.runs.train_config import TrainConfig, parse_train_start, resumed_config
+from ml_pipeline.trading.settings import TradingConfig
 
 PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,))
 TEN_LINES = """
@@ -86,6 +87,45 @@ class Broken(GymTask):
 
     def score(self, act):
         raise self._error
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"run": {"env_id": "CartPole-v1", "eval_episodes": 1, "seed": 7}},
+        {
+            "trading": {
+                "fee_bps": 2.0,
+                "features": ("rsi_14", "log_return_5"),
+                "symbols": ("SYNTH",),
+                "sell_fee_bps": None,
+            }
+        },
+    ],
+    ids=["gymnasium", "trading"],
+)
+def test_the_settings_that_a_run_writes_start_another_run_with_the_same(tmp_path, monkeypatch, changed):
+    monkeypatch.chdir(tmp_path)
+    length = {
+        "n_envs": 2,
+        "num_episodes": None,
+        "total_timesteps": 64,
+        "vec_env": "serial",
+        "checkpoint_dir": tmp_path / "run",
+    }
+    run = RunConfig(**{**length, **changed.get("run", {})})
+    config = TrainConfig(run=run, ppo=PPO, trading=TradingConfig(**changed.get("trading", {})))
+    stop = StopRequest()
+    stop.request()
+    Run(config, make_task(config), stop=stop).train()
+    again = parse_train_start(["--config", str(tmp_path / "run" / "config.yaml")])
+    assert again.config == replace(config, run=replace(run, checkpoint_dir=None))
+    result = Run(
+        replace(again.config, run=replace(again.config.run, checkpoint_dir=tmp_path / "again")), make_task(config)
+    ).train()
+    assert result.status == "finished"
+    written = [(tmp_path / name / "config.yaml").read_text() for name in ("run", "again")]
+    assert written[0] == written[1]
 
 
 def test_the_lines_that_a_notebook_needs(tmp_path):

@@ -11,7 +11,7 @@ from ml_pipeline.runs.folder import BEST_CHECKPOINT, report_folder
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
-from ml_pipeline.runs.trained.restore import load_run, restore_policy
+from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.task import TradingTask
 
 
@@ -28,11 +28,12 @@ class EvaluationReport:
 
 
 def evaluate_checkpoint(start: EvaluationStart) -> EvaluationReport:
-    """Let a checkpoint's policy act in a single environment, and write the report.
+    """Let the policy of a checkpoint, or the best of a run folder, act in a single environment, and write the report.
 
     Raises UserError where the checkpoint, the data or the folder cannot be used, and CertificationFailed where another
     engine finds another equity.
     """
+    start = replace(start, config=replace(start.config, checkpoint=find_policy(start.config.checkpoint)))
     config, saved = load_run(start.config.checkpoint)
     folder = start.config.output_dir or _default_folder(start)
     evaluate = _evaluate_trading if config.run.env_id is None else _evaluate_episodes
@@ -52,7 +53,7 @@ def _evaluate_trading(
     split = start.config.split or ("all" if "data" in start.changes else "test")
     with closing(task.evaluation_env(split)) as env:
         notices = task.notices  # before the policy acts on features that see ahead
-        policy = restore_policy(config, env, saved)
+        policy = restore_policy(config, env, saved, start.config.checkpoint)
     with report_folder(folder):
         figures = task.evaluate(policy.act, split, folder, page=True, certify=start.config.certify)
     return EvaluationReport(str(figures["table"]), folder, notices)
@@ -70,7 +71,7 @@ def _evaluate_episodes(
         )
     task = GymTask.of(run, eval_episodes=asked.eval_episodes)
     with closing(task.evaluation_env()) as env:
-        policy = restore_policy(config, env, saved)
+        policy = restore_policy(config, env, saved, start.config.checkpoint)
     with report_folder(folder):
         return EvaluationReport(task.report(policy.act, folder), folder)
 

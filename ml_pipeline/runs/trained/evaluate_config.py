@@ -22,7 +22,7 @@ class EvaluationConfig:
     """
 
     checkpoint: tyro.conf.Positional[Path]
-    """Checkpoint to evaluate, such as checkpoints/RUN/best.pt."""
+    """Run folder, whose best policy is evaluated, or a checkpoint, such as checkpoints/RUN/latest.pt."""
 
     split: Split | None = None
     """Part of the market to evaluate on; none: test, or everything with --data."""

@@ -20,7 +20,7 @@ from ml_pipeline.models.rl.policies.exported import PortablePolicy
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
 from ml_pipeline.runs.trained.export_config import ExportConfig, Format
-from ml_pipeline.runs.trained.restore import load_run, restore_policy
+from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.runs.trained.saved_env import make_saved_env
 
 Array = np.ndarray
@@ -36,9 +36,13 @@ class ParityFailed(CheckFailed):
 
 
 class ExportResult(NamedTuple):
-    """A written file: the names of its inputs and outputs, and on how many observations it acted as the policy does."""
+    """A written file, and the checkpoint of its policy.
+
+    Names of its inputs and outputs, and on how many observations it acted as the policy does.
+    """
 
     path: Path
+    checkpoint: Path
     input_names: Sequence[str]
     output_names: Sequence[str]
     n_random: int = N_RANDOM
@@ -46,13 +50,18 @@ class ExportResult(NamedTuple):
 
 
 def export_checkpoint(export: ExportConfig) -> ExportResult:
-    """Write a checkpoint's policy to a file. Raises as `export_policy`, and UserError for an unusable checkpoint."""
+    """Write the policy of a checkpoint, or the best of a run folder, to a file.
+
+    Raises as `export_policy`, and UserError for an unusable checkpoint.
+    """
+    export = replace(export, checkpoint=find_policy(export.checkpoint))
     config, saved = load_run(export.checkpoint)
     config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
     # In the market it was trained on: the test split stays closed.
     with closing(make_saved_env(config, saved["task"], split="train")) as env:
-        portable = export_policy(restore_policy(config, env, saved), env, export.path, export.format)
-    return ExportResult(export.path, portable.input_names, portable.output_names)
+        policy = restore_policy(config, env, saved, export.checkpoint)
+        portable = export_policy(policy, env, export.path, export.format)
+    return ExportResult(export.path, export.checkpoint, portable.input_names, portable.output_names)
 
 
 def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: Format) -> PortablePolicy:

@@ -22,7 +22,7 @@ class ExportConfig:
     """
 
     checkpoint: tyro.conf.Positional[Path]
-    """Checkpoint to export, such as checkpoints/RUN/best.pt."""
+    """Run folder, whose best policy is exported, or a checkpoint, such as checkpoints/RUN/latest.pt."""
 
     format: Format = "onnx"
     """File format: onnx, for onnxruntime (writing it needs the extra onnx), or torch, a program of torch.export."""

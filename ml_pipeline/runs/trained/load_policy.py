@@ -1,19 +1,18 @@
 """`load_policy`: from a run folder or a checkpoint to a policy that acts, without its environment."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from gymnasium import spaces
 
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
-from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
+from ml_pipeline.runs.checkpoint import reading
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.trained.restore import load_run
+from ml_pipeline.runs.trained.restore import find_policy, load_run
 from ml_pipeline.runs.trained.saved_env import make_saved_env
 
 
@@ -55,7 +54,7 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
     """
     device = choose_device(device)
     checkpoint = find_policy(path)
-    with _whole(checkpoint):
+    with reading(checkpoint):
         config, saved = load_run(checkpoint)
         state, task_state = saved["trainer"]["policy"], saved["task"]
         trained_steps = saved["trainer"]["collector"]["global_step"]
@@ -70,33 +69,9 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
         task_state=task_state,
         device=device,
     )
-    with _whole(checkpoint):
+    with reading(checkpoint):
         policy.load_state_dict(state)
     return policy
-
-
-def find_policy(path: str | Path) -> Path:
-    """The checkpoint that a path names: the file itself, or best.pt of a run folder, or latest.pt without one.
-
-    Raises UserError if a folder has neither.
-    """
-    path = Path(path).expanduser()
-    if not path.is_dir():
-        return path
-    for name in (BEST_CHECKPOINT, LATEST_CHECKPOINT):
-        if (path / name).is_file():
-            return path / name
-    raise UserError(f"{path} has no {BEST_CHECKPOINT} and no {LATEST_CHECKPOINT}; name a run folder or a checkpoint.")
-
-
-@contextmanager
-def _whole(checkpoint: Path) -> Iterator[None]:
-    """Turn the errors of a checkpoint that lacks something, or holds other shapes, into one sentence."""
-    try:
-        yield
-    except (KeyError, AttributeError, RuntimeError) as error:  # torch raises RuntimeError for other shapes
-        reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise UserError(f"{checkpoint} does not hold a whole policy: {reason}.") from error
 
 
 def _saved_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] | None:

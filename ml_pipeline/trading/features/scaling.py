@@ -50,6 +50,8 @@ class FeatureScaler:
         """The scaler with this `state()`. Raises UserError if it is not one."""
         try:
             mean, deviation = np.array(state["mean"], dtype=float), np.array(state["deviation"], dtype=float)
+            if mean.ndim != 1 or mean.shape != deviation.shape:
+                raise ValueError(f"means {mean.shape}, deviations {deviation.shape}")
             return cls(mean, deviation, float(state["clip"]))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"This is not the state of a feature scaler: {error!r}.") from error

@@ -112,7 +112,7 @@ def test_what_cannot_be_used_is_one_sentence(checkpoint, flags, sentence):
 def test_a_flag_of_the_market_is_refused_for_another_environment(tmp_path):
     config = TrainConfig()
     config = replace(config, run=replace(config.run, env_id="CartPole-v1"))
-    save_checkpoint(tmp_path / "best.pt", {"config": flatten(config)})
+    save_checkpoint(tmp_path / "best.pt", {"config": flatten(config), "task": {}, "trainer": {}})
     for flag, value in (("--max-gross", ["1"]), ("--certify", []), ("--split", ["test"])):
         with pytest.raises(UserError, match=f"of CartPole-v1, but {flag} is for markets; leave it out"):
             _evaluate(tmp_path / "best.pt", flag, *value)

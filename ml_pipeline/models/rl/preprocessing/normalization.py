@@ -56,8 +56,10 @@ class RunningMoments:
         return {"mean": self.mean.tolist(), "variance": self.variance.tolist(), "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.mean = np.asarray(state["mean"], dtype=np.float64)
-        self.variance = np.asarray(state["variance"], dtype=np.float64)
+        mean, variance = (np.asarray(state[name], dtype=np.float64) for name in ("mean", "variance"))
+        if not mean.shape == variance.shape == self.mean.shape:
+            raise ValueError(f"running moments of {len(self.mean)} components are wanted, but got {mean.shape}")
+        self.mean, self.variance = mean, variance
         self.count = int(state["count"])
 
 
@@ -143,7 +145,7 @@ class RewardScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._moments.load_state_dict(state["moments"])
-        self._returns = np.asarray(state["returns"], dtype=np.float64)
+        self._returns = np.asarray(state["returns"], dtype=np.float64).reshape(self._returns.shape)
 
 
 class ValueNormalizer:
