@@ -49,6 +49,8 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         task = make_task(start.config)
         if start.check_env:
             return _check_env(task.name, task.train_env_fns(1)[0], start.config.run.step_timeout_s)
+        if start.notice is not None:
+            print(start.notice, flush=True)
         return _train(start, task, prog)
 
 

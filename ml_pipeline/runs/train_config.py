@@ -17,6 +17,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
 from ml_pipeline.config.settings import build
 from ml_pipeline.config.wording import written
+from ml_pipeline.monitoring.console import shown_path
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.runs.presets import Preset, preset_file, preset_of
 from ml_pipeline.trading.sections import TRADING_SECTIONS
@@ -29,6 +30,8 @@ _KEPT = frozenset({
     "activation", "normalize_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory",
     "memory_size",
 })  # fmt: skip
+# What makes a market another task, so that `--resume auto` looks for another run; all else is a changed setting.
+_OF_MARKET = ("data", "symbols", "features")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,9 @@ class TrainStart:
     seeds: tuple[int, ...] = ()
     """Train one run for each of these, in place of the seed of `config`."""
 
+    notice: str | None = None
+    """Which run --resume auto found, or that it found none."""
+
 
 @dataclass(frozen=True)
 class _SettingsFrom:
@@ -82,7 +88,8 @@ class _StartConfig(_SettingsFrom):
     """Where settings and progress come from."""
 
     resume: str | None = None
-    """Run folder or checkpoint to resume; auto: the newest run, or a new one if there is none."""
+    """Run folder or checkpoint to resume; auto: the newest run of the same environment or market, or a new one if there
+    is none."""
 
     trust_checkpoint: bool = False
     """With --resume: open pickled states of environments that no run of yours on this machine signed; a pickle can run
@@ -139,7 +146,12 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
     _reject_irrelevant_settings(config, given)
     return TrainStart(
-        config=config, checkpoint=checkpoint, trust_checkpoint=trust, check_env=bool(check_env), seeds=seeds
+        config=config,
+        checkpoint=checkpoint,
+        trust_checkpoint=trust,
+        check_env=bool(check_env),
+        seeds=seeds,
+        notice=_found(checkpoint, given) if resume == "auto" else None,
     )
 
 
@@ -198,17 +210,13 @@ def settings_in(saved: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
 def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
     """The checkpoint that --resume names: a file, or the latest of a run folder.
 
-    With "auto" it is the latest in the given `checkpoint_dir` or, without one, in the newest run that agrees with what
-    is given; None where there is none yet. Raises UserError where a path holds no checkpoint.
+    With "auto" it is the latest in the given `checkpoint_dir` or, without one, in the newest run of the task that is
+    given; None where there is none yet. Raises UserError where a path holds no checkpoint, or one that cannot be read.
     """
     if resume == "auto":
         folder = given.get("checkpoint_dir")
-        if folder:
-            return folder / LATEST_CHECKPOINT if (folder / LATEST_CHECKPOINT).is_file() else None
-        found = sorted(
-            runs_folder().glob(f"*/{LATEST_CHECKPOINT}"), key=lambda path: path.stat().st_mtime, reverse=True
-        )
-        return next((path for path in found if not _changed(_settings_of_run(path), given)), None)
+        found = sorted(_latest_checkpoints(folder), key=lambda path: path.stat().st_mtime, reverse=True)
+        return next((path for path in found if folder or _is_same_task(path, given)), None)
     path = Path(resume).absolute()
     checkpoint = path / LATEST_CHECKPOINT if path.is_dir() else path
     if not checkpoint.is_file():
@@ -218,9 +226,40 @@ def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
     return checkpoint
 
 
+def _latest_checkpoints(folder: Path | None) -> list[Path]:
+    """Those of a run folder, or of all that are in checkpoints/."""
+    paths = [folder / LATEST_CHECKPOINT] if folder else runs_folder().glob(f"*/{LATEST_CHECKPOINT}")
+    return [path for path in paths if path.is_file()]
+
+
+def _is_same_task(checkpoint: Path, given: Mapping[str, Any]) -> bool:
+    """Whether the run of a checkpoint is of the environment or the market that is given, as far as one is."""
+    try:
+        earlier = _settings_of_run(checkpoint)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')}. Name the run to resume in place of auto.") from error
+    is_trading = given.get("env_id") is None
+    if ("env_id" in given or _market_settings(given)) and earlier["env_id"] != given.get("env_id"):
+        return False
+    return not is_trading or all(earlier[name] == given[name] for name in _OF_MARKET if name in given)
+
+
+def _found(checkpoint: Path | None, given: Mapping[str, Any]) -> str:
+    """What --resume auto found, in a sentence."""
+    if checkpoint is not None:
+        return f"Resuming the run in {shown_path(checkpoint.parent)}."
+    env_id, folder = given.get("env_id"), given.get("checkpoint_dir")
+    whose = f" of {env_id}" if env_id else " of this market" if _market_settings(given) else ""
+    return f"There is no run{whose} to resume in {shown_path(folder or runs_folder())} yet, so a new one begins."
+
+
+def _market_settings(given: Mapping[str, Any]) -> list[str]:
+    return [each.name for each in fields(TradingConfig) if each.name in given]
+
+
 def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
-    kept = {*_KEPT, *(each.name for each in fields(TradingConfig))} & {*earlier} & {*given}
+    kept = {*earlier} & {*_KEPT, *_market_settings(given)} & {*given}
     return sorted(name for name in kept if earlier[name] != given[name])
 
 

@@ -20,6 +20,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build, flatten, hints_of
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig, find_checkpoint, parse_train_start, resumed_config
+from ml_pipeline.trading.settings import TradingConfig
 
 
 @pytest.fixture
@@ -116,14 +117,98 @@ def test_paths_do_not_depend_on_the_working_directory(in_tmp):
     assert parse_train_start(["--checkpoint-dir", "runs/a"]).config.run.checkpoint_dir == in_tmp / "runs" / "a"
 
 
-def test_auto_resumes_the_newest_run_or_starts_one(in_tmp):
-    assert parse_train_start(["--resume", "auto"]).checkpoint is None
-    older = run_folder(in_tmp / "checkpoints" / "a", TrainConfig())
-    newer = run_folder(in_tmp / "checkpoints" / "b", TrainConfig())
+@pytest.fixture
+def several_runs(in_tmp):
+    """Runs in checkpoints/, from the oldest to the newest, by name."""
+    runs = {
+        "prices": TrainConfig(trading=TradingConfig(data=in_tmp / "prices.csv", fee_bps=2.0)),
+        "pole, old": TrainConfig(run=RunConfig(env_id="CartPole-v1", n_envs=4)),
+        "built-in": TrainConfig(run=RunConfig(n_envs=4, seed=1)),
+        "pole": TrainConfig(run=RunConfig(env_id="CartPole-v1", n_envs=2, seed=7)),
+        "pendulum": TrainConfig(run=RunConfig(env_id="Pendulum-v1", n_envs=2)),
+    }
+    for i, (name, config) in enumerate(runs.items()):
+        path = run_folder(in_tmp / "checkpoints" / name, config) / "latest.pt"
+        os.utime(path, (1e9 + i, 1e9 + i))
     (in_tmp / "checkpoints" / "c").mkdir()  # a run that ended before its first checkpoint
-    in_seconds = (newer / "latest.pt").stat().st_mtime
-    os.utime(older / "latest.pt", (in_seconds - 60, in_seconds - 60))
-    assert parse_train_start(["--resume", "auto"]).checkpoint == newer / "latest.pt"
+    (in_tmp / "checkpoints" / "d" / "latest.pt").mkdir(parents=True)
+    return in_tmp
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ([], "pendulum"),
+        (["--learning-rate", "0.1"], "pendulum"),
+        (["--env-id", "CartPole-v1"], "pole"),
+        (["--env-id", "CartPole-v1", "--seed", "7", "--total-timesteps", "9"], "pole"),
+        (["--env-id", "none"], "built-in"),
+        (["--data", "none"], "built-in"),
+        (["--fee-bps", "5"], "built-in"),
+        (["--data", "prices.csv"], "prices"),
+        (["--data", "prices.csv", "--fee-bps", "2"], "prices"),
+    ],
+    ids=" ".join,
+)
+def test_auto_resumes_the_newest_run_of_the_task_and_says_which(several_runs, flags, name):
+    start = parse_train_start(["--resume", "auto", *flags])
+    assert start.checkpoint == several_runs / "checkpoints" / name / "latest.pt"
+    assert start.notice == f"Resuming the run in checkpoints/{name}."
+
+
+@pytest.mark.parametrize(
+    ("flags", "run", "kept"),
+    [
+        (["--seed", "3"], "pendulum", "--seed 0"),
+        (["--n-envs", "8"], "pendulum", "--n-envs 2"),
+        (["--env-id", "CartPole-v1", "--n-envs", "4"], "pole", "--n-envs 2"),  # an older run has 4
+        (["--env-id", "CartPole-v1", "--seed", "0"], "pole", "--seed 7"),
+        (["--data", "none", "--seed", "0"], "built-in", "--seed 1"),
+        (["--data", "prices.csv", "--fee-bps", "5"], "prices", "--fee-bps 2.0"),
+        (["--data", "prices.csv", "--window", "3"], "prices", "--window 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_auto_refuses_a_changed_setting_as_naming_the_folder_does(several_runs, flags, run, kept):
+    folder = several_runs / "checkpoints" / run
+    told = []
+    for resume in ("auto", str(folder)):
+        with pytest.raises(UserError) as refused:
+            parse_train_start(["--resume", resume, *flags])
+        told.append(str(refused.value))
+    assert told[0] == told[1]
+    assert told[0].startswith(f"The run in {folder} has {kept}, and a resumed run keeps it, but got ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "whose"),
+    [
+        (["--env-id", "Acrobot-v1"], " of Acrobot-v1"),
+        (["--data", "other.csv"], " of this market"),
+        (["--features", "rsi_14"], " of this market"),
+        (["--data", "prices.csv", "--symbols", "A"], " of this market"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_auto_begins_a_new_run_where_the_task_has_none_and_says_so(several_runs, flags, whose):
+    start = parse_train_start(["--resume", "auto", *flags])
+    assert start.checkpoint is None
+    assert start.notice == f"There is no run{whose} to resume in checkpoints yet, so a new one begins."
+
+
+def test_auto_begins_a_run_where_there_is_none_at_all(in_tmp):
+    start = parse_train_start(["--resume", "auto"])
+    assert start.checkpoint is None
+    assert start.notice == "There is no run to resume in checkpoints yet, so a new one begins."
+    assert parse_train_start([]).notice is None
+
+
+def test_auto_takes_no_older_run_in_place_of_one_that_cannot_be_read(several_runs):
+    newest = several_runs / "checkpoints" / "newest"
+    newest.mkdir()
+    (newest / "latest.pt").write_bytes(b"cut short")
+    with pytest.raises(UserError, match=r"cannot be read as a checkpoint: .* Name the run to resume in place of auto"):
+        parse_train_start(["--resume", "auto", "--env-id", "CartPole-v1"])
 
 
 def test_auto_looks_only_into_the_folder_that_is_given(in_tmp):
