@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from ml_pipeline.config.errors import UserError, did_you_mean
+from ml_pipeline.config.wording import in_one_line
 
 _WORDS = {
     int: "a whole number",
@@ -153,9 +154,9 @@ def _without_commas(value: object) -> object:
 
 
 def _rejected(value: object, hint: Any, name: str) -> UserError:
-    received = f'"{value}"' if isinstance(value, str) else value
-    if isinstance(value, list):
-        received = f'"{" ".join(map(str, value))}"'
+    received = in_one_line(value)
+    if isinstance(value, str | list):
+        received = f'"{in_one_line(" ".join(map(str, value)) if isinstance(value, list) else value)}"'
     # 0700 and NO are a number and a boolean to YAML: texts are rejected for nothing else.
     remedy = "; put it in quotes" if {str, tuple[str, ...]} & set(alternatives(hint)) else _number_remedy(value, hint)
     return UserError(

@@ -1,6 +1,7 @@
 """Settings in files: YAML or JSON, flat, with the names of the flags."""
 
 import json
+import math
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from ml_pipeline.config.conversion import convert
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
 from ml_pipeline.config.settings import hints_of
+from ml_pipeline.config.wording import in_one_line
+
+_MOST_VALUES = 10_000
+"""Of a settings file; ours hold less than a hundred."""
 
 
 def read_settings(path: Path, settings_class: type) -> dict[str, Any]:
@@ -33,7 +38,7 @@ def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source:
         name = str(key).replace("-", "_")
         if name not in hints:
             meant = familiar_name(name, {each: each for each in hints}) or f" {nearest(name, hints)}"
-            raise UserError(f'{source}: unknown setting "{key}".{meant}')
+            raise UserError(f'{source}: unknown setting "{in_one_line(key)}".{meant}')
         if name in settings:
             raise UserError(f"{source}: {name} is set twice; keep one of the two.")
         settings[name] = convert(value, hints[name], name=f"{source}: {name}")
@@ -63,8 +68,9 @@ def read_mapping(path: Path) -> Mapping[Any, Any]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text; save it as YAML or JSON.") from error
+    kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
-        content = _parse_json(text) if path.suffix == ".json" else yaml.load(text, Loader=_UniqueKeysLoader)
+        content = _parse_json(text) if kind == "JSON" else _parse_yaml(text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except json.JSONDecodeError as error:
@@ -72,8 +78,10 @@ def read_mapping(path: Path) -> Mapping[Any, Any]:
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path} is not valid YAML: {error.problem}{line}.") from error
+    except RecursionError as error:
+        raise UserError(f"{path} holds no settings: its values lie too deep within each other.") from error
     except (yaml.YAMLError, ValueError) as error:  # characters that YAML forbids, a date such as 2024-02-30
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+        raise UserError(f"{path} is not valid {kind}: {' '.join(str(error).split()).rstrip('.')}.") from error
     if content is None:  # an empty file
         return {}
     if not isinstance(content, dict):
@@ -85,9 +93,37 @@ def _parse_json(text: str) -> object:
     return json.loads(text, object_pairs_hook=_unique)
 
 
+def _parse_yaml(text: str) -> object:
+    loader = _UniqueKeysLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded_size(node, {}) > _MOST_VALUES:
+            raise UserError(f"it holds more than {_MOST_VALUES:,} values, which are no settings.")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded_size(node: yaml.Node, known: dict[int, float]) -> float:
+    """How many values a node holds where each alias counts as often as it is used; infinity if it holds itself.
+
+    A few lines of aliases of aliases stand for billions of values, which any look at them would write out.
+    """
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        inner = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(_expanded_size(each, known) for each in inner)
+    return known[id(node)]
+
+
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     mapping = {}
     for key, value in pairs:
+        if not isinstance(key, Hashable):
+            raise UserError(f"a name must be text, but got the {type(key).__name__} {key}.")
         if key in mapping:
             raise UserError(f"{key} is set twice; keep one of the two.")
         mapping[key] = value

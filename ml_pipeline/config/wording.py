@@ -26,6 +26,16 @@ def written(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
+def in_one_line(value: object, longest: int = 200) -> str:
+    """What somebody wrote, to be quoted in a sentence: without its line breaks, and cut where it is long.
+
+    >>> in_one_line("two\\nlines"), in_one_line(3), in_one_line("word " * 99, longest=12)
+    ('two lines', '3', 'word ...')
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= longest else f"{text[: longest - 4].rstrip()} ..."
+
+
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of as many cells each, the first of which is the header, as aligned lines: names left, figures right.
 

@@ -26,6 +26,9 @@ class TradingEnv(StatefulTradingEnv):
     (3,)
     """
 
+    # Says that this class adds nothing that a step changes.
+    get_plain_state = StatefulTradingEnv.get_plain_state
+
     def __init__(
         self,
         data: Any = None,

@@ -97,6 +97,71 @@ def test_a_file_that_holds_no_settings_is_told_with_the_reason(file, text, name,
     assert "\n" not in told(path)
 
 
+LAUGHS = "a0: &a0 [ha, ha]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40))
+MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 60))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"? [1, 2]\n: 3\n", "a name must be text, but got the list [1, 2]."),
+        (b"? {a: 1}\n: 3\n", "a name must be text, but got the dict {'a': 1}."),
+        (b"[1]: 2\n", "a name must be text, but got the list [1]."),
+        (b"[" * 3000, "too deep within each other"),
+        (b"a: " + b"[" * 3000 + b"]" * 3000, "too deep within each other"),
+        (b"{a: " * 3000, "too deep within each other"),
+        (b"\n".join(b" " * i + b"- " for i in range(3000)), "too deep within each other"),
+        (LAUGHS.encode(), "it holds more than 10,000 values, which are no settings."),
+        (b"n_envs: " + LAUGHS.encode().replace(b"\n", b"\n  "), "mapping values are not allowed here"),
+        (MERGED.encode(), "it holds more than 10,000 values"),
+        (b"a: &a [*a]\n", "it holds more than 10,000 values"),
+        (b"n_envs: " + b"9" * 5000, "Exceeds the limit"),
+        (b"n_envs: |\n  two\n  lines\n", 'n_envs must be a whole number, but got "two lines"'),
+        (b'"two\\nlines": 1\n', 'unknown setting "two lines"'),
+        (b"n_envs: " + b"x" * 100_000, "xxx ..."),
+        (b"data: !!python/object/apply:os.system [touch code-ran]\n", "could not determine a constructor for the tag"),
+        (b"!!python/object/new:os.system [touch code-ran]\n", "could not determine a constructor for the tag"),
+        (b"n_envs: 1\n---\nn_envs: 2\n", "found another document in line 2"),
+        (bytes(range(256)), "is not UTF-8 text"),
+        (b"\x7fELF\x00\x01\x02", "is not valid YAML: unacceptable character"),
+        ("n_envs: 8\n".encode("utf-16"), "is not UTF-8 text"),
+        ("n_envs: 8\n".encode("utf-16-le"), "unacceptable character #x0000"),
+    ],
+    ids=range(22),
+)
+def test_whatever_a_file_holds_it_is_one_sentence(tmp_path, monkeypatch, content, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_bytes(content)
+    assert sentence in told(tmp_path / "run.yaml")
+    assert "\n" not in told(tmp_path / "run.yaml")
+    assert len(told(tmp_path / "run.yaml")) < 600
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"[" * 100_000, "too deep within each other"),
+        (b'{"n_envs": ' + b"9" * 5000 + b"}", "is not valid JSON: Exceeds the limit"),
+        (b"\x00", "is not valid JSON"),
+    ],
+    ids=range(3),
+)
+def test_whatever_a_json_file_holds_it_is_one_sentence(tmp_path, content, sentence):
+    (tmp_path / "run.json").write_bytes(content)
+    assert sentence in told(tmp_path / "run.json")
+    assert "\n" not in told(tmp_path / "run.json")
+
+
+def test_a_byte_order_mark_and_a_few_aliases_are_fine(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_bytes("symbols: &s [A, B]\nn_envs: 8\n".encode("utf-8-sig"))
+    assert read_settings(path, Run) == {"symbols": ("A", "B"), "n_envs": 8}
+    path.write_text("symbols: [&a A, *a]\n")
+    assert read_settings(path, Run) == {"symbols": ("A", "A")}
+
+
 def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path):
     assert told(tmp_path / "nope.yaml") == f"{tmp_path / 'nope.yaml'} cannot be read: No such file or directory."
     assert told(tmp_path) == f"{tmp_path} cannot be read: Is a directory."

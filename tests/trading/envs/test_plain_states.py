@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from ml_pipeline.models.rl.core.stepping.plain_state import plain_state_of, set_plain_state
 from ml_pipeline.runtime.plain_data import NotPlain, from_plain, to_plain
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.rewards import REWARDS, Reward, make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.trading_env import TradingEnv
 
 WALK = 100 * np.exp(np.random.default_rng(0).normal(0, 0.02, (300, 2)).cumsum(axis=0))
 RULES = {
@@ -73,6 +75,16 @@ def test_every_reward_of_ours_is_saved_also_when_it_is_scaled(tiny_market, name)
         env = FastTradingEnv(tiny_market(WALK), reward=make_reward(name, scale))
         env.reset(seed=0)
         to_plain(env.get_plain_state())
+
+
+def test_an_environment_from_data_and_settings_is_saved_as_what_it_is():
+    env = TradingEnv(None, {"window": 2}, ["rsi_14"])
+    env.reset(seed=0)
+    env.step(2)
+    states = plain_state_of(env)
+    other = TradingEnv(None, {"window": 2}, ["rsi_14"])
+    set_plain_state(other, states)
+    np.testing.assert_equal(play(other, 5, seed=1), play(env, 5, seed=1))
 
 
 class Counting(Reward):
