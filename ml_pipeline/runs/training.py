@@ -146,9 +146,9 @@ class Training:
     def _load(self, checkpoint: Path | None) -> Mapping[str, Any] | None:
         if checkpoint is None:
             return None
-        saved = load_checkpoint(checkpoint)
+        saved, task = load_checkpoint(checkpoint), self._setup.task.state()
         with reading(checkpoint):
-            if saved["task"] != self._setup.task.state():
+            if saved["task"] != task:
                 raise UserError(
                     "The market data are not those that the run was trained on; train anew on them, or judge the run "
                     f"on them by evaluate_ppo.py {self._folder / BEST_CHECKPOINT} --data."

@@ -1,6 +1,8 @@
 """A run folder stands for its best policy, and a damaged checkpoint is one sentence, whichever command opens it."""
 
+import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,6 +101,29 @@ def test_a_file_that_is_no_checkpoint_is_one_sentence(runs, tmp_path, opened_by,
         OPENING[opened_by](folder / "latest.pt")
     assert "\n" not in str(told.value)
     assert _contents(folder) == before
+
+
+class Code:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("opened_by", OPENING)
+def test_no_command_runs_code_of_a_checkpoint_or_a_file_beside_it(runs, tmp_path, opened_by):
+    folder, ran = shutil.copytree(runs["CartPole-v1"], tmp_path / "run"), tmp_path / "code ran"
+    for name in ("environments.pkl", "environments-best-0123456789ab.pkl", "environments-latest-0123456789ab.pkl"):
+        (folder / name).write_bytes(pickle.dumps(Code(ran)))
+    (folder / "config.yaml").write_text(f"n_envs: !!python/object/apply:os.mkdir ['{ran}']\n")
+    OPENING[opened_by](folder / "latest.pt")
+    assert not ran.exists()
+    state = torch.load(folder / "latest.pt", weights_only=True)
+    torch.save({**state, "more": Code(ran)}, folder / "latest.pt")
+    with pytest.raises(UserError, match="cannot be read as a checkpoint"):
+        OPENING[opened_by](folder / "latest.pt")
+    assert not ran.exists()
 
 
 def _places(value, path=()):
