@@ -89,17 +89,25 @@ class FolderClaim:
         Raises FolderInUse where another run writes the folder, and UserError where it cannot be made or written.
         """
         self.folder = folder
-        self._made = made or not folder.is_dir()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
         self._state = RunState(status="running", writer=this_process(), began=_now())
-        with _alone(folder):
-            check_not_written(folder)
-            self._before = _text_of(folder / STATE_FILE)
-            _write(folder, _as_json(self._state))
-            _claimed.add(folder.resolve())
+        made_here = [each for each in (folder, *folder.parents) if not each.is_dir()]
+        if made and not made_here:
+            made_here = [folder]
+        with contextlib.ExitStack() as undo:
+            for each in reversed(made_here):
+                undo.callback(_remove_if_empty, each)
+            if made_here:
+                undo.callback(_remove, folder / _LOCK_FILE)  # where the claim broke off
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+            with _alone(folder):
+                check_not_written(folder)
+                undo.callback(self._restore, _text_of(folder / STATE_FILE))
+                _write(folder, _as_json(self._state))
+                _claimed.add(folder.resolve())
+            self._undo = undo.pop_all()
 
     def end(
         self, status: Status, reason: str | None, *, global_step: int, iterations: int, best_score: float | None
@@ -127,16 +135,27 @@ class FolderClaim:
 
     def abandon(self) -> None:
         """Leave the folder as it was found."""
+        self._undo.close()
+
+    def _restore(self, before: str | None) -> None:
+        """Put back what state.json held before, if it still is this claim's."""
         self.release()
-        with contextlib.suppress(UserError, OSError):
-            with _alone(self.folder):
-                if _stored(self.folder) == self._state:
-                    if self._before is None:
-                        (self.folder / STATE_FILE).unlink()
-                    else:
-                        _write(self.folder, self._before)
-            if self._made:
-                self.folder.rmdir()  # which refuses where something was written
+        with contextlib.suppress(UserError, OSError), _alone(self.folder):
+            if _stored(self.folder) == self._state:
+                if before is None:
+                    (self.folder / STATE_FILE).unlink()
+                else:
+                    _write(self.folder, before)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -147,12 +166,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """
     path = folder / _LOCK_FILE
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        _lock(descriptor)
-        while not _is_still(path, descriptor):  # whoever had it before has deleted it
-            os.close(descriptor)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            _lock(descriptor)
+        descriptor = _open_locked(path)
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be written: {error.strerror}; choose another.") from error
     try:
@@ -160,6 +174,20 @@ def _alone(folder: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):  # Windows keeps open files, and an empty one harms nobody
             path.unlink()
+        os.close(descriptor)
+
+
+def _open_locked(path: Path) -> int:
+    """The descriptor of the lock file that lies there, once it is ours."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor)
+            if _is_still(path, descriptor):  # else whoever had it before has deleted it
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,31 @@ def test_an_abandoned_claim_leaves_the_folder_as_it_was(tmp_path):
     FolderClaim(tmp_path).abandon()
     assert (tmp_path / STATE_FILE).read_bytes() == before
     assert os.listdir(tmp_path) == [STATE_FILE]
+
+
+def _open_files():
+    return os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else []
+
+
+@pytest.mark.parametrize("broken", ["_lock", "_is_still", "check_not_written", "_text_of", "_write", "_as_json"])
+def test_a_claim_that_breaks_off_leaves_no_folder_and_no_open_file(tmp_path, monkeypatch, broken):
+    def break_off(*_):
+        raise KeyboardInterrupt
+
+    before = len(_open_files())
+    with monkeypatch.context() as patched:
+        patched.setattr(state, broken, break_off)
+        with pytest.raises(KeyboardInterrupt):
+            FolderClaim(tmp_path / "new" / "run")
+    assert list(tmp_path.iterdir()) == []
+    assert len(_open_files()) == before
+    FolderClaim(tmp_path / "new" / "run")
+
+
+def test_times_are_iso_8601_in_utc(tmp_path):
+    FolderClaim(tmp_path).end("finished", None, **ENDED)
+    values = json.loads((tmp_path / STATE_FILE).read_text())
+    assert {datetime.fromisoformat(values[name]).tzinfo for name in ("began", "ended")} == {UTC}
 
 
 @pytest.mark.parametrize("left", ["nothing", "a dead writer"])
