@@ -4,15 +4,12 @@ ml-pipeline --help
 ml-pipeline train --n-envs 8
 """
 
-import shlex
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
-from ml_pipeline import __version__
-from ml_pipeline.commands import COMMANDS, PROG
-from ml_pipeline.config.errors import UserError, did_you_mean, nearest
-from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+# The rest is imported in functions, once Ctrl-C has its handler.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +18,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: none is this process's. Exits with code 2 after one sentence where there is no such command; prints the help
     to stderr where none is named.
     """
+    if argv is None:
+        exit_at_once_on_signals("ml-pipeline")
+    from importlib import import_module
+
+    from ml_pipeline import __version__
+    from ml_pipeline.commands import COMMANDS, PROG
+    from ml_pipeline.config.errors import UserError
+    from ml_pipeline.monitoring.console import entry
+
     name, *rest = (sys.argv[1:] if argv is None else argv) or [""]
     with entry(PROG):
         if name in ("-h", "--help", ""):
@@ -31,10 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if name not in COMMANDS:
             raise UserError(_unknown(name, rest))
-    return import_module(COMMANDS[name].module).main(rest, prog=f"{PROG} {name}")
+    exit_code: int = import_module(COMMANDS[name].module).main(rest, prog=f"{PROG} {name}")
+    return exit_code
 
 
 def _unknown(name: str, rest: Sequence[str]) -> str:
+    import shlex
+
+    from ml_pipeline.commands import COMMANDS, PROG
+    from ml_pipeline.config.errors import did_you_mean, nearest
+
     known = [*COMMANDS, "--help", "--version"]
     if name.startswith("-") and not did_you_mean(name, known):
         return f"A command comes before its flags, as in: {PROG} train {shlex.join([name, *rest])}"
@@ -42,6 +54,8 @@ def _unknown(name: str, rest: Sequence[str]) -> str:
 
 
 def _help() -> str:
+    from ml_pipeline.commands import COMMANDS, PROG
+
     width = max(map(len, COMMANDS))
     return "\n".join(
         [

@@ -7,22 +7,32 @@ python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --seeds 1 2 3
 python -m ml_pipeline.train_ppo --env-id mine:MyEnv-v0 --check-env
 """
 
-import signal
+import os
 import sys
+
+if not __package__:  # run as a file: the repository takes this folder's place on the path
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, importing
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("train_ppo.py")
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if not __package__:  # run as a file: the repository takes this folder's place on the path
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
-from ml_pipeline.monitoring.console import entry, shown_path
+from ml_pipeline.monitoring.console import entry, outlive_readers, shown_path
 from ml_pipeline.monitoring.listener import RunStart
 from ml_pipeline.monitoring.run_console import RunConsole
-from ml_pipeline.runs.folder import LATEST_CHECKPOINT, resume_command
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainStart, parse_train_start
 
@@ -37,25 +47,55 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     """Run with these arguments; return the exit code: 0, 1 where the run broke down, 128 + the signal that stopped it.
 
     Exits with code 2, after one sentence, where something given cannot be used. Nothing heavy is imported before the
-    arguments are known to be good.
+    arguments are known to be good. Once they are, the run goes on whether or not anybody reads what it prints.
     """
     with entry(prog):
-        start = parse_train_start(argv, prog=prog, description=COMMANDS["train"].sentence)
+        with importing():
+            start = parse_train_start(argv, prog=prog, description=COMMANDS["train"].sentence)
 
-        from ml_pipeline.runs.tasks import make_task
+            from ml_pipeline.runs.tasks import make_task
 
-        if start.seeds:
-            return _train_seeds(start, prog)
-        task = make_task(start.config)
         if start.check_env:
+            task = make_task(start.config)
             return _check_env(task.name, task.train_env_fns(1)[0], start.config.run.step_timeout_s)
+        outlive_readers()
+        command = _Command(prog, _typed(argv, prog))
+        if start.seeds:
+            return _train_seeds(start, command)
+        task = make_task(start.config)
         if start.notice is not None:
             print(start.notice, flush=True)
-        return _train(start, task, prog)
+        return _train(start, task, command)
+
+
+class _Command(NamedTuple):
+    prog: str
+    typed: list[str]
+    """What starts it again, with other arguments after it."""
+
+    def resume(self, folder: Path) -> str:
+        """What a user types to continue the run in a folder."""
+        shown = str(shown_path(folder))
+        words = [*self.typed, "--resume", f"./{shown}" if shown.startswith("-") else shown]
+        return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def _typed(argv: Sequence[str], prog: str) -> list[str]:
+    """The words before `argv` on this process's command line, or those that mean `prog` where it runs others."""
+    script = Path(sys.argv[0])
+    is_installed = script.stem == "ml-pipeline"
+    before = len(sys.orig_argv) - len(argv)
+    if sys.orig_argv[before:] != list(argv) or not (is_installed or script.absolute().parent == Path(__file__).parent):
+        return prog.split() if prog != PROG else ["python", "-m", "ml_pipeline.train_ppo"]
+    words = sys.orig_argv[:before]
+    if not is_installed or words[1] != sys.argv[0]:
+        return words
+    found = shutil.which(script.name)  # typed by its name where that finds it
+    return [script.name if found and os.path.samefile(found, script) else str(script), *words[2:]]
 
 
 class _Terminal(RunConsole):
-    """The run on the terminal; while it trains, Ctrl-C and SIGTERM request a stop."""
+    """The run on the terminal; while it trains, Ctrl-C, SIGTERM and SIGHUP request a stop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,8 +104,8 @@ class _Terminal(RunConsole):
         self._listening = ExitStack()
 
     def started(self, start: RunStart) -> None:
-        super().started(start)
         self.signals = self._listening.enter_context(stop_on_signals(self._request_stop))
+        super().started(start)
 
     def trained(self) -> None:
         self.close()
@@ -75,15 +115,17 @@ class _Terminal(RunConsole):
         super().close()
 
     def _request_stop(self) -> None:
-        self.stop.request(" ".join(["Stopped by", *(signal.Signals(number).name for number in self.signals)]) + ".")
+        first = Interrupted(self.signals[0])
+        self.stop.request(str(first))
         with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
             self.say("Stopping after this step, then saving; once more to stop without saving.")
 
 
-def _train(start: TrainStart, task: "Task", prog: str) -> int:
-    from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
-    from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
-    from ml_pipeline.runs.run import Run
+def _train(start: TrainStart, task: "Task", command: _Command) -> int:
+    with importing():  # torch, which takes seconds
+        from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+        from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+        from ml_pipeline.runs.run import Run
 
     print(*task.notices, sep="\n", end="\n" if task.notices else "")
     terminal = _Terminal()
@@ -94,23 +136,27 @@ def _train(start: TrainStart, task: "Task", prog: str) -> int:
         with closing(terminal):
             result = run.train()
     except (VectorEnvError, TrainingFailed) as error:
-        print(f"{prog}: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        hint = [f"  {command.resume(run.result.folder)}"] if run.result else []
+        print(f"{command.prog}: {error}", *getattr(error, "__notes__", ()), *hint, sep="\n", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        reason = run.result.reason if run.result else "Ctrl-C before training began."
-        print(f"{prog}: {reason}", file=sys.stderr)
-        return 130
+    except Interrupted as stop:
+        if run.result is None:
+            raise
+        print(f"{command.prog}: {stop} {run.result.reason or 'The run had finished.'}", file=sys.stderr)
+        if (run.result.folder / LATEST_CHECKPOINT).exists():
+            print(f"Go on with:\n  {command.resume(run.result.folder)}", file=sys.stderr)
+        return stop.exit_code
     if result.status == "stopped":
         print(
             f"Saved {shown_path(result.folder / LATEST_CHECKPOINT)} at step {result.global_step:,}; go on with:\n"
-            f"  {resume_command(result.folder)}"
+            f"  {command.resume(result.folder)}"
         )
         return 128 + terminal.signals[0]
     print(f"{result.report}\n\nWritten to {shown_path(result.folder)}", flush=True)
     return 0
 
 
-def _train_seeds(start: TrainStart, prog: str) -> int:
+def _train_seeds(start: TrainStart, command: _Command) -> int:
     """Train a run for each seed, then compare them; the first that does not finish is the last."""
     from ml_pipeline.experiments.compare import read_comparison, write_figure
     from ml_pipeline.experiments.seeds import name_seed_runs, seed_configs
@@ -119,16 +165,16 @@ def _train_seeds(start: TrainStart, prog: str) -> int:
     task = make_task(start.config)
     base = name_seed_runs(start.config, task.name)
     configs = seed_configs(start.config, start.seeds, base)
-    for i, config in enumerate(configs):
-        print(f"Seed {config.run.seed} ({i + 1} of {len(configs)})", flush=True)
-        try:
-            code = _train(replace(start, config=config), make_task(config), prog)
-        except KeyboardInterrupt:  # before the run began
-            code = 130
-        if code:
-            if left := start.seeds[i + 1 :]:
-                print(f"Not trained: --seeds {' '.join(map(str, left))}", file=sys.stderr)
-            return code
+    left = list(start.seeds)
+    try:
+        for i, config in enumerate(configs):
+            print(f"Seed {config.run.seed} ({i + 1} of {len(configs)})", flush=True)
+            del left[0]
+            if code := _train(replace(start, config=config), task.with_seed(config.run.seed), command):
+                return code
+    finally:
+        if left:
+            print(f"Not trained: --seeds {' '.join(map(str, left))}", file=sys.stderr)
     comparison = read_comparison([config.run.checkpoint_dir for config in configs if config.run.checkpoint_dir])
     picture = base.with_name(f"{base.name}-comparison.png")
     write_figure(comparison.figure(), picture)

@@ -40,7 +40,9 @@ COMPILED = f"{RL}.compiled"
 ROOMS = {
     "config": Room(at_once=("pydantic", "tyro", "yaml")),
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
-    "monitoring": Room(("config.errors", "runtime.whole_file"), ("tqdm",)),
+    "monitoring": Room(
+        ("config.errors", "runtime.whole_file", "runtime.interrupts", "runtime.standard_streams"), ("tqdm",)
+    ),
     "reporting": Room((*VALUES, "monitoring"), ("numpy",), ("matplotlib",)),
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core.workers": Room((*GROUND, f"{RL}.core.stepping"), (*ENV_LIBRARIES, "cloudpickle")),
@@ -98,8 +100,8 @@ COMMANDS = (
 # Only these print besides commands: what they show on a terminal.
 PRINTING = ("monitoring.console", "monitoring.run_console")
 # Only these install signal handlers besides commands: a context manager that the trainer enters in the main thread
-# where nobody else handles Ctrl-C, and worker processes, which ignore it.
-SIGNALLING = (f"{RL}.algorithms.interruption", f"{RL}.core.workers.main")
+# where nobody else handles Ctrl-C, what commands begin with, and worker processes, which ignore it.
+SIGNALLING = (f"{RL}.algorithms.interruption", "runtime.interrupts", f"{RL}.core.workers.main")
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
 IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.main", TRADING, "integrations.env_calls", "runs.environments")
 

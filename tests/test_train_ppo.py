@@ -14,6 +14,7 @@ import yaml
 
 from ml_pipeline import train_ppo
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
+from ml_pipeline.trading import task
 from tests.training_commands import (
     EPISODES,
     EVALUATE,
@@ -228,3 +229,29 @@ def test_ctrl_c_stops_at_the_seed_that_is_trained_and_names_the_others(tmp_path)
     assert done.stderr == "Not trained: --seeds 30 40\n"
     assert f"--resume {tmp_path / 'base-seed20'}" in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base-seed10", "base-seed20"]
+
+
+def test_the_market_of_several_seeds_is_loaded_once(tmp_path, monkeypatch):
+    loaded = []
+
+    def load(config):
+        loaded.append(config)
+        return usual(config)
+
+    usual = task.load_configured_market
+    monkeypatch.setattr(task, "load_configured_market", load)
+    train(*SMALL, "--num-episodes", "1", "--n-workers", "0", *SEEDS, tmp_path / "base")
+    assert len(loaded) == 1
+    alone = ["--seed", "4", "--num-episodes", "1", "--n-workers", "0", "--checkpoint-dir", tmp_path / "alone"]
+    train(*SMALL, *alone)
+    for name in ("evaluation.json", "ledger.csv"):
+        assert (tmp_path / "base-seed4" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_a_seed_that_cannot_be_trained_is_followed_by_those_that_were_not(tmp_path):
+    (tmp_path / "base-seed4" / "metrics.jsonl").mkdir(parents=True)
+    done = train(*EPISODES, *SMALL, "--num-episodes", "1", "--n-workers", "0", *SEEDS, tmp_path / "base", expect=2)
+    assert "metrics.jsonl" in done.stderr
+    assert "Not trained" not in done.stderr  # it was the last one
+    done = train(*EPISODES, *SMALL, "--seeds", "4", "8", "9", "--checkpoint-dir", tmp_path / "base", expect=2)
+    assert "Not trained: --seeds 8 9\n" in done.stderr

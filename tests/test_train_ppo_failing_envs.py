@@ -3,13 +3,11 @@
 import json
 import re
 import sys
-from pathlib import Path
 
 import gymnasium
 import pytest
 
 from ml_pipeline import train_ppo
-from ml_pipeline.runs.folder import resume_command
 from tests.training_commands import SMALL
 
 FAILS_ONCE = """
@@ -78,4 +76,4 @@ def test_a_run_whose_environment_hangs_ends_with_one_message(in_failing_env, cap
     assert re.match(r"train_ppo.py: Worker \d did not finish its step within step_timeout_s=2: environment", message)
     assert message.count("train_ppo.py:") == 1
     assert 'fails_once.py", line' in message  # where it is stuck
-    assert message.endswith(f"go on from it with:\n  {resume_command(Path('run'))}\n")
+    assert message.endswith("resume the run in run.\n  python -m ml_pipeline.train_ppo --resume run\n")

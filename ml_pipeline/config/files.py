@@ -1,5 +1,6 @@
 """Settings in files: YAML or JSON, flat, with the names of the flags."""
 
+import contextlib
 import json
 import math
 from collections.abc import Hashable, Mapping
@@ -57,6 +58,8 @@ def write_yaml(path: Path, values: Mapping[str, object]) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise UserError(f"{path} cannot be written: {error.strerror}; choose another folder.") from error
 
 

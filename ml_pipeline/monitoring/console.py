@@ -1,13 +1,13 @@
 """The console of a command: how errors end it, how it shows paths, and the lines that a training run opens with."""
 
-import io
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.runtime.interrupts import Interrupted, raising_on_signals
+from ml_pipeline.runtime.standard_streams import OutputLost, guard_standard_streams
 
 _SIGPIPE_EXIT = 141
 
@@ -16,22 +16,36 @@ _SIGPIPE_EXIT = 141
 def entry(prog: str) -> Iterator[None]:
     """What every command does around its work: print any character, and end with one sentence where it goes wrong.
 
-    A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1. Where the reader of
-    stdout has gone, as in `--help | head`, the command ends with exit code 141, as SIGPIPE would end it.
+    A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1. Ctrl-C, SIGTERM and
+    SIGHUP raise Interrupted, which becomes a sentence and exit code 128 + the signal. Where the reader of stdout has
+    gone, as in `--help | head`, the command ends with exit code 141, as SIGPIPE would end it; where stdout cannot be
+    written for another reason, with a sentence and exit code 1. A command whose work does not end with its reader
+    calls `outlive_readers`.
     """
-    _print_anything()
+    guard_standard_streams(outlive_readers=False)
     try:
-        try:
-            with _modules_of_working_directory():
-                yield
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
-        raise SystemExit(_SIGPIPE_EXIT) from None
+        with raising_on_signals():
+            _require_working_directory()
+            try:
+                with _modules_of_working_directory():
+                    yield
+            finally:
+                sys.stdout.flush()
+    except OutputLost as lost:
+        if not lost.reader_left:
+            print(f"{prog}: stdout cannot be written: {lost}.", file=sys.stderr)
+        raise SystemExit(_SIGPIPE_EXIT if lost.reader_left else 1) from None
+    except Interrupted as stop:
+        print(f"{prog}: {stop}", file=sys.stderr)
+        raise SystemExit(stop.exit_code) from None
     except (UserError, CheckFailed) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, UserError) else 1) from None
+
+
+def outlive_readers() -> None:
+    """Go on where stdout can no longer be written, in silence."""
+    guard_standard_streams(outlive_readers=True)
 
 
 def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
@@ -52,14 +66,9 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
 
 def shown_path(path: Path) -> Path:
     """A path as a user would type it: relative to the working directory, where it lies below it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _print_anything() -> None:
-    """Let prints go on where the terminal's encoding lacks a character (🚀, ±): a question mark stands for it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    with suppress(FileNotFoundError):  # the working directory was deleted
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return path
 
 
 @contextmanager
@@ -75,3 +84,10 @@ def _modules_of_working_directory() -> Iterator[None]:
         with suppress(ValueError):  # a user's module may have removed it
             if added:
                 sys.path.remove("")
+
+
+def _require_working_directory() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError("The working directory was deleted; change to one that is there.") from None

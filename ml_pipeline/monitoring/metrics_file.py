@@ -9,6 +9,7 @@ from pathlib import Path
 from ml_pipeline.monitoring.line_file import LineFile, read_lines
 from ml_pipeline.monitoring.sink import EpisodeRecord
 
+METRICS_FILE = "metrics.jsonl"
 STEP = "time/global_step"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from ml_pipeline.monitoring.line_file import LineFile, read_lines
 from ml_pipeline.monitoring.sink import EpisodeRecord
 
+EPISODES_FILE = "monitor.csv"
 HEADER = "r,l,t,env,global_step"
 
 

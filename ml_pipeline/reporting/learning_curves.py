@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.line_file import read_lines
-from ml_pipeline.monitoring.metrics_file import STEP
+from ml_pipeline.monitoring.metrics_file import METRICS_FILE, STEP
 
 FloatArray = NDArray[np.float64]
 By = Literal["steps", "time"]
 
-_METRICS_FILE = "metrics.jsonl"
 _TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
 # Student's t for a 95 % interval, two-sided, by degrees of freedom from 1. Beyond, 1.96 + 2.4 / degrees: within 0.5 %.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -78,7 +77,7 @@ def read_learning_curve(folder: Path) -> LearningCurve:
 
     Raises UserError if there is no such file.
     """
-    path = folder / _METRICS_FILE
+    path = folder / METRICS_FILE
     if not path.is_file():
         what = "is no run folder" if folder.is_dir() else "is not there"
         raise UserError(f"{folder} {what}: {path} is missing; name folders of runs, such as checkpoints/RUN.")

@@ -10,6 +10,7 @@ import torch
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable, VectorEnvError
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runtime.whole_file import written_whole
 
 FORMAT = "ml-pipeline checkpoint"
@@ -26,10 +27,8 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
     Raises UserError where the folder cannot be written or the disk is full.
     """
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as file:
-            torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+    with writing(path), written_whole(path) as file:
+        torch.save({"format": FORMAT, "version": VERSION, **state}, file)
 
 
 @contextmanager
@@ -45,7 +44,7 @@ def writing(checkpoint: Path) -> Iterator[None]:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """What `save_checkpoint` was given. Raises UserError where there is none, or it is cut short or something else."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; name a checkpoint in it, such as {path / 'latest.pt'}.")
+        raise UserError(f"{path} is a folder; name a checkpoint in it, such as {path / LATEST_CHECKPOINT}.")
     if not path.is_file():
         raise UserError(f"There is no checkpoint {path}.")
     try:

@@ -1,26 +1,29 @@
-"""A run folder: what its files are called, where it is made, and how to resume it."""
+"""A run folder: what its files are called, and where it is made."""
 
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.monitoring.console import shown_path
 
 SETTINGS_FILE = "config.yaml"
 LATEST_CHECKPOINT = "latest.pt"
 BEST_CHECKPOINT = "best.pt"
-METRICS_FILE = "metrics.jsonl"
-EPISODES_FILE = "monitor.csv"
 
 
 def runs_folder() -> Path:
-    """Where runs are written: checkpoints/ of this repository or, for an installed copy, of the working directory."""
-    of_repository = Path(__file__).resolve().parents[2] / "checkpoints"
-    return of_repository if of_repository.is_dir() else Path.cwd() / "checkpoints"
+    """Where runs are written: checkpoints/ of the working directory or, anywhere in this repository, of the repository.
+
+    Raises UserError where the working directory was deleted.
+    """
+    repository = Path(__file__).resolve().parents[2]
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise UserError("The working directory was deleted; change to one that is there.") from None
+    is_inside = here.resolve().is_relative_to(repository) and (repository / "pyproject.toml").is_file()
+    return (repository if is_inside else here) / "checkpoints"
 
 
 def make_new_folder(task_name: str) -> Path:
@@ -33,9 +36,36 @@ def make_new_folder(task_name: str) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+            raise UserError(
+                f"The folder {folder} cannot be made: {error.strerror}; run in another folder, or name one by "
+                "--checkpoint-dir."
+            ) from error
         return folder
     raise UserError(f"{runs_folder()} holds a thousand runs of this second; name a folder by checkpoint_dir.")
+
+
+class FolderIdentity:
+    """Tells whether the folder at a path is still the one that was there first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._identity = self._now()
+
+    def require(self) -> None:
+        """Raise UserError where the folder was deleted, moved or replaced."""
+        if self._now() != self._identity:
+            raise UserError(
+                f"The run folder {self._folder} was deleted, moved or replaced while the run wrote it, so that nothing "
+                "more can be saved: what was trained since its last checkpoint is lost. If it was moved, resume it "
+                "where it is now."
+            )
+
+    def _now(self) -> tuple[int, int] | None:
+        try:
+            found = self._folder.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 @contextmanager
@@ -46,13 +76,3 @@ def report_folder(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"The report cannot be written to {folder}: {error.strerror}; choose another.") from error
-
-
-def resume_command(folder: Path) -> str:
-    """What a user types to continue the run in a folder: by the path of this interpreter, unless it is the active one,
-    as after `make train` without `source .venv/bin/activate`."""
-    active = shutil.which("python")
-    # Links are not followed: a virtual environment's python is one to the python that it was made with.
-    is_active = active is not None and Path(active).parent == Path(sys.executable).parent
-    python = "python" if is_active else shown_path(Path(sys.executable))
-    return f"{python} -m ml_pipeline.train_ppo --resume {shown_path(folder)}"

@@ -10,13 +10,15 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.wording import written
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult
+from ml_pipeline.monitoring.metrics_file import METRICS_FILE
 from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
 from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.reporting.learning_curves import LearningCurve, read_learning_curve
+from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.train_config import TrainConfig
 
-CURVE_FILE, PAGE_FILE, FIGURES_FILE = "learning_curve.png", "report.html", "evaluation.json"
+CURVE_FILE = "learning_curve.png"
 
 
 def result_sentence(env_id: str, result: EvaluationResult) -> str:
@@ -29,9 +31,9 @@ def result_sentence(env_id: str, result: EvaluationResult) -> str:
 def write_gym_report(folder: Path, env_id: str, result: EvaluationResult) -> None:
     """Write the report into `folder`; curve and settings are those of the run there, if it is a run folder."""
     summary = {"mean_return": result.mean_return, "std_return": result.std_return, **asdict(result)}
-    (folder / FIGURES_FILE).write_text(json.dumps(summary, indent=2) + "\n")
+    (folder / EVALUATION_FILE).write_text(json.dumps(summary, indent=2) + "\n")
     parts = [f"<p>{html.escape(result_sentence(env_id, result))}.</p>"]
-    if (folder / "metrics.jsonl").is_file():
+    if (folder / METRICS_FILE).is_file():
         parts += _training(folder, env_id, read_learning_curve(folder))
     episodes = zip(result.returns, result.lengths, strict=True)
     rows = [[str(i + 1), f"{total:,.4g}", f"{length:,}"] for i, (total, length) in enumerate(episodes)]

@@ -1,6 +1,7 @@
 """Training in a Gymnasium environment: makes it, scores a policy in it, reports on it."""
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -55,6 +56,12 @@ class GymTask:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._env.env_id})"
+
+    def with_seed(self, seed: int) -> "GymTask":
+        """The same task, with another seed."""
+        same = copy(self)
+        same._seed = seed
+        return same
 
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
         return [partial(_make, self._env, self._masks_apart, training=True)] * n

@@ -16,14 +16,14 @@ from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenStep
 from ml_pipeline.models.rl.update.threads import begin_with_usual_threads
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.monitoring.sink import MetricsSink
+from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, make_new_folder, report_folder
 from ml_pipeline.runs.state import FolderClaim, check_not_written
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.training import RunSetup, Training
-
-REPORT_FILE = "evaluation.json"
+from ml_pipeline.runtime.interrupts import Interrupted
 
 Ended = Literal["finished", "stopped", "failed"]
 
@@ -128,19 +128,18 @@ class Run:
             trained = True
             setup.listener.trained()
             report = self._report(training, claim.folder) if status == "finished" else None
-        except BaseException as error:
-            self.result = _broken_off(training, claim.folder, error, trained=trained)
-            with contextlib.suppress(UserError):  # the first error is the one to tell
-                _record(claim, self.result)
-            raise
-        else:
             self.result = replace(
                 _result(training, claim.folder, status, reason),
                 report=report,
-                report_path=None if report is None else claim.folder / REPORT_FILE,
+                report_path=None if report is None else claim.folder / EVALUATION_FILE,
             )
             _record(claim, self.result)
             return self.result
+        except BaseException as error:
+            self.result = self.result or _broken_off(training, claim.folder, error, trained=trained)
+            with contextlib.suppress(UserError):  # the first error is the one to tell
+                _record(claim, self.result)
+            raise
         finally:
             claim.release()
 
@@ -164,6 +163,7 @@ class Run:
         return claim
 
     def _report(self, training: Training, folder: Path) -> str:
+        training.require_folder()
         training.load_best_policy()
         with report_folder(folder):
             return self._setup.task.report(training.policy.act, folder)
@@ -189,13 +189,14 @@ def _broken_off(training: Training, folder: Path, error: BaseException, *, train
     status: Ended = "failed"
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {excerpt(str(error))}"
     if isinstance(error, KeyboardInterrupt):
-        saved = isinstance(error, InterruptedBetweenSteps)
-        status, reason = (
-            "stopped",
-            "Ctrl-C." if saved else "Stopped without saving; what earlier checkpoints hold is whole.",
-        )
+        status = "stopped"
+        by = str(error) if isinstance(error, Interrupted) else "Ctrl-C."
         if trained:
-            reason = "Ctrl-C during the report; the training is saved."
+            reason = f"{by} The training is saved, but its report is not written."
+        elif isinstance(error, InterruptedBetweenSteps):
+            reason = by
+        else:
+            reason = "Stopped without saving; what earlier checkpoints hold is whole."
     return replace(_result(training, folder, status, reason), error=error)
 
 

@@ -1,7 +1,7 @@
 """The training part of a run: a trainer with its environments, and what it writes into the run folder."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,18 +19,17 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.monitoring.console import shown_path
 from ml_pipeline.monitoring.listener import RunListener, RunStart
-from ml_pipeline.monitoring.metrics_file import MetricsFile
-from ml_pipeline.monitoring.monitor_csv import MonitorCsv
+from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
+from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
 from ml_pipeline.runs.checkpoint import PICKLES_INSIDE, load_checkpoint, reading, save_checkpoint, writing
 from ml_pipeline.runs.folder import (
     BEST_CHECKPOINT,
-    EPISODES_FILE,
     LATEST_CHECKPOINT,
-    METRICS_FILE,
     SETTINGS_FILE,
-    resume_command,
+    FolderIdentity,
 )
 from ml_pipeline.runs.pickled_environments import (
     NotOpened,
@@ -69,6 +68,8 @@ class Training:
         """Raises UserError where anything cannot be used; the run folder is then as it was."""
         self._setup = setup
         self._folder = folder
+        self._identity = FolderIdentity(folder)
+        self._unscored = False
         self.scores: dict[int, float] = {}
         self.best_score: float | None = None
         self._said_unsigned = False
@@ -94,10 +95,9 @@ class Training:
                 self._restore(saved)
             # Nothing of an earlier run is touched before all that could be refused has been accepted.
             if not self.trainer.finished:
-                files = stack.enter_context(closing(self._open_files(resumed=saved is not None)))
+                files = stack.enter_context(closing(self._begin_files(resumed=saved is not None)))
                 for sink in (files, *setup.sinks):
                     self._sinks.add(sink)
-                write_yaml(folder / SETTINGS_FILE, _for_another_run(config))
             self._resumed_from = saved
             self._closing = stack.pop_all()
 
@@ -113,6 +113,9 @@ class Training:
         """
         trainer, run, setup = self.trainer, self._setup.config.run, self._setup
         self._announce()
+        if self._unscored:
+            self._evaluate(trainer)
+            self._save_latest(trainer)
         if not trainer.finished and not self._is_latest(self._resumed_from):
             self._save_latest(trainer)  # a run that is killed before its first checkpoint can be resumed too
         try:
@@ -125,15 +128,15 @@ class Training:
         except InterruptedBetweenSteps:
             self._save_latest(trainer)
             raise
-        if trainer.finished:
-            return "finished", None
-        if setup.stop.requested:
+        early = None
+        if not trainer.finished and not setup.stop.requested:
+            early = f"Training ends early, after iteration {trainer.iteration}."
+            setup.listener.say(early)
+            self._evaluate(trainer)
+            self._save_latest(trainer)
+        if self._unscored or (early is None and not trainer.finished):
             self._save_latest(trainer)
             return "stopped", setup.stop.reason
-        early = f"Training ends early, after episode {trainer.iteration}."
-        setup.listener.say(early)
-        self._evaluate(trainer)
-        self._save_latest(trainer)
         return "finished", early
 
     def load_best_policy(self) -> None:
@@ -142,6 +145,10 @@ class Training:
         if best.is_file():
             with reading(best):
                 self.policy.load_state_dict(load_checkpoint(best)["trainer"]["policy"])
+
+    def require_folder(self) -> None:
+        """Raise UserError where the run folder is no longer the one that the run began in."""
+        self._identity.require()
 
     def _load(self, checkpoint: Path | None) -> Mapping[str, Any] | None:
         if checkpoint is None:
@@ -170,11 +177,21 @@ class Training:
                 self._plateau.load_state_dict(saved["plateau"])
             if (self._folder / BEST_CHECKPOINT).is_file():
                 self.best_score = saved["best_score"]
+            self._unscored = saved.get("unscored", False)
 
-    def _open_files(self, *, resumed: bool) -> Sinks:
+    def _begin_files(self, *, resumed: bool) -> Sinks:
+        """The sinks that write into the folder, and its settings; where one fails, those that were not there go."""
         resume_step = self.trainer.global_step if resumed else None
-        metrics = MetricsFile(self._folder / METRICS_FILE, resume_step=resume_step)
-        episodes = MonitorCsv(self._folder / EPISODES_FILE, resume_step=metrics.last_step if resumed else None)
+        names = (METRICS_FILE, EPISODES_FILE, SETTINGS_FILE)
+        with ExitStack() as undo:
+            for path in (self._folder / name for name in names if not (self._folder / name).exists()):
+                undo.callback(path.unlink, missing_ok=True)
+            metrics = MetricsFile(self._folder / METRICS_FILE, resume_step=resume_step)
+            undo.callback(metrics.close)
+            episodes = MonitorCsv(self._folder / EPISODES_FILE, resume_step=metrics.last_step if resumed else None)
+            undo.callback(episodes.close)
+            write_yaml(self._folder / SETTINGS_FILE, _for_another_run(self._setup.config))
+            undo.pop_all()
         return Sinks(metrics, episodes)
 
     def _announce(self) -> None:
@@ -192,7 +209,7 @@ class Training:
             )
         )
         if self._resumed_from is not None:
-            listener.say(f"Going on after episode {trainer.iteration}, step {trainer.global_step:,}.")
+            listener.say(f"Going on after iteration {trainer.iteration}, step {trainer.global_step:,}.")
             if trainer.finished:
                 listener.say("All steps are done, so nothing is trained; a larger total_timesteps trains on.")
             state = self._resumed_from["trainer"]
@@ -202,14 +219,24 @@ class Training:
     def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> None:
         for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():
             self._setup.listener.say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
+        self.require_folder()
         for hook in (self._target, self._plateau):
             if hook is not None:
                 hook(trainer, statistics)
 
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:
-        """Score the policy; a score that no earlier one reached goes into best.pt."""
-        score = self.scores[trainer.global_step] = self._setup.task.score(trainer.policy.act)
-        self._setup.listener.say(f"Evaluation after episode {trainer.iteration}: {score:,.4g}")
+        """Score the policy; a score that no earlier one reached goes into best.pt.
+
+        A stop request ends the evaluation before its next step: the checkpoint says so, and a resumption evaluates.
+        """
+        try:
+            score = self._setup.task.score(_Stoppable(trainer.policy.act, self._setup.stop))
+        except _EvaluationStopped:
+            self._unscored = True
+            return {}
+        self._unscored = False
+        self.scores[trainer.global_step] = score
+        self._setup.listener.say(f"Evaluation after iteration {trainer.iteration}: {score:,.4g}")
         if self.best_score is None or score > self.best_score or self.best_score == -math.inf:
             self.best_score = score
             self._save(trainer, BEST_CHECKPOINT)
@@ -219,6 +246,7 @@ class Training:
         self._save(trainer, LATEST_CHECKPOINT)
 
     def _save(self, trainer: Trainer, name: str) -> None:
+        self.require_folder()
         path = self._folder / name
         trainer_state, pickles = split_pickles(trainer.state_dict())
         state = {
@@ -227,11 +255,16 @@ class Training:
             "task": self._setup.task.state(),
             "best_score": -math.inf if self.best_score is None else self.best_score,
             "plateau": None if self._plateau is None else self._plateau.state_dict(),
+            "unscored": self._unscored,
         }
-        with writing(path):
-            unsigned = write_pickles(path, pickles) if pickles else None
-            save_checkpoint(path, state)
-            remove_old_pickles(path, trainer_state)
+        try:
+            with writing(path):
+                unsigned = write_pickles(path, pickles) if pickles else None
+                save_checkpoint(path, state)
+                remove_old_pickles(path, trainer_state)
+        except UserError:
+            self.require_folder()
+            raise
         if unsigned is not None:
             self._say_once_unsigned(unsigned)
 
@@ -254,6 +287,24 @@ def _for_another_run(config: TrainConfig) -> dict[str, object]:
     return {name: value for name, value in flatten(config).items() if name != "checkpoint_dir"}
 
 
+class _EvaluationStopped(Exception):
+    """A stop was requested while the policy was evaluated."""
+
+
+class _Stoppable:
+    """Acts as a policy does, until a stop is requested: then it raises _EvaluationStopped."""
+
+    def __init__(self, act: Callable[[Any], Any], stop: StopRequest) -> None:
+        self._act = act
+        self._stop = stop
+        self.begin_episode: Callable[[], None] = getattr(act, "begin_episode", lambda: None)
+
+    def __call__(self, observation: Any) -> Any:
+        if self._stop.requested:
+            raise _EvaluationStopped
+        return self._act(observation)
+
+
 @contextmanager
 def _with_resume_hint(folder: Path) -> Iterator[None]:
     """Add a note on how to resume to an error that breaks down training in the block."""
@@ -261,6 +312,6 @@ def _with_resume_hint(folder: Path) -> Iterator[None]:
         yield
     except (VectorEnvError, TrainingFailed) as error:
         error.add_note(
-            f"The last checkpoint is whole: once the cause is mended, go on from it with:\n  {resume_command(folder)}"
+            f"The last checkpoint is whole: once the cause is mended, resume the run in {shown_path(folder)}."
         )
         raise

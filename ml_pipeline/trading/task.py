@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import counted
+from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
@@ -81,6 +83,12 @@ class TradingTask:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.market!r})"
+
+    def with_seed(self, seed: int) -> "TradingTask":
+        """The same task on the same market, with another seed."""
+        task = copy(self)
+        task.seed = seed
+        return task
 
     def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
         """Picklable factories of n training environments; they hold only the bars of the training split.
@@ -171,7 +179,7 @@ class TradingTask:
             sensitivity = analyze_sensitivity(env, evaluation.agent, actions)
             lines.insert(1, sensitivity.break_even.sentence())
             write_page(
-                Path(folder) / "report.html",
+                Path(folder) / PAGE_FILE,
                 evaluation,
                 sensitivity,
                 observed=self._observed(split),

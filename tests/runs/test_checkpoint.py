@@ -14,11 +14,17 @@ STATE = {"weights": {"a": torch.arange(5.0)}, "count": 3, "nested": [1.5, None, 
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
-    save_checkpoint(tmp_path / "runs" / "latest.pt", STATE)
-    loaded = load_checkpoint(tmp_path / "runs" / "latest.pt")
+    save_checkpoint(tmp_path / "latest.pt", STATE)
+    loaded = load_checkpoint(tmp_path / "latest.pt")
     assert torch.equal(loaded["weights"]["a"], STATE["weights"]["a"])
     assert (loaded["count"], loaded["nested"]) == (3, [1.5, None, "x"])
-    assert os.listdir(tmp_path / "runs") == ["latest.pt"]
+    assert os.listdir(tmp_path) == ["latest.pt"]
+
+
+def test_a_folder_that_was_deleted_is_not_made_anew(tmp_path):
+    with pytest.raises(UserError, match="Cannot write the checkpoint"):
+        save_checkpoint(tmp_path / "gone" / "latest.pt", STATE)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_generator_goes_on_where_it_was_saved(tmp_path):

@@ -1,13 +1,13 @@
 """New run folders: one each, also for runs that begin in the same second."""
 
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs import folder
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_runs_of_the_same_second_get_folders_of_their_own(runs):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(runs):
     runs.touch()
-    with pytest.raises(UserError, match=r"The folder \S+ cannot be made: Not a directory; choose another"):
+    with pytest.raises(UserError, match=r"The folder \S+ cannot be made: Not a directory; run in another folder, or"):
         folder.make_new_folder("trading")
 
 
@@ -38,18 +38,27 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
         pass
 
 
-def test_what_resumes_a_run_is_as_short_as_the_working_directory_allows(tmp_path, monkeypatch):
+def test_runs_are_written_where_one_is_but_within_the_repository_to_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert folder.resume_command(tmp_path / "runs" / "a").endswith("ml_pipeline.train_ppo --resume runs/a")
-    assert folder.resume_command(Path("/elsewhere/a")).endswith("--resume /elsewhere/a")
+    assert folder.runs_folder() == tmp_path / "checkpoints"
+    for place in (REPOSITORY, REPOSITORY / "ml_pipeline"):
+        monkeypatch.chdir(place)
+        assert folder.runs_folder() == REPOSITORY / "checkpoints"
 
 
-@pytest.mark.parametrize(
-    ("active", "typed"),
-    [(".venv/bin/python", "python"), ("usr/bin/python", ".venv/bin/python3"), (None, ".venv/bin/python3")],
-)
-def test_what_resumes_a_run_works_whichever_python_is_active(active, typed, tmp_path, monkeypatch):
+def test_an_installed_copy_writes_where_one_is_even_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "__file__", str(tmp_path / "ml_pipeline" / "runs" / "folder.py"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python3"))
-    monkeypatch.setattr(shutil, "which", lambda name: active and str(tmp_path / active))
-    assert folder.resume_command(tmp_path / "a") == f"{typed} -m ml_pipeline.train_ppo --resume a"
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    assert folder.runs_folder() == tmp_path / "deeper" / "checkpoints"
+
+
+def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    with pytest.raises(UserError, match="The working directory was deleted"):
+        folder.runs_folder()

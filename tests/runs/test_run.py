@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -20,10 +21,9 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
-from ml_pipeline.runs.folder import resume_command
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run, RunResult
-from ml_pipeline.runs.state import FolderInUse, read_state
+from ml_pipeline.runs.state import FolderClaim, FolderInUse, read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig, parse_train_start, resumed_config
@@ -270,7 +270,7 @@ def test_sinks_get_every_iteration_and_stay_open_and_the_listener_hears_of_it(tm
     result = Run(config, make_task(config), sinks=[sink], listener=Listener()).train()
     assert [row["time/iteration"] for row in sink.rows] == [1, 2, 3, 4]
     assert not sink.closed
-    assert heard == [(tmp_path, 2, 0, 4, 256), f"Evaluation after episode 4: {result.best_score:,.4g}", "trained"]
+    assert heard == [(tmp_path, 2, 0, 4, 256), f"Evaluation after iteration 4: {result.best_score:,.4g}", "trained"]
 
 
 @pytest.mark.parametrize("error", [TrainingFailed("no longer finite"), UserError("disk full."), ZeroDivisionError("0")])
@@ -282,7 +282,7 @@ def test_a_run_that_breaks_down_raises_and_tells_it_in_its_result_and_folder(tmp
     state = read_state(tmp_path)
     assert (state.status, state.reason) == ("failed", run.result.reason)
     assert str(error) in state.reason
-    hint = [f"  {resume_command(tmp_path)}" in note for note in getattr(error, "__notes__", ())]
+    hint = [f"resume the run in {tmp_path}." in note for note in getattr(error, "__notes__", ())]
     assert hint == ([True] if isinstance(error, TrainingFailed) else [])
     assert resumed(tmp_path).train().status == "finished"
 
@@ -299,6 +299,108 @@ def test_a_long_message_is_cut_in_the_state_of_the_run(tmp_path):
     assert len(reason) < 20_000
     assert reason.startswith("ZeroDivisionError: begin xxx")
     assert reason.endswith("xxx end")
+
+
+def _replaced(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_a_run_folder_that_goes_away_is_told_and_nothing_is_said_to_be_saved(tmp_path, how):
+    folder = tmp_path / "run"
+    go = {"deleted": shutil.rmtree, "moved": lambda each: each.rename(tmp_path / "moved"), "replaced": _replaced}[how]
+    config, stop = config_of(folder), StopRequest()
+    run = Run(config, make_task(config), sinks=[After(2, lambda: (go(folder), stop.request()))], stop=stop)
+    told = rf"The run folder {folder} was deleted, moved or replaced while the run wrote it, .* is lost"
+    with pytest.raises(UserError, match=told) as error:
+        run.train()
+    assert (run.result.status, run.result.reason) == ("failed", str(error.value))
+    assert not folder.exists() or os.listdir(folder) == []
+    if how == "moved":
+        assert resumed(tmp_path / "moved").train().status == "finished"
+
+
+def test_a_run_whose_folder_goes_away_ends_after_the_iteration(tmp_path):
+    config = config_of(tmp_path / "run", num_episodes=10**6, checkpoint_interval=10**6, eval_interval=10**6)
+    gone = After(2, lambda: shutil.rmtree(tmp_path / "run"))
+    run = Run(config, make_task(config), sinks=[gone])
+    with pytest.raises(UserError, match="was deleted, moved or replaced"):
+        run.train()
+    assert run.result.iterations == 3
+
+
+def test_a_folder_that_goes_away_before_the_report_is_told(tmp_path):
+    class Leaving(RunListener):
+        def trained(self):
+            shutil.rmtree(tmp_path / "run")
+
+    config = config_of(tmp_path / "run")
+    with pytest.raises(UserError, match="was deleted, moved or replaced"):
+        Run(config, make_task(config), listener=Leaving()).train()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "monitor.csv", "config.yaml"])
+def test_a_file_that_cannot_be_written_refuses_the_run_and_leaves_the_folder_as_it_was(tmp_path, name):
+    (tmp_path / name).mkdir()
+    n_open = len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0
+    config = config_of(tmp_path)
+    run = Run(config, make_task(config))
+    with pytest.raises(UserError, match=name):
+        run.train()
+    assert os.listdir(tmp_path) == [name]
+    assert run.result is None
+    assert not n_open or len(os.listdir("/dev/fd")) == n_open
+
+
+def test_a_run_that_is_interrupted_while_its_end_is_recorded_has_finished(tmp_path, monkeypatch):
+    interruptions = [KeyboardInterrupt]
+
+    def end(*args, **kwargs):
+        if interruptions:
+            raise interruptions.pop()
+        return usual(*args, **kwargs)
+
+    usual = FolderClaim.end
+    monkeypatch.setattr(FolderClaim, "end", end)
+    config = config_of(tmp_path)
+    run = Run(config, make_task(config))
+    with pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert run.result.status == "finished"
+    assert read_state(tmp_path).status == "finished"
+
+
+class Unhurried(GymTask):
+    """Its evaluation takes until somebody stops it, once."""
+
+    def __init__(self, stop, *, at):
+        super().__init__("CartPole-v1", eval_episodes=1, seed=0)
+        self._stop, self._at, self.n_scored = stop, at, 0
+
+    def score(self, act):
+        self.n_scored += 1
+        if self.n_scored == self._at:
+            self._stop.request("enough")
+            while True:
+                act(np.zeros(4, np.float32))
+        return super().score(act)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_stop_during_an_evaluation_saves_at_once_and_a_resumption_evaluates(tmp_path, at):
+    """The second evaluation is that after the last iteration."""
+    trained(tmp_path / "whole", eval_interval=2)
+    config, stop = config_of(tmp_path / "parts", eval_interval=2), StopRequest()
+    result = Run(config, Unhurried(stop, at=at), stop=stop).train()
+    assert (result.status, result.reason, result.iterations) == ("stopped", "enough", 2 * at)
+    again = resumed(tmp_path / "parts").train()
+    assert (again.status, list(again.scores)) == ("finished", [128, 256][at - 1 :])
+    for name in ("latest.pt", "best.pt"):
+        one, other = (load_checkpoint(tmp_path / each / name) for each in ("parts", "whole"))
+        assert one["best_score"] == other["best_score"]
+        assert torch.equal(weights(tmp_path / "parts", name), weights(tmp_path / "whole", name))
 
 
 def test_a_run_trains_once(tmp_path):
@@ -326,7 +428,8 @@ def test_ctrl_c_during_the_report_is_told_as_that(tmp_path, monkeypatch):
     run = Run(config, task)
     with pytest.raises(KeyboardInterrupt):
         run.train()
-    assert (run.result.status, run.result.reason) == ("stopped", "Ctrl-C during the report; the training is saved.")
+    assert run.result.status == "stopped"
+    assert run.result.reason == "Ctrl-C. The training is saved, but its report is not written."
 
 
 def _interrupted(*_):

@@ -32,6 +32,7 @@ def in_tmp(tmp_path, monkeypatch):
 
 def run_folder(path: Path, config: TrainConfig) -> Path:
     """A run as the trainer leaves it, as far as its settings are concerned."""
+    path.mkdir(parents=True, exist_ok=True)
     save_checkpoint(path / "latest.pt", {"config": flatten(config)})
     return path
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.wording import text_table
+from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.trading.accounts.costs import Costs
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.trades import Trade, trades_of
@@ -68,7 +69,7 @@ def write_report(folder: Path, evaluation: Evaluation) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _write_ledger(folder / "ledger.csv", evaluation.agent)
     _write_trades(folder / "trades.csv", evaluation.agent, evaluation.costs)
-    (folder / "evaluation.json").write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
+    (folder / EVALUATION_FILE).write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
     equity_figure(evaluation, title=evaluation.title).savefig(folder / "equity.png")
 
 

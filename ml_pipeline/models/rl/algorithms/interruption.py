@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as requests to stop: the first one asks, a second one ends the program at once."""
+"""Ctrl-C, SIGTERM and SIGHUP as requests to stop: the first one asks, a second one ends the program at once."""
 
 import contextlib
 import signal
@@ -6,29 +6,34 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
+from ml_pipeline.runtime.interrupts import ending_signals, only_here
+
 
 @contextlib.contextmanager
-def stop_on_signals(
-    request_stop: Callable[[], None], numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
-) -> Iterator[list[int]]:
+def stop_on_signals(request_stop: Callable[[], None], numbers: Sequence[int] | None = None) -> Iterator[list[int]]:
     """Within the block, the first of these signals calls `request_stop`; yields a list that receives its number.
 
-    After the first signal the earlier handlers are back, so that a second one has its usual effect.
+    numbers: None means `ending_signals()`. After the first signal the earlier handlers are back, so that a second one
+    has its usual effect. SIGHUP alone never counts as the second one, nor does one after it: a closed terminal sends it
+    twice, and is often followed by SIGTERM.
     """
     received: list[int] = []
-    usual = {number: signal.getsignal(number) for number in numbers}
+    usual = {number: signal.getsignal(number) for number in numbers or ending_signals()}
+    hangup = getattr(signal, "SIGHUP", None)
 
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        restore()
+        if number != hangup:
+            restore(but=hangup)
         request_stop()
 
-    def restore() -> None:
+    def restore(but: int | None = None) -> None:
         for number, handler in usual.items():
-            signal.signal(number, handler)
+            if number != but:
+                signal.signal(number, handler)
 
     for number in usual:
-        signal.signal(number, handle)
+        signal.signal(number, only_here(handle))
     try:
         yield received
     finally:

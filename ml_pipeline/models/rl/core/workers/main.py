@@ -33,6 +33,10 @@ from ml_pipeline.models.rl.core.workers.pipes import (
     WITH_MESSAGE,
     WorkerLink,
 )
+from ml_pipeline.runtime.standard_streams import guard_standard_streams
+
+BLOCKED_AT_START = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
+"""Signals that reach every process of a terminal, and wait while workers start: no half-started one meets them."""
 
 _COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster than Command(code)
 
@@ -62,9 +66,8 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
 
     The first message is its `WorkerSetup`. stacks: where it writes its Python stack on SIGUSR1. memory: of the batch.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _leave_signals_to_the_trainer()
+    guard_standard_streams(outlive_readers=True)  # an environment that prints does not end with its reader
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     threading.Thread(target=_die_with, args=(trainer_pid,), name="die-with-trainer", daemon=True).start()
@@ -174,6 +177,19 @@ def dumps(value: Any) -> bytes:
         return pickle.dumps(value, protocol=5)
     except Exception:  # the fast pickler raises AttributeError, TypeError and PicklingError for the same thing
         return cloudpickle.dumps(value)
+
+
+def _leave_signals_to_the_trainer() -> None:
+    """Ctrl-C and the hang-up of a terminal reach every process of the run; the trainer alone answers them.
+
+    They were blocked while this process started. SIGTERM ends it, whatever handler it was forked with.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_AT_START)
 
 
 def _die_with(trainer_pid: int) -> None:

@@ -21,7 +21,7 @@ from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, span
 from ml_pipeline.models.rl.core.stepping.protocol import ResetOrder
 from ml_pipeline.models.rl.core.workers import fork_server
-from ml_pipeline.models.rl.core.workers.main import WorkerSetup, run_worker
+from ml_pipeline.models.rl.core.workers.main import BLOCKED_AT_START, WorkerSetup, run_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 from ml_pipeline.models.rl.core.workers.shared_memory import allocate
@@ -163,7 +163,8 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
 
     - `__main__` is hidden: multiprocessing would import the user's script again in every worker.
     - Numerical libraries read their number of threads while they are loaded.
-    - SIGINT is blocked, and workers inherit that until they ignore it: Ctrl-C never meets a half-started worker.
+    - SIGINT and SIGHUP are blocked, and workers inherit that until they ignore them: Ctrl-C and the hang-up of a
+      terminal never meet a half-started worker.
     - The fork server, where this starts it, loads what workers need, so that each worker starts in milliseconds.
     """
     with _starting, clear_mpi_env_vars():
@@ -174,7 +175,7 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
         can_block = hasattr(signal, "pthread_sigmask")
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else set()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_AT_START) if can_block else set()
         try:
             if context.get_start_method() == "forkserver":
                 fork_server.ensure_running()

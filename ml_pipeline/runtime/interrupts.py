@@ -1,0 +1,130 @@
+"""Ctrl-C, SIGTERM and a closed terminal as the end of a command: one line, and exit code 128 + the signal.
+
+It imports next to nothing, so that a command can begin with it.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+_RAISED_AGAIN_S = 0.05
+
+Handle = Callable[[int, FrameType | None], None]
+
+
+class Interrupted(KeyboardInterrupt):
+    """One of the signals arrived."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        self.exit_code = 128 + number
+
+    def __str__(self) -> str:
+        return f"Stopped by {signal.Signals(self.number).name}."
+
+
+def ending_signals() -> list[int]:
+    """Those that ask a program to end: Ctrl-C, SIGTERM, and SIGHUP unless it is ignored, as under nohup."""
+    signals: list[int] = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
+
+
+_of_process: dict[str, Handle] = {}  # the handler that this process began with
+
+
+def exit_at_once_on_signals(prog: str) -> None:
+    """From now on, one of the signals ends this process at once. For the first lines of a command.
+
+    While modules are imported, an exception can be lost, or printed where nobody can catch it.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{prog}: {Interrupted(number)}\n".encode())
+        os._exit(128 + number)
+
+    _of_process["begin"] = handle
+    _install(handle)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Within the block, signals end a process again that began with `exit_at_once_on_signals`."""
+    with _installed(_of_process["begin"]) if _of_process else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def raising_on_signals() -> Iterator[None]:
+    """Within the block, one of the signals raises Interrupted in the main thread; elsewhere this does nothing.
+
+    Where Python cannot pass the exception on, as in a destructor, the signal is raised again a moment later.
+    """
+    usual_hook = sys.unraisablehook
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if isinstance(unraisable.exc_value, Interrupted):
+            _raise_again_later(unraisable.exc_value.number)
+        else:
+            usual_hook(unraisable)
+
+    with _installed(handle):
+        sys.unraisablehook = hook
+        try:
+            yield
+        finally:
+            sys.unraisablehook = usual_hook
+
+
+def _raise_again_later(number: int) -> None:
+    from threading import Timer, main_thread
+
+    def raise_again() -> None:
+        if hasattr(signal, "pthread_kill"):  # which wakes it up as well
+            signal.pthread_kill(main_thread().ident or 0, number)
+        else:
+            signal.raise_signal(number)
+
+    Timer(_RAISED_AGAIN_S, raise_again).start()
+
+
+def only_here(handle: Handle) -> Handle:
+    """A handler that a fork of this process does not inherit: there a signal ends the process, without a word."""
+    owner = os.getpid()
+
+    def handle_here(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:
+            os._exit(128 + number)
+        handle(number, frame)
+
+    return handle_here
+
+
+@contextlib.contextmanager
+def _installed(handle: Handle) -> Iterator[None]:
+    usual = _install(handle)
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
+def _install(handle: Handle) -> dict[int, Handle | int | None]:
+    """The handlers that were there before; none outside the main thread, where nothing is installed."""
+    usual = {number: signal.getsignal(number) for number in ending_signals()}
+    try:
+        for number in usual:
+            signal.signal(number, only_here(handle))
+    except ValueError:  # what signal.signal raises outside the main thread, at the first one
+        return {}
+    return usual

@@ -1,0 +1,117 @@
+"""Signals that end a command: at once while it imports, by an exception while it works."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ml_pipeline.runtime.interrupts import Interrupted, ending_signals, raising_on_signals
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def run(code):
+    code = f"import os, signal, sys, time\nfrom ml_pipeline.runtime.interrupts import *\n{code}"
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_within_the_block_a_signal_raises_and_after_it_the_handlers_are_back(number):
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    with pytest.raises(Interrupted) as stop, raising_on_signals():
+        signal.raise_signal(number)
+    assert (stop.value.exit_code, str(stop.value)) == (128 + number, f"Stopped by {number.name}.")
+    assert {each: signal.getsignal(each) for each in SIGNALS} == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert ending_signals() == [signal.SIGINT, signal.SIGTERM]
+        with raising_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, usual)
+
+
+def test_another_thread_leaves_the_handlers_alone():
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with raising_on_signals():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert seen == [before]
+
+
+def test_a_process_that_begins_ends_at_once_whatever_catches_exceptions():
+    done = run("""
+exit_at_once_on_signals("it")
+try:
+    signal.raise_signal(signal.SIGTERM)
+except BaseException:
+    print("caught")
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "it: Stopped by SIGTERM.\n")
+
+
+def test_importing_within_work_ends_at_once_again():
+    done = run("""
+exit_at_once_on_signals("it")
+with raising_on_signals():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except Interrupted:
+        print("caught", flush=True)
+    with importing():
+        signal.raise_signal(signal.SIGINT)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "caught\n", "it: Stopped by SIGINT.\n")
+
+
+def test_importing_changes_nothing_in_a_process_that_did_not_begin_so():
+    done = run("""
+with raising_on_signals():
+    try:
+        with importing():
+            signal.raise_signal(signal.SIGINT)
+    except Interrupted as stop:
+        print(stop)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Stopped by SIGINT.\n", "")
+
+
+def test_an_exception_that_is_lost_in_a_destructor_comes_again_and_is_not_printed():
+    done = run("""
+class Losing:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+with raising_on_signals():
+    try:
+        Losing()
+        time.sleep(60)
+    except Interrupted as stop:
+        print(stop)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Stopped by SIGINT.\n", "")
+
+
+def test_a_fork_does_not_inherit_what_the_handler_does():
+    done = run("""
+with raising_on_signals():
+    child = os.fork()
+    if not child:
+        signal.raise_signal(signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "143\n", "")
