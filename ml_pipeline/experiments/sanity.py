@@ -195,7 +195,7 @@ def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
 
     envs = BatchedTradingEnv(task.bars_of("train"), _N_ENVS, task.rules, **task.training_settings())
     ppo = PPOConfig(n_steps=128, minibatch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, hidden_sizes=(32, 32))
-    return task.evaluate(PPOTrainer(envs, ppo, total_timesteps=steps, seed=seed).train().act)
+    return task.evaluate(PPOTrainer(envs, ppo, total_timesteps=steps, seed=seed).train(progress=False).act)
 
 
 def _times(log_return: float) -> str:

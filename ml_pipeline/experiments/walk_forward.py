@@ -129,7 +129,7 @@ def _trained(task: TradingTask, total_timesteps: int, seed: int) -> Act:
 
     envs = task.batched_train_env(_N_ENVS)
     ppo = PPOConfig(n_steps=128, n_epochs=4, learning_rate=1e-3)
-    return PPOTrainer(envs, ppo, total_timesteps=total_timesteps, seed=seed).train().act
+    return PPOTrainer(envs, ppo, total_timesteps=total_timesteps, seed=seed).train(progress=False).act
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What a person sees while training: a bar on a terminal, a line now and then elsewhere, and a block of figures."""
 
+import contextlib
 import math
 import sys
 import threading
@@ -20,6 +21,29 @@ class _Bar(tqdm):
 
 
 _Bar.set_lock(threading.RLock())  # tqdm's own is one between processes
+
+
+class ProgressBar:
+    """A bar of environment steps with the mean return, on a terminal or in a notebook; elsewhere it shows nothing."""
+
+    def __init__(self, *, total_steps: int, first_step: int = 0, out: TextIO | None = None) -> None:
+        """first_step: where training goes on. out: stderr by default, where tqdm's bars are."""
+        out = out or sys.stderr
+        self._bar = _make_bar(
+            total_steps, first_step, out, shown=out is not None and (out.isatty() or _is_notebook(out))
+        )
+
+    def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
+        """Show one iteration."""
+        with contextlib.suppress(OSError):  # nobody reads it any more, and training goes on
+            mean = metrics["rollout/mean_return_100"]
+            self._bar.set_postfix_str(f"mean return {_reward(mean)}" if math.isfinite(mean) else "", refresh=False)
+            self._bar.update(int(metrics["time/global_step"]) - self._bar.n)
+
+    def close(self) -> None:
+        """Leave the bar as it is and go on below it; may be called twice."""
+        with contextlib.suppress(OSError):
+            self._bar.close()
 
 
 class Progress:
@@ -50,18 +74,13 @@ class Progress:
         self._clock = clock
         self._started_s = self._line_s = clock()
         self._spent_s = dict.fromkeys(("acting", "stepping", "waiting", "learning", "evaluating"), 0.0)
-        self._bar = _Bar(
-            total=total_steps,
-            initial=first_step,
-            unit=" steps",
-            file=self._out,
-            disable=not self._out.isatty(),
-            dynamic_ncols=True,
-        )
+        self._n_episodes = 0
+        self._bar = _make_bar(total_steps, first_step, self._out, shown=self._out.isatty())
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         """Show one iteration."""
         iteration, step = int(metrics["time/iteration"]), int(metrics["time/global_step"])
+        self._n_episodes += int(metrics["rollout/n_completed_episodes"])
         for part in self._spent_s:
             self._spent_s[part] += metrics.get(f"time/{part}_s", 0.0)
         if self._bar.disable:
@@ -70,7 +89,9 @@ class Progress:
             self._bar.set_postfix_str(time_shares(self._spent_s), refresh=False)
             self._bar.update(step - self._bar.n)
         if iteration % self._block_interval == 0 or iteration == self._total_iterations:
-            self.say(episode_block(metrics, total_iterations=self._total_iterations, n_envs=self._n_envs))
+            block = episode_block(metrics, total_iterations=self._total_iterations, n_envs=self._n_envs)
+            since = "since the run was resumed" if self._first_step else "so far"
+            self.say(f"{block}\n  iterations: {iteration:,}  |  episodes finished {since}: {self._n_episodes:,}")
 
     def say(self, text: str) -> None:
         """Print above the bar."""
@@ -90,8 +111,18 @@ class Progress:
         left = timedelta(seconds=round((self._total_steps - step) / steps_per_second))
         self.say(
             f"Episode {iteration}/{self._total_iterations}  |  {step:,}/{self._total_steps:,} steps  |  "
-            f"{steps_per_second:,.0f} steps/s  |  {left} left  |  {time_shares(self._spent_s)}"
+            f"{self._n_episodes:,} episodes finished  |  {steps_per_second:,.0f} steps/s  |  {left} left  |  "
+            f"{time_shares(self._spent_s)}"
         )
+
+
+def _make_bar(total_steps: int, first_step: int, out: TextIO, *, shown: bool) -> _Bar:
+    return _Bar(total=total_steps, initial=first_step, unit=" steps", file=out, disable=not shown, dynamic_ncols=True)
+
+
+def _is_notebook(out: TextIO) -> bool:
+    """Whether it is the stream of a cell, which is no terminal, and draws a bar all the same."""
+    return type(out).__module__.partition(".")[0] == "ipykernel"
 
 
 def time_shares(spent_s: Mapping[str, float]) -> str:
@@ -105,7 +136,7 @@ def time_shares(spent_s: Mapping[str, float]) -> str:
 
 
 def episode_block(metrics: Mapping[str, float], *, total_iterations: int, n_envs: int) -> str:
-    """Three lines about the episodes that ended in an iteration; dashes where none did.
+    """Three lines about the episodes that ended in an iteration, which "Episode" counts; dashes where none did.
 
     >>> print(episode_block(
     ...     {"time/iteration": 10, "rollout/episode_return": 123.45, "rollout/episode_length": 234.0,

@@ -19,7 +19,10 @@ class RunConsole(RunListener):
 
     def started(self, start: RunStart) -> None:
         opening = banner(n_envs=start.n_envs, n_workers=start.n_workers, start_method=start.start_method)
-        print(f"{opening}\n   Run folder: {shown_path(start.folder)}", file=self._out, flush=True)
+        length = f"{start.total_iterations:,} iterations, {start.total_steps:,} environment steps in all"
+        shown = f'"Episode 1/{start.total_iterations}" is the first iteration (rollout and update)'
+        folder = f"Run folder: {shown_path(start.folder)}"
+        print(opening, f"   {length}; {shown}", f"   {folder}", sep="\n", file=self._out, flush=True)
         self._progress = Progress(
             total_iterations=start.total_iterations,
             total_steps=start.total_steps,

@@ -124,6 +124,7 @@ class Training:
                     evaluate=Every(run.eval_interval, self._evaluate),
                     save=Every(run.checkpoint_interval, self._save_latest),
                     after_iteration=self._after_iteration,
+                    progress=False,
                 )
         except InterruptedBetweenSteps:
             self._save_latest(trainer)

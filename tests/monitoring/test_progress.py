@@ -6,7 +6,7 @@ import math
 import pytest
 import tqdm
 
-from ml_pipeline.monitoring.progress import Progress, episode_block
+from ml_pipeline.monitoring.progress import Progress, ProgressBar, episode_block
 
 
 class Terminal(io.StringIO):
@@ -79,9 +79,9 @@ def test_where_there_is_no_terminal_a_line_comes_at_intervals():
     # After 25 s, the first 10 s or more later: 5,000 are 200 a second, so 93,000 take 465 s = 7:45.
     # Acting took 0.5 * (3 + 4 + 5) = 6 of 7.5 s, and 0.5 * (3 + 4 + 5 + 6 + 7) = 12.5 of 15 s.
     assert out.getvalue().splitlines() == [
-        "Episode 5/100  |  5,000/100,000 steps  |  300 steps/s  |  0:05:17 left  |  "
+        "Episode 5/100  |  5,000/100,000 steps  |  9 episodes finished  |  300 steps/s  |  0:05:17 left  |  "
         "acting 80%, stepping 10%, learning 10%",
-        "Episode 7/100  |  7,000/100,000 steps  |  200 steps/s  |  0:07:45 left  |  "
+        "Episode 7/100  |  7,000/100,000 steps  |  15 episodes finished  |  200 steps/s  |  0:07:45 left  |  "
         "acting 83%, stepping 8%, learning 8%",
     ]
 
@@ -105,6 +105,52 @@ def test_the_block_comes_at_its_interval_and_after_the_last_iteration():
     progress.close()
     blocks = [line for line in out.getvalue().splitlines() if line.startswith("Episode")]
     assert blocks == ["Episode 3/7", "Episode 6/7", "Episode 7/7"]
+
+
+def test_a_block_says_how_many_episodes_have_finished_by_then():
+    for first_step, since in ((0, "so far"), (1000, "since the run was resumed")):
+        out = io.StringIO()
+        progress = Progress(total_iterations=3, total_steps=3000, n_envs=1, first_step=first_step, out=out)
+        for iteration in (2, 3):
+            progress.write(figures(iteration), [])
+        progress.close()
+        assert out.getvalue().endswith(f"  iterations: 3  |  episodes finished {since}: 6\n")
+
+
+class Gone(Terminal):
+    """A terminal that was closed after its first line."""
+
+    def write(self, text):
+        if self.tell():
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+def test_the_bar_of_a_trainer_shows_steps_and_the_mean_return_on_a_terminal_alone():
+    for out, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+        bar = ProgressBar(total_steps=4000, first_step=1000, out=out)
+        bar.write(figures(4), [])
+        bar.close()
+        bar.close()
+        assert ("mean return 120.12" in out.getvalue()) == is_shown
+        assert ("4000/4000" in out.getvalue()) == is_shown
+
+
+def test_the_bar_of_a_trainer_does_without_a_mean_and_without_a_reader():
+    out = Gone()
+    bar = ProgressBar(total_steps=4000, out=out)
+    bar.write(figures(1, **{"rollout/mean_return_100": math.nan}), [])
+    bar.write(figures(2), [])
+    bar.close()
+    assert "mean return" not in out.getvalue()
+
+
+def test_a_notebook_s_cell_shows_the_bar():
+    cell = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    bar = ProgressBar(total_steps=4000, out=cell)
+    bar.write(figures(4), [])
+    bar.close()
+    assert "4000/4000" in cell.getvalue()
 
 
 def test_a_terminal_shows_steps_a_second_and_the_bar_outlives_a_block():

@@ -25,17 +25,20 @@ def test_a_run_opens_with_how_it_steps_and_its_folder_and_ends_with_a_block(tmp_
     console = RunConsole(out)
     console.started(start_in(tmp_path / "runs" / "a"))
     console.write(FIGURES, [])
-    console.say("Evaluation after episode 4: 9")
+    console.say("Evaluation after iteration 4: 9")
     console.trained()
     console.close()
     opening, block = out.getvalue().split("Episode 4/4\n")
     assert opening.splitlines() == [
         "🚀 Using 8 parallel environments for training",
         "   Start method: forkserver · 2 workers",
+        '   4 iterations, 4,000 environment steps in all; "Episode 1/4" is the first iteration (rollout and update)',
         "   Run folder: runs/a",
     ]
     assert block.startswith("  Reward:   123.45")
-    assert block.endswith("n_envs: 8\nEvaluation after episode 4: 9\n")
+    assert block.endswith(
+        "n_envs: 8\n  iterations: 4  |  episodes finished so far: 3\nEvaluation after iteration 4: 9\n"
+    )
 
 
 def test_before_a_run_begins_sentences_are_lines(tmp_path):

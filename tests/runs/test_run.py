@@ -1,5 +1,6 @@
 """A run as a notebook, a thread or a service calls it: what it returns, what it leaves, and two of them at once."""
 
+import io
 import json
 import os
 import random
@@ -176,6 +177,15 @@ def test_a_run_prints_nothing_and_leaves_the_process_as_it_was(tmp_path, capfd, 
     trained(tmp_path / "run", **run)
     assert capfd.readouterr() == ("", "")
     assert _process() == before
+
+
+def test_a_run_prints_nothing_on_a_terminal_either(tmp_path, monkeypatch):
+    terminals = {name: io.StringIO() for name in ("stdout", "stderr")}
+    for name, terminal in terminals.items():
+        monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys, name, terminal)
+    trained(tmp_path / "run")
+    assert [terminal.getvalue() for terminal in terminals.values()] == ["", ""]
 
 
 LSTM = replace(PPO, memory="lstm", memory_size=8, learning_rate_schedule="linear")

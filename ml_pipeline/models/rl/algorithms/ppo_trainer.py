@@ -6,6 +6,7 @@ rate and clip range of the configuration, and a linear schedule decays before th
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from typing import Any, Self
 
 import gymnasium
@@ -33,7 +34,8 @@ from ml_pipeline.models.rl.update.minibatches import Generator
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
 from ml_pipeline.models.rl.update.threads import learning_threads
-from ml_pipeline.monitoring.sink import MetricsSink
+from ml_pipeline.monitoring.progress import ProgressBar
+from ml_pipeline.monitoring.sink import MetricsSink, Sinks
 from ml_pipeline.runtime.seeding import random_generator
 
 
@@ -148,7 +150,7 @@ class PPOTrainer:
         """One rollout of n_steps in each environment, then one update of n_epochs over it."""
         statistics = self._iterate(should_stop=lambda: False)
         assert statistics is not None
-        self._report(statistics, {})
+        self._report(statistics, {}, Sinks())
         return statistics
 
     def train(
@@ -157,26 +159,28 @@ class PPOTrainer:
         evaluate: Every[Mapping[str, float]] | None = None,
         save: Every[None] | None = None,
         after_iteration: Hook | None = None,
+        progress: bool = True,
     ) -> Policy:
         """Train until `total_timesteps` or until `request_stop` is called; return the policy, ready to act.
 
         after_iteration: called after each update. evaluate: called every so often; its duration is written as
         "time/evaluating_s". What these two return is written to the sink with the metrics of the iteration. save:
         called after they are written. Any of the three may call `request_stop`.
+        progress: show a bar on stderr, if that is a terminal or a notebook's.
 
         A stop takes effect before the next step of the environments. Call `train` again to continue, or save
         `state_dict` and load it into another trainer: it continues in the middle of the rollout. Ctrl-C stops in the
         same way, and `train` then raises KeyboardInterrupt.
         """
         try:
-            with interrupted_between_steps(self.request_stop):
+            with interrupted_between_steps(self.request_stop), self._shown(progress) as shown:
                 while not self.finished:
                     statistics = self._iterate(should_stop=lambda: self._stop_requested)
                     if statistics is None:
                         break
                     own = after_iteration(self, statistics) if after_iteration else None
                     evaluation = self._timed(evaluate) if evaluate and evaluate.due(self) else {}
-                    self._report(statistics, {**(own or {}), **evaluation})
+                    self._report(statistics, {**(own or {}), **evaluation}, shown)
                     if save and save.due(self):
                         save.action(self)
         finally:
@@ -307,10 +311,18 @@ class PPOTrainer:
             batch = with_normalized_values(estimates.batch, self.policy)
             return estimates, self._update(batch, progress=progress)
 
-    def _report(self, statistics: IterationStatistics, further: Mapping[str, float]) -> None:
+    def _shown(self, progress: bool) -> AbstractContextManager[MetricsSink]:
+        """A sink for a person who watches; one that does nothing where none is wanted."""
+        if not progress:
+            return closing(Sinks())
+        return closing(ProgressBar(total_steps=self.total_timesteps, first_step=self.global_step))
+
+    def _report(self, statistics: IterationStatistics, further: Mapping[str, float], shown: MetricsSink) -> None:
         episodes = self._collector.episodes.take_finished()
+        metrics = {**statistics.metrics(), **further}
         if self._sink is not None:
-            self._sink.write({**statistics.metrics(), **further}, episodes)
+            self._sink.write(metrics, episodes)
+        shown.write(metrics, episodes)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -76,8 +76,9 @@ class Trainer(Protocol):
         evaluate: "Every[Mapping[str, float]] | None" = None,
         save: "Every[None] | None" = None,
         after_iteration: "Hook | None" = None,
+        progress: bool = True,
     ) -> TrainedPolicy:
-        """Train until `finished` or `request_stop`.
+        """Train until `finished` or `request_stop`. progress: show a bar on a terminal.
 
         After each iteration come `after_iteration`, then `evaluate`, then the report to the sink, then `save`.
         """

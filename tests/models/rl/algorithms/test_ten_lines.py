@@ -1,5 +1,6 @@
 """PPO as a library: training in one line, with hooks, and nothing left behind."""
 
+import io
 import subprocess
 import sys
 
@@ -54,6 +55,28 @@ def test_one_call_is_the_trainer_put_together_by_hand():
     assert trainer.iteration == 3
     for ours, theirs in zip(policy.network.parameters(), by_hand.network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("arguments", "is_shown"), [({}, True), ({"progress": False}, False)], ids=str)
+def test_training_shows_a_bar_on_a_terminal_unless_told_not_to(monkeypatch, capfd, arguments, is_shown):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    trainer = PPOTrainer([Constant] * 2, CONFIG, total_timesteps=48)
+    trainer.train(**arguments)
+    trainer.close()
+    assert ("48/48" in terminal.getvalue()) == is_shown
+    assert ("mean return 2.00" in terminal.getvalue()) == is_shown
+    assert capfd.readouterr().out == ""
+
+
+def test_training_shows_nothing_where_there_is_no_terminal(capfd):
+    with PPOTrainer([Constant] * 2, CONFIG, total_timesteps=48) as trainer:
+        trainer.train()
+    assert capfd.readouterr() == ("", "")
 
 
 def policy_for(n_numbers=2, n_actions=2):

@@ -47,7 +47,7 @@ class Climber:
     total_iterations = property(lambda self: self.total_timesteps)
     finished = property(lambda self: self.iteration >= self.total_timesteps)
 
-    def train(self, *, evaluate=None, save=None, after_iteration=None):
+    def train(self, *, evaluate=None, save=None, after_iteration=None, progress=True):
         while not (self.finished or self._stopped):
             self.iteration += 1
             self.policy.number = min(self.policy.number + 1.0, 5.0)
