@@ -142,7 +142,7 @@ def _train(start: TrainStart, task: "Task", command: _Command) -> int:
     except Interrupted as stop:
         if run.result is None:
             raise
-        print(f"{command.prog}: {stop} {run.result.reason or 'The run had finished.'}", file=sys.stderr)
+        print(f"{command.prog}: {run.result.reason or f'{stop} The run had finished.'}", file=sys.stderr)
         if (run.result.folder / LATEST_CHECKPOINT).exists():
             print(f"Go on with:\n  {command.resume(run.result.folder)}", file=sys.stderr)
         return stop.exit_code

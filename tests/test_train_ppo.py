@@ -255,3 +255,45 @@ def test_a_seed_that_cannot_be_trained_is_followed_by_those_that_were_not(tmp_pa
     assert "Not trained" not in done.stderr  # it was the last one
     done = train(*EPISODES, *SMALL, "--seeds", "4", "8", "9", "--checkpoint-dir", tmp_path / "base", expect=2)
     assert "Not trained: --seeds 8 9\n" in done.stderr
+
+
+class Unhurried(CountingEnv):
+    """Presses Ctrl-C in the last of so many evaluations, and would then go on for ever."""
+
+    _presses = _goes_on = False
+
+    def reset(self, *, seed=None, options=None):
+        self._presses = self._goes_on = False
+        if seed is not None and seed >= 1_000_000:
+            left = int(os.environ["EVALUATIONS_LEFT"]) - 1
+            os.environ["EVALUATIONS_LEFT"] = str(left)
+            self._presses = left == 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self._presses:
+            self._presses, self._goes_on = False, True
+            signal.raise_signal(signal.SIGTERM)
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated and not self._goes_on, truncated and not self._goes_on, info
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["evaluation", "report"])
+def test_a_signal_ends_an_evaluation_and_a_report_at_once_and_the_run_can_be_resumed(tmp_path, monkeypatch, at):
+    monkeypatch.setenv("EVALUATIONS_LEFT", str(at))
+    gymnasium.register("Unhurried-v0", Unhurried, disable_env_checker=True)
+    flags = ["--env-id", "Unhurried-v0", *SMALL, "--num-episodes", "2", "--n-workers", "0", "--eval-episodes", "1"]
+    try:
+        done = train(*flags, "--checkpoint-dir", tmp_path, expect=143)
+        state = read_state(tmp_path)
+        assert (state.status, state.iterations) == ("stopped", 2)
+        assert f"--resume {tmp_path}\n" in done.stdout + done.stderr
+        if at == 2:
+            told = "train_ppo.py: Stopped by SIGTERM. The training is saved, but its report is not written.\n"
+            assert done.stderr.startswith(told)
+        assert not (tmp_path / "evaluation.json").exists()
+        train("--resume", tmp_path)
+    finally:
+        del gymnasium.registry["Unhurried-v0"]
+    assert read_state(tmp_path).status == "finished"
+    assert {"best.pt", "evaluation.json"} <= set(os.listdir(tmp_path))

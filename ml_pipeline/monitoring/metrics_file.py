@@ -30,17 +30,32 @@ class MetricsFile:
                 if step is not None and step <= resume_step:
                     kept.append(line)
                     self.last_step = step
+        self._path = path
         self._file = LineFile(path, kept, replace=resume_step is not None)
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         """Add one line."""
-        self._file.append([json.dumps({name: _number(value) for name, value in metrics.items()}, allow_nan=False)])
+        self._file.append([_line(metrics)])
+
+    def add_to_last(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add figures to the last line, if it is that of this global step."""
+        lines = read_lines(self._path)
+        if lines and _step_of(lines[-1]) == step:
+            self._file.close()
+            lines[-1] = _line({**json.loads(lines[-1]), **metrics})
+            self._file = LineFile(self._path, lines, replace=True)
 
     def close(self) -> None:
         self._file.close()
 
 
-def _number(value: float) -> float | int | None:
+def _line(metrics: Mapping[str, float | None]) -> str:
+    return json.dumps({name: _number(value) for name, value in metrics.items()}, allow_nan=False)
+
+
+def _number(value: float | None) -> float | int | None:
+    if value is None:
+        return None
     if isinstance(value, Integral):
         return int(value)
     return float(value) if math.isfinite(value) else None

@@ -70,6 +70,7 @@ class Training:
         self._folder = folder
         self._identity = FolderIdentity(folder)
         self._unscored = False
+        self._metrics: MetricsFile | None = None
         self.scores: dict[int, float] = {}
         self.best_score: float | None = None
         self._said_unsigned = False
@@ -114,8 +115,7 @@ class Training:
         trainer, run, setup = self.trainer, self._setup.config.run, self._setup
         self._announce()
         if self._unscored:
-            self._evaluate(trainer)
-            self._save_latest(trainer)
+            self._evaluate_late()
         if not trainer.finished and not self._is_latest(self._resumed_from):
             self._save_latest(trainer)  # a run that is killed before its first checkpoint can be resumed too
         try:
@@ -189,6 +189,7 @@ class Training:
                 undo.callback(path.unlink, missing_ok=True)
             metrics = MetricsFile(self._folder / METRICS_FILE, resume_step=resume_step)
             undo.callback(metrics.close)
+            self._metrics = metrics
             episodes = MonitorCsv(self._folder / EPISODES_FILE, resume_step=metrics.last_step if resumed else None)
             undo.callback(episodes.close)
             write_yaml(self._folder / SETTINGS_FILE, _for_another_run(self._setup.config))
@@ -242,6 +243,16 @@ class Training:
             self.best_score = score
             self._save(trainer, BEST_CHECKPOINT)
         return {"eval/score": score}
+
+    def _evaluate_late(self) -> None:
+        """Do what a stop left undone: evaluate, and add the score to the metrics of that iteration."""
+        path, step = self._folder / METRICS_FILE, self.trainer.global_step
+        if scores := self._evaluate(self.trainer):
+            metrics = self._metrics or MetricsFile(path, resume_step=step)
+            metrics.add_to_last(step, scores)
+            if metrics is not self._metrics:
+                metrics.close()
+        self._save_latest(self.trainer)
 
     def _save_latest(self, trainer: Trainer) -> None:
         self._save(trainer, LATEST_CHECKPOINT)

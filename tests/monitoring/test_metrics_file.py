@@ -72,3 +72,16 @@ def test_resuming_into_another_folder_begins_a_file(tmp_path):
     file.write(figures(6), [])
     file.close()
     assert lines(tmp_path / "metrics.jsonl") == [figures(6)]
+
+
+def test_figures_that_come_late_join_the_last_line_if_it_is_that_of_their_step(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.add_to_last(100, {"eval/score": 1.0})
+    for iteration in (1, 2):
+        file.write({**figures(iteration), "b": math.nan}, [])
+    file.add_to_last(100, {"eval/score": 1.0})
+    file.add_to_last(200, {"eval/score": 2.5})
+    file.write(figures(3), [])
+    file.close()
+    expected = [{**figures(1), "b": None}, {**figures(2), "b": None, "eval/score": 2.5}, figures(3)]
+    assert lines(tmp_path / "metrics.jsonl") == expected

@@ -411,6 +411,13 @@ def test_a_stop_during_an_evaluation_saves_at_once_and_a_resumption_evaluates(tm
         one, other = (load_checkpoint(tmp_path / each / name) for each in ("parts", "whole"))
         assert one["best_score"] == other["best_score"]
         assert torch.equal(weights(tmp_path / "parts", name), weights(tmp_path / "whole", name))
+    one, other = (scores_in(tmp_path / each / "metrics.jsonl") for each in ("parts", "whole"))
+    assert one == other
+
+
+def scores_in(path):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(line["time/global_step"], line.get("eval/score")) for line in lines]
 
 
 def test_a_run_trains_once(tmp_path):
