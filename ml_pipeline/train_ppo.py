@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 from ml_pipeline.monitoring.console import entry, outlive_readers, shown_path
 from ml_pipeline.monitoring.listener import RunStart
@@ -170,7 +171,12 @@ def _train_seeds(start: TrainStart, command: _Command) -> int:
         for i, config in enumerate(configs):
             print(f"Seed {config.run.seed} ({i + 1} of {len(configs)})", flush=True)
             del left[0]
-            if code := _train(replace(start, config=config), task.with_seed(config.run.seed), command):
+            try:
+                code = _train(replace(start, config=config), task.with_seed(config.run.seed), command)
+            except UserError as error:
+                print(f"{command.prog}: {error}", file=sys.stderr)
+                code = 2
+            if code:
                 return code
     finally:
         if left:

@@ -254,7 +254,7 @@ def test_a_seed_that_cannot_be_trained_is_followed_by_those_that_were_not(tmp_pa
     assert "metrics.jsonl" in done.stderr
     assert "Not trained" not in done.stderr  # it was the last one
     done = train(*EPISODES, *SMALL, "--seeds", "4", "8", "9", "--checkpoint-dir", tmp_path / "base", expect=2)
-    assert "Not trained: --seeds 8 9\n" in done.stderr
+    assert done.stderr.endswith("\nNot trained: --seeds 8 9\n")
 
 
 class Unhurried(CountingEnv):
@@ -297,3 +297,24 @@ def test_a_signal_ends_an_evaluation_and_a_report_at_once_and_the_run_can_be_res
         del gymnasium.registry["Unhurried-v0"]
     assert read_state(tmp_path).status == "finished"
     assert {"best.pt", "evaluation.json"} <= set(os.listdir(tmp_path))
+
+
+def test_a_run_and_its_evaluation_write_nothing_but_the_run_folder_where_one_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = train(*EPISODES, *SMALL, "--num-episodes", "1", "--n-workers", "0")
+    assert os.listdir(tmp_path) == ["checkpoints"]
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    assert f"Run folder: checkpoints/{folder.name}\n" in done.stdout
+    evaluate(f"checkpoints/{folder.name}/latest.pt")
+    assert os.listdir(tmp_path) == ["checkpoints"]
+    assert "Going on after iteration 1" in train("--resume", "auto").stdout
+    assert os.listdir(tmp_path / "checkpoints") == [folder.name]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write")
+def test_a_working_directory_that_cannot_be_written_is_one_sentence(monkeypatch):
+    monkeypatch.chdir("/proc")
+    done = train(*EPISODES, *SMALL, "--num-episodes", "1", "--n-workers", "0", expect=2)
+    assert re.fullmatch(
+        r"train_ppo.py: The folder /proc/checkpoints/\S+ cannot be made: .*--checkpoint-dir\.\n", done.stderr
+    )

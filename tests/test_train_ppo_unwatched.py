@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -144,10 +145,12 @@ def test_a_closed_terminal_stops_a_run_that_can_be_resumed(terminal, started, tm
 def test_under_nohup_a_run_goes_on_after_its_terminal_was_closed(terminal, started, tmp_path):
     process = start_in(terminal, started, ["nohup", *PRINTS])
     read_until(terminal, b"nohup.out")
+    while "Using 2 parallel environments" not in (tmp_path / "nohup.out").read_text():  # nohup itself is over
+        assert process.poll() is None
+        time.sleep(0.01)
     os.close(terminal.pop("far"))
     assert process.wait(100) == 0
     assert_whole(tmp_path / "run")
-    assert "Using 2 parallel environments" in (tmp_path / "nohup.out").read_text()
 
 
 PRESSES = """

@@ -19,6 +19,8 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.experiments.fit_config import FitConfig
 from ml_pipeline.experiments.stitching import stitched_evaluation
 from ml_pipeline.monitoring.console import entry
+from ml_pipeline.reporting.report_files import PAGE_FILE
+from ml_pipeline.runs.folder import report_folder
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.evaluation.page import write_page
 from ml_pipeline.trading.evaluation.report import results_table, write_report
@@ -65,6 +67,9 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
         settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["walk-forward"].sentence)
         walk, config = settings.walk, TradingConfig(**vars(settings.trading))
         market = load_configured_market(config)
+        if walk.output_dir is not None:
+            with report_folder(walk.output_dir):
+                pass  # or it would be refused after hours of training
         folds = []
         for fold in walk_folds(market, config, walk):
             folds.append(fold)
@@ -73,7 +78,8 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
         whole, begun = stitched_evaluation(folds, "walk-forward")
         print(f"stitched: {_described(whole)}", "", results_table(whole), sep="\n")
         if walk.output_dir is not None:
-            write_walk(walk.output_dir, whole, begun)
+            with report_folder(walk.output_dir):
+                write_walk(walk.output_dir, whole, begun)
             print(f"\nWritten to {walk.output_dir}")
     return 0
 
@@ -101,7 +107,7 @@ def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
     note = (
         "Each fold was traded by a policy that was trained on the bars before it; a grey line marks where one begins."
     )
-    write_page(folder / "report.html", whole, notes=[note], marked_rows=begun)
+    write_page(folder / PAGE_FILE, whole, notes=[note], marked_rows=begun)
     n = len(whole.buy_and_hold["time"])
     rows = np.delete(np.arange(n), [row for row in begun if row < n])  # at which positions are closed, at the same time
     columns = {

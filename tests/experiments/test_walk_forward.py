@@ -37,6 +37,16 @@ def test_it_runs_as_a_command(tmp_path, capsys):
     assert len({row["time"] for row in rows}) == len(rows) == 2 * (12_000 - 25) // 3 + 1
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence_before_anything_is_trained(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as stopped:
+        main(["--output-dir", str(tmp_path / "file" / "walk")])
+    assert stopped.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("walk_forward: The report cannot be written to ")
+
+
 @pytest.mark.slow
 def test_it_takes_the_costs_and_limits_of_training_and_its_settings(tmp_path, capsys):
     dear = ["--fee-bps", "300", "--sell-fee-bps", "400", "--window", "3", "--training-window", "expanding"]
