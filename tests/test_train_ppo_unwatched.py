@@ -128,10 +128,11 @@ def read_until(terminal, words):
 
 
 def test_a_closed_terminal_stops_a_run_that_can_be_resumed(terminal, started, tmp_path):
-    """The kernel sends SIGHUP twice to the trainer, and to its worker."""
+    """The kernel sends SIGHUP to the leader of the session, and a shell to every process of its job."""
     process = start_in(terminal, started, ENDLESS)
     read_until(terminal, b"Episode 10/")
     os.close(terminal.pop("far"))
+    os.killpg(process.pid, signal.SIGHUP)
     assert process.wait(100) == 128 + signal.SIGHUP
     state = read_state(tmp_path / "run")
     assert (state.status, state.reason) == ("stopped", "Stopped by SIGHUP.")

@@ -229,3 +229,19 @@ def test_a_low_limit_on_open_files_is_raised_or_named(hard: int, expected: str) 
     )
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
     assert expected in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_a_worker_leaves_the_signals_of_a_terminal_to_the_trainer(start_method: Any) -> None:
+    class Telling(CountingEnv):
+        def pid(self) -> int:
+            return os.getpid()
+
+    with ParallelEnv([Telling] * 2, num_workers=1, start_method=start_method) as envs:
+        envs.reset(seed=0)
+        (pid,) = {*envs.call("pid")}
+        for number in (signal.SIGHUP, signal.SIGINT):
+            os.kill(pid, number)
+        for _ in range(3):
+            envs.step(envs.action_space.sample())
+        assert {*envs.call("pid")} == {pid} != {os.getpid()}
