@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 
 from ml_pipeline import train_ppo
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.trading import task
 from tests.training_commands import (
     EPISODES,
