@@ -61,9 +61,9 @@ MARKETS = (
     ),
     Mutation(
         "a feature is scaled by all of its values",
-        f"{TRADING}/features/indicators.py",
-        "return _after(span, sliding_window_view(returns, span).std(axis=-1))",
-        "return _after(span, sliding_window_view(returns, span).std(axis=-1) / returns.std())",
+        f"{TRADING}/features/formulas.py",
+        "return _after(span, _rolling(returns, span, lambda windows: windows.std(axis=-1)))",
+        "return _after(span, _rolling(returns, span, lambda windows: windows.std(axis=-1)) / returns.std())",
         f"{TRADING_TESTS}/features/test_indicators.py::test_changing_the_future_leaves_every_feature_up_to_now_bit_for_bit",
         "T1c",
     ),

@@ -61,7 +61,7 @@ class _GrowingBars:
         self._size += added
 
     def bars(self) -> Any:
-        from ml_pipeline.trading.features.indicators import Bars
+        from ml_pipeline.trading.features.formulas import Bars
 
         columns = {name: values[: self._size].copy() for name, values in self._columns.items()}
         # Copies: a function that writes into its bars changes none of the next call's.

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.features.indicators import Bars, FeatureTable, bars_of, make_features
+from ml_pipeline.trading.features.formulas import Bars
+from ml_pipeline.trading.features.indicators import FeatureTable, make_features
+from ml_pipeline.trading.features.own_bars import bars_of
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.times import as_text
 

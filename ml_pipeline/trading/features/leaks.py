@@ -1,6 +1,6 @@
 """Checks the features in use for look-ahead, on the data in use.
 
-1. A feature is computed twice, the second time with every bar after some t changed; up to t it must keep its bits.
+1. A feature is computed three times: with every bar after some t changed, and without them; up to t it keeps its bits.
 2. A user's function is also run on the bars so far, where it can reach no others: see `blind_runs`.
 3. No feature may tell more of returns to come than what is known at its bar can: see `foresight`.
 """
@@ -14,10 +14,13 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
 from ml_pipeline.trading.features.foresight import foresight
-from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function
+from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function, runs_alone
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.times import as_text
 
+# So many bars before and after a bar are tested with it, and more where features need more to warm up: a test takes no
+# longer for more bars.
+_REACH = 20_000
 # Sentences of one kind that are told.
 _MOST_TOLD = 5
 
@@ -31,18 +34,43 @@ def check_features(
     """
     generator = np.random.default_rng(0)
     for t in generator.integers(table.first_bar, market.n_bars - 1, n_samples):
-        changed = compute_features(with_future_changed(market, int(t), generator), names)
-        same = _same_bits(table.values[: t + 1], changed.values[: t + 1])
-        if not same.all():
-            row, column = np.argwhere(~same)[0]
-            raise UserError(
-                f"Feature {table.columns[column]} sees ahead (or is random): its value at "
-                f"{as_text(market.times[row])} changes with the bars after {as_text(market.times[t])}; compute it only "
-                "from each bar and the bars before it."
-            )
+        part, its_table, its_t = _around(market, names, table, int(t))
+        changed = with_future_changed(part, its_t, generator)
+        _refuse_different(part, its_table, its_t, compute_features(changed, names), "changes with")
+        cut = compute_features(part.bars(0, its_t + 1), names)
+        _refuse_different(part, its_table, its_t, cut, "is another without")
     functions = [name for name in names if is_function(name)]
-    warnings = _about_functions(market, functions, table) if functions else []
+    alone = [name for name in functions if runs_alone(name)]
+    warnings = _about_functions(market, alone, table) if alone else []
+    if more := [name for name in functions if name not in alone]:
+        warnings.append(
+            f"{', '.join(more)} ask for longer bars or for all symbols: look-ahead was looked for on changed and on "
+            f"cut data at {n_samples} bars, not where later bars cannot be reached"
+        )
     return (*warnings, *_about_foresight(market, table))
+
+
+def _around(
+    market: MarketData, names: Sequence[str], table: FeatureTable, t: int
+) -> tuple[MarketData, FeatureTable, int]:
+    """(market, its features, t) of the bars around t: as many as features need to warm up there, or all if few."""
+    reach = max(_REACH, 4 * table.first_bar)
+    if market.n_bars <= 2 * reach:
+        return market, table, t
+    first = max(0, t - reach)
+    part = market.bars(first, t + reach)
+    return part, compute_features(part, names), t - first
+
+
+def _refuse_different(market: MarketData, table: FeatureTable, t: int, other: FeatureTable, how: str) -> None:
+    """Refuse a feature whose values up to t are not those of `other`, which was computed from other bars after t."""
+    same = _same_bits(table.values[: t + 1], other.values[: t + 1])
+    if not same.all():
+        row, column = np.argwhere(~same)[0]
+        raise UserError(
+            f"Feature {table.columns[column]} sees ahead (or is random): its value at {as_text(market.times[row])} "
+            f"{how} the bars after {as_text(market.times[t])}; compute it only from each bar and the bars before it."
+        )
 
 
 def _about_functions(market: MarketData, functions: Sequence[str], table: FeatureTable) -> list[str]:

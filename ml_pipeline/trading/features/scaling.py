@@ -12,6 +12,8 @@ from ml_pipeline.trading.market.data import FloatArray
 
 # A column whose deviation is below this fraction of its mean is constant, and is scaled to 0.
 _CONSTANT = 1e-12
+# So many rows are scaled at a time, so that a large market needs no second copy of its features.
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +33,22 @@ class FeatureScaler:
         known = ~np.isnan(values)
         count = np.maximum(known.sum(axis=0), 1)
         mean = np.where(known, values, 0.0).sum(axis=0) / count
-        deviation = np.sqrt(np.where(known, (values - mean) ** 2, 0.0).sum(axis=0) / count)
+        distances = values - mean
+        distances *= distances
+        distances[~known] = 0.0
+        deviation = np.sqrt(distances.sum(axis=0) / count)
         varies = deviation > _CONSTANT * np.maximum(np.abs(mean), 1e-300)
         return cls(mean, np.where(varies, deviation, 1.0), clip)
 
     def __call__(self, values: FloatArray) -> NDArray[np.float32]:
         """Scaled and clipped values, float32 (T, D); NaN becomes 0, which is the mean."""
-        with np.errstate(over="ignore"):  # overflow is clipped too
-            scaled = np.clip((values - self.mean) / self.deviation, -self.clip, self.clip)
-        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
+        result = np.empty(values.shape, dtype=np.float32)
+        for start in range(0, len(values), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            with np.errstate(over="ignore"):  # overflow is clipped too
+                scaled = np.clip((values[rows] - self.mean) / self.deviation, -self.clip, self.clip)
+            result[rows] = np.nan_to_num(scaled, nan=0.0)
+        return result
 
     def state(self) -> dict[str, Any]:
         """The scaler as numbers and lists, for a checkpoint."""

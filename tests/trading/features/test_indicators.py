@@ -111,10 +111,14 @@ def test_features_of_one_asset_ignore_the_others_and_the_bars_it_has_not():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("ema_20", 'no feature "ema_20"'),
+        ("emma_20", 'no feature "emma_20". Did you mean "ema_20"'),
         ("rsi", 'no feature "rsi". Did you mean "rsi_14"'),
         ("rsi_1", "span of feature rsi_1 must be 2 or more"),
         ("log_return_0", "must be 1 or more"),
+        ("macd_26_12", "spans of feature macd_26_12 must be 2 or more, the shorter one first"),
+        ("rsi_14@7m", 'timeframe must be a part of a day .*, but got "7m"'),
+        ("time_of_day@1h", "Feature time_of_day has no timeframe; write it without @1h"),
+        ("tradable@1h", "Feature tradable has no timeframe"),
         ("", 'no feature ""'),
     ],
 )

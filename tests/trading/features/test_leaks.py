@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.features import leaks
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, compute_features
 from ml_pipeline.trading.features.leaks import check_features
 from ml_pipeline.trading.market.data import market_from_arrays
@@ -138,3 +139,27 @@ def test_absence_is_a_feature():
     close = np.array([[1.0, np.nan], [1.0, 2.0], [1.0, np.nan]])
     table = compute_features(market_from_arrays("AB", np.arange(3).astype("datetime64[D]"), close), ["tradable"])
     np.testing.assert_array_equal(table.values, [[1, 0], [1, 1], [1, 0]])
+
+
+@pytest.mark.parametrize("name", ["scaled_by_all", "noise"])
+@pytest.mark.usefixtures("module")
+def test_in_a_large_market_the_bars_around_are_tested(market, monkeypatch, name):
+    monkeypatch.setattr(leaks, "_REACH", 60)
+    sizes = []
+    compute = leaks.compute_features
+    monkeypatch.setattr(
+        leaks, "compute_features", lambda part, names: sizes.append(part.n_bars) or compute(part, names)
+    )
+    names = ["rsi_14", f"my_features:{name}"]
+    with pytest.raises(UserError, match=rf"my_features:{name} sees ahead"):
+        check_features(market, names, compute(market, names))
+    check_features(market, ["my_features:honest"], compute(market, ["my_features:honest"]))
+    assert max(sizes) <= 120
+
+
+@pytest.mark.usefixtures("module")
+def test_a_task_is_tested_for_leaks_once(market, monkeypatch):
+    task = TradingTask(TradingConfig(features=("rsi_14", "my_features:honest")), market=market)
+    task.train_env_fns(1)
+    monkeypatch.setattr(leaks, "compute_features", None)
+    task.batched_train_env(2)
