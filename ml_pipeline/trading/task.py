@@ -19,7 +19,7 @@ from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import Act, run_policy
+from ml_pipeline.trading.evaluation.baselines import Act, pass_through
 from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
@@ -40,6 +40,8 @@ from ml_pipeline.trading.settings import TradingConfig
 
 # Workers memory-map a market of more bytes than this; a smaller one is sent to each of them.
 _WORTH_MAPPING = 4_000_000
+# A score is of at most so many bars.
+_MOST_SCORED = 50_000
 # At most this many constant features are named.
 _MOST_NAMED = 3
 
@@ -144,9 +146,19 @@ class TradingTask:
         return StatefulTradingEnv(self.bars_of(split), self.rules, window=self.config.window, render_mode=render_mode)
 
     def score(self, act: Act) -> float:
-        """ln(V_end / V_start) of a pass through the validation split; the best policy has the highest."""
-        equity = run_policy(self.evaluation_env("validation"), act)["equity"]
-        return float(np.log(equity[-1] / equity[0])) if equity[-1] > 0 else -math.inf
+        """ln(V_end / V_start) of a pass through the validation split; the best policy has the highest.
+
+        A split of more than 50,000 bars is passed through from its 50,000th bar before the end on, so that evaluations
+        take no longer the more bars there are.
+        """
+        split = self.split("validation")
+        env = FastTradingEnv(
+            self._bars_between(max(split.start, split.stop - _MOST_SCORED), split.stop),
+            self.rules,
+            window=self.config.window,
+        )
+        pass_through(env, act)
+        return float(np.log(env.equity / self.rules.initial_cash)) if env.equity > 0 else -math.inf
 
     def report(self, act: Act, folder: Path) -> str:
         """Evaluate on the test split, write the report into `folder`, and return a table to print."""
@@ -229,7 +241,10 @@ class TradingTask:
     def bars_of(self, name: str) -> PreparedMarket:
         """The bars of the named split, preceded by those that its first window covers."""
         split = self.split(name)
-        return self._prepared.bars(split.start - self.config.window + 1, split.stop)
+        return self._bars_between(split.start, split.stop)
+
+    def _bars_between(self, start: int, stop: int) -> PreparedMarket:
+        return self._prepared.bars(start - self.config.window + 1, stop)
 
     def state(self) -> dict[str, Any]:
         """What a trained policy depends on, as primitives and lists, for a checkpoint."""

@@ -94,8 +94,8 @@ MARKETS = (
     Mutation(
         "the best policy is chosen on the test split",
         f"{TRADING}/task.py",
-        'self.evaluation_env("validation")',
-        'self.evaluation_env("test")',
+        'split = self.split("validation")',
+        'split = self.split("test")',
         f"{TRADING_TESTS}/test_task.py::test_the_best_policy_is_chosen_without_the_test_split",
         "T2c",
     ),

@@ -16,7 +16,9 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
+from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.market.data import market_from_arrays
+from ml_pipeline.trading.market.splits import Split
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
@@ -69,6 +71,17 @@ def test_the_best_policy_is_chosen_without_the_test_split():
         changed = TradingTask(CONFIG, market=market_from_arrays(MARKET.symbols, MARKET.times, **arrays))
         scores.append(changed.score(_follow))
     assert scores[0] == scores[2] != scores[1]
+
+
+def test_the_score_is_that_of_a_ledger_and_of_a_long_split_that_of_its_end(monkeypatch):
+    task = TradingTask(CONFIG, market=MARKET)
+    equity = run_policy(task.evaluation_env("validation"), _follow)["equity"]
+    assert task.score(_follow) == np.log(equity[-1] / equity[0])
+    monkeypatch.setattr("ml_pipeline.trading.task._MOST_SCORED", 20)
+    last = task.split("validation")
+    splits = {name: task.split(name) for name in ("train", "test")}
+    splits["validation"] = Split("validation", last.stop - 20, last.stop)
+    assert task.score(_follow) == TradingTask(CONFIG, market=MARKET, splits=splits).score(_follow)
 
 
 def test_scaled_features_of_the_training_split_have_mean_0_and_deviation_1():

@@ -120,6 +120,11 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self._begin(start)
         return self._observe(), {}
 
+    @property
+    def equity(self) -> float:
+        """The equity at the close of the current bar, after costs."""
+        return float(self._account.equity)
+
     def _begin(self, bar: int) -> None:
         self._bar = bar
         self._last_bar = self.market.n_bars - 1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import ActionMode, TradingRules
+from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.metrics import turnover
 
@@ -23,7 +24,13 @@ Act = Callable[[NDArray[np.float32]], Any]
 
 
 def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) -> Ledger:
-    """Run one episode of `env` with `act`, observation -> action, and return its ledger.
+    """Run one episode of `env` as `pass_through`, and return its ledger."""
+    pass_through(env, act, seed=seed)
+    return env.ledger()
+
+
+def pass_through(env: FastTradingEnv, act: Act, *, seed: int | None = None) -> None:
+    """Run one episode of `env` with `act`, observation -> action.
 
     If `act` has a `begin_episode`, it is called first, so that a policy with memory forgets the last run.
     """
@@ -33,7 +40,6 @@ def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) ->
     while not over:
         observation, _, terminated, truncated, _ = env.step(act(observation))
         over = terminated or truncated
-    return env.ledger()
 
 
 def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
