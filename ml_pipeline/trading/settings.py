@@ -48,8 +48,9 @@ class TraderConfig(MarketConditions):
     """Settings of the market, its costs, and what the policy observes and does."""
 
     features: tuple[str, ...] = DEFAULT_FEATURES
-    """Features of each asset, with any span (log_return_60); also tradable, time_of_day, time_of_week, columns of the
-    data (feature_NAME, or feature_* for all of them), and your own functions (module:function)."""
+    """Features of each asset, with any span (log_return_60), on longer bars with @ (rsi_14@1h); also tradable,
+    time_of_day, time_of_week, columns of the data (feature_NAME, or feature_* for all of them), and your own functions
+    (module:function)."""
     window: int = 1
     """Number of bars whose features an observation holds, the latest included."""
     action_mode: Literal["auto", ActionMode] = "auto"
