@@ -62,7 +62,7 @@ class _Own:
 @pytest.mark.parametrize(
     "value",
     [_Own(), [_Own()], {(1, 2): 3}, {None: 3}, np.array([_Own()]), print, {1, 2}, np.zeros(1, "i4,f4")],
-    ids=repr,
+    ids=["object", "list", "tuple key", "no key", "array", "function", "set", "fields"],
 )
 def test_anything_else_is_refused(value):
     with pytest.raises(NotPlain):
@@ -72,7 +72,7 @@ def test_anything_else_is_refused(value):
 @pytest.mark.parametrize(
     "data",
     [
-        _Own(),
+        pytest.param(_Own(), id="object"),
         {None: 3},
         {None: ("|O", (1,), "8 chars.")},
         {None: ("<f8", (2,), "12345678")},
@@ -83,7 +83,7 @@ def test_anything_else_is_refused(value):
         {None: ("no type", (), "")},
         {None: ("|u1", (1,), "€")},
     ],
-    ids=repr,
+    ids=str,
 )
 def test_data_of_something_else_are_refused(data):
     with pytest.raises((ValueError, TypeError)):
