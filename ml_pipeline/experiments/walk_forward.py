@@ -23,6 +23,7 @@ from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import report_folder
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.evaluation.page import write_page
+from ml_pipeline.trading.evaluation.remarks import alarms
 from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.market.data import MarketData
@@ -74,9 +75,9 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
         for fold in walk_folds(market, config, walk):
             folds.append(fold)
             first, last = (str(time)[:10] for time in fold.agent["time"][[0, -1]])
-            print(f"fold {len(folds)}, {first} to {last}: {_described(fold)}")
+            print(f"fold {len(folds)}, {first} to {last}: {described(fold)}")
         whole, begun = stitched_evaluation(folds, "walk-forward")
-        print(f"stitched: {_described(whole)}", "", results_table(whole), sep="\n")
+        print(f"stitched: {described(whole).splitlines()[0]}", "", results_table(whole), sep="\n")
         if walk.output_dir is not None:
             with report_folder(walk.output_dir):
                 write_walk(walk.output_dir, whole, begun)
@@ -99,6 +100,18 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
         yield task.compare(_trained(task, walk.total_timesteps, walk.seed), "test").evaluation
 
 
+def described(evaluation: Evaluation) -> str:
+    """A line about one or several folds, and an indented one for each alarm."""
+    agent, holder, random = (evaluation.figures[name] for name in ("agent", "buy_and_hold", "random"))
+    ratio, error = (f"{agent[name]:.2f}" if np.isfinite(agent[name]) else "-" for name in ("sharpe", "sharpe_se"))
+    line = (
+        f"agent {agent['total_return']:+.1%}, buy and hold {holder['total_return']:+.1%}, random "
+        f"{random['total_return']:+.1%}; Sharpe {ratio if error == '-' else f'{ratio} ± {error}'}, largest drawdown "
+        f"{agent['max_drawdown']:.1%}"
+    )
+    return "\n  ".join([line, *alarms(evaluation)])
+
+
 def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
     """Write the report of the stitched folds, which begin at these rows, and walk_forward.csv, their equity by time."""
     import polars as pl
@@ -117,16 +130,6 @@ def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
     }
     frame = pl.DataFrame({name: values[rows] for name, values in columns.items()})
     frame.write_csv(folder / "walk_forward.csv", datetime_format="%Y-%m-%d %H:%M:%S")
-
-
-def _described(evaluation: Evaluation) -> str:
-    agent, holder, random = (evaluation.figures[name] for name in ("agent", "buy_and_hold", "random"))
-    ratio = agent["sharpe"]
-    return (
-        f"agent {agent['total_return']:+.1%}, buy and hold {holder['total_return']:+.1%}, random "
-        f"{random['total_return']:+.1%}; Sharpe {'-' if np.isnan(ratio) else f'{ratio:.2f}'}, largest drawdown "
-        f"{agent['max_drawdown']:.1%}"
-    )
 
 
 def _trained(task: TradingTask, total_timesteps: int, seed: int) -> Act:

@@ -1,10 +1,15 @@
 import csv
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from ml_pipeline.experiments.walk_forward import main
+from ml_pipeline.experiments.walk_forward import described, main
+from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief
 from ml_pipeline.trading.market.splits import walk_forward_folds
+from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask
 
 
 @pytest.mark.parametrize("window", ["rolling", "expanding"])
@@ -73,3 +78,22 @@ def test_a_bad_flag_is_one_sentence(flags, sentence, capsys):
     said = capsys.readouterr().err
     assert said.startswith(sentence)
     assert said.count("\n") == 1
+
+
+def test_a_fold_is_told_with_its_error_and_its_alarms():
+    market = synthetic_market(n_bars=400)
+    task = TradingTask(TradingConfig(features=("log_return_1",)), market=market)
+    honest = task.compare(lambda seen: 2 if seen[0] > 0 else 0, "test").evaluation
+    error = honest.figures["agent"]["sharpe_se"]
+    assert f"± {error:.2f}, largest drawdown" in described(honest)
+    assert "\n" not in described(honest)
+    beyond = replace(honest, beyond_belief=BeyondBelief(("half of it",)))
+    assert "\n  Beyond belief: half of it." in described(beyond)
+
+
+def test_the_number_of_bars_per_year_can_be_given(capsys):
+    sharpes = []
+    for given in ("252", "1008"):
+        assert main(["--folds", "1", "--total-timesteps", "2048", "--periods-per-year", given]) == 0
+        sharpes.append(float(capsys.readouterr().out.splitlines()[0].partition("Sharpe ")[2].split()[0]))
+    assert sharpes[1] == pytest.approx(2 * sharpes[0], abs=0.02)

@@ -21,9 +21,11 @@ _HOLDING = ("borrowing",)
 def costs_of(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> Costs:
     """The costs of each row, computed from its fills, its short positions and the rules.
 
+    A row in which nothing was paid has no costs, as where positions are closed at a price at which they were valued.
     An account that cannot pay for what it borrowed pays what it has: its shorts share that in proportion to their fees.
     """
     filled, position, close = (per_symbol(ledger, kind) for kind in ("filled", "position", "close"))
+    filled = np.where(_paid(ledger)[:, None] != 0, filled, 0.0)
     traded = np.abs(filled) * per_symbol(ledger, "fill_price")
     sell_fee_bps = rules.fee_bps if rules.sell_fee_bps is None else rules.sell_fee_bps
     costs = {

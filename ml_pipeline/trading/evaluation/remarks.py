@@ -19,11 +19,14 @@ _BASELINES = {"buy_and_hold": "buy and hold", "equal_weight": "equal weight"}
 
 def headlines(evaluation: Evaluation) -> list[str]:
     """What is said first: ruin, what is beyond belief, who never traded, and an agent no better than guessing."""
-    sentences = _ruin(evaluation)
-    if evaluation.beyond_belief is not None:
-        sentences.append(evaluation.beyond_belief.sentence())
     never = _never_traded(evaluation)
-    return sentences + (never or _no_better_than_guessing(evaluation))
+    return alarms(evaluation) + (never or _no_better_than_guessing(evaluation))
+
+
+def alarms(evaluation: Evaluation) -> list[str]:
+    """Those of the headlines that question the figures themselves: ruin, and what is beyond belief."""
+    beyond = evaluation.beyond_belief
+    return [*_ruin(evaluation), *([] if beyond is None else [beyond.sentence()])]
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
@@ -103,9 +106,10 @@ def _never_traded(evaluation: Evaluation) -> list[str]:
     if not idle:
         return []
     if (cheapest := _cheapest_lot(evaluation)) > evaluation.rules.initial_cash and "buy_and_hold" in idle:
+        lot, cash = f"{evaluation.rules.lot_size:,.10g}", f"{evaluation.rules.initial_cash:,.0f}"
         return [
-            f"Nothing can be bought: a lot of {evaluation.rules.lot_size:g} costs at least {cheapest:,.0f}, but the "
-            f"account has {evaluation.rules.initial_cash:,.0f}; lower lot_size, or raise initial_cash."
+            f"Nothing can be bought: a lot of {lot} costs at least {cheapest:,.0f}, but the account has {cash}; lower "
+            "lot_size, or raise initial_cash."
         ]
     sentences = []
     if "agent" in idle:

@@ -180,6 +180,13 @@ def test_each_kind_of_cost_by_hand(tiny_market):
     assert costs["borrowing"][2, 0] > 4
 
 
+def test_a_row_in_which_nothing_was_paid_has_no_costs():
+    ledger = _ledger([0, 2, -2], [10, 10, 12], costs_paid=[0, 0.2, 0.2])
+    costs = costs_of(ledger, TradingRules(fee_bps=100, fixed_fee=0), 252)
+    np.testing.assert_allclose(costs["fee"][:, 0], [0, 0.2, 0])
+    np.testing.assert_allclose(costs["other"], 0, atol=1e-12)
+
+
 def test_a_short_that_is_called_shares_what_was_left(tiny_market):
     # As in test_certify: A pays with all the cash there is, which is less than its fee.
     market = tiny_market(close=[[100, 100], [100, 100], [250, 200], [250, 200], [250, 200]])

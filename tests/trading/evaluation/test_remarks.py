@@ -89,7 +89,7 @@ def test_without_ruin_nothing_is_said_of_it(evaluation_of, tiny_market):
 def test_a_lot_that_nothing_can_buy_is_told(evaluation_of, tiny_market):
     evaluation = evaluation_of(tiny_market([110.0, 100, 120, 130]), action=2, lot_size=1000)
     assert headlines(evaluation) == [
-        "Nothing can be bought: a lot of 1000 costs at least 100,000, but the account has 10,000; lower lot_size, or "
+        "Nothing can be bought: a lot of 1,000 costs at least 100,000, but the account has 10,000; lower lot_size, or "
         "raise initial_cash."
     ]
 
