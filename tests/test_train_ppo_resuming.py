@@ -57,7 +57,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
         assert (state.status, state.reason) == ("stopped", f"Stopped by {signal_number.name}.")
         assert f"--resume {tmp_path}" in rest
     done = train("--resume", "auto", "--checkpoint-dir", tmp_path)
-    assert "Going on after episode" in done.stdout
+    assert "Going on after iteration" in done.stdout
     assert torch.equal(weights_in(tmp_path / "latest.pt"), weights_in(uninterrupted / "latest.pt"))
     for name, columns in (("metrics.jsonl", slice(0)), ("monitor.csv", slice(0, 2))):
         ours, theirs = ((folder / name).read_text().splitlines() for folder in (tmp_path, uninterrupted))
@@ -87,7 +87,7 @@ def test_training_that_ends_early_is_evaluated_and_ends_there_after_a_resumption
     n_iterations = len((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines())
     assert n_iterations < 50
     out = capsys.readouterr().out
-    assert f"Training ends early, after episode {n_iterations}." in out
+    assert f"Training ends early, after iteration {n_iterations}." in out
     assert "Evaluation on a single CartPole-v1: return " in out
     interrupted = [*still, "--stop-on-plateau", "4", "--num-episodes", str(n_iterations - 2)]
     assert train_ppo.main([*interrupted, "--checkpoint-dir", str(tmp_path / "parts")]) == 0

@@ -74,6 +74,7 @@ def test_a_resumed_run_keeps_its_environment(in_tmp, flags, sentence, older):
     if older:  # of a version without these settings
         for name in ("env_kwargs", "wrappers", "frame_stack", "atari"):
             del settings[name]
+    (in_tmp / "run").mkdir()
     save_checkpoint(in_tmp / "run" / "latest.pt", {"config": settings})
     with pytest.raises(UserError) as told:
         parse_train_start(["--resume", "run", *flags])

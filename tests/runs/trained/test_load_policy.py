@@ -145,7 +145,7 @@ def test_it_acts_in_a_process_that_cannot_import_the_environment(tmp_path):
         "LoadedPolicy(Dict(z: Box(3,), b: Discrete(4, start=1), action_mask: MultiBinary(5)) -> MultiDiscrete([2 3]), "
     )
     old = _without_spaces(run / "best.pt", tmp_path / "old.pt")
-    with pytest.raises(UserError, match='There is no environment "own_env:Mixed-v0"'):
+    with pytest.raises(UserError, match='There is no module "own_env"'):
         load_policy(old)
 
 
