@@ -71,7 +71,7 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     threading.Thread(target=_die_with, args=(trainer_pid,), name="die-with-trainer", daemon=True).start()
-    link = WorkerLink(inbox, outbox, in_trainer=False)
+    link = WorkerLink(inbox, outbox)
     worker_pid = os.getpid()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=link.close)

@@ -7,6 +7,9 @@ semaphore 2.3, through `Connection` objects 11.9; of these only pipes report at 
 Where both ends have a core to themselves, a reader may spin for a while before it sleeps: between the two cores of a
 virtual machine a round trip then takes 2.6 µs instead of 60, since no sleeping core must be woken. It asks the kernel
 each time (0.4 µs), so that no order of memory accesses is taken for granted.
+
+A pipe stays open for as long as any process holds it, such as one that an environment forked. So the trainer never
+relies on its end alone: where a transfer stalls, it asks whether the worker still runs.
 """
 
 import multiprocessing.connection
@@ -14,7 +17,7 @@ import os
 import select
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 # Codes of a worker's notes. The trainer's notes carry a Command, plus WITH_MESSAGE where one follows.
@@ -22,6 +25,9 @@ DONE, DONE_FINISHED, DONE_WITH_MESSAGE = 0, 1, 2
 WITH_MESSAGE = 128
 
 NOTE_BYTES = 8
+_LENGTH_BYTES = 8  # before a message
+_JOINED_BYTES = 1 << 16  # a message up to this length is copied, to be written together with its length
+_STALL_S = 0.25  # after which a stalled transfer asks whether the worker still runs, again and again
 _CODE_BITS = 8
 _RAW = os.name == "posix"
 
@@ -33,16 +39,21 @@ _trainer_ends: "weakref.WeakSet[WorkerLink]" = weakref.WeakSet()
 class WorkerLink:
     """One end of the two pipes. The end in the trainer is closed in every process that it forks."""
 
-    def __init__(self, inbox: Connection, outbox: Connection, *, in_trainer: bool) -> None:
+    def __init__(self, inbox: Connection, outbox: Connection, *, worker_runs: Callable[[], bool] | None = None) -> None:
+        """worker_runs: whether the worker's process has not ended yet; None at the worker's own end."""
         self._inbox = inbox
         self._outbox = outbox
+        self._worker_runs = worker_runs
         if _RAW:
             self._in_fd = inbox.fileno()
             self._out_fd = outbox.fileno()
             self._poller = select.poll()
             self._poller.register(self._in_fd, select.POLLIN)
-        if in_trainer:
+        if worker_runs is not None:
             _trainer_ends.add(self)
+            if _RAW:
+                os.set_blocking(self._in_fd, False)
+                os.set_blocking(self._out_fd, False)
 
     def note(self, number: int, code: int) -> None:
         """Sends a note. Raises OSError where the other end is gone."""
@@ -54,7 +65,14 @@ class WorkerLink:
 
     def read_note(self) -> tuple[int, int]:
         """Waits for a note: its number and code. Raises EOFError where the other end is gone."""
-        data = os.read(self._in_fd, NOTE_BYTES) if _RAW else self._inbox.recv_bytes()
+        if _RAW:
+            try:
+                data = os.read(self._in_fd, NOTE_BYTES)
+            except BlockingIOError:
+                self._wait_to_read()
+                data = os.read(self._in_fd, NOTE_BYTES)
+        else:
+            data = self._inbox.recv_bytes()
         if not data:
             raise EOFError
         value = int.from_bytes(data, "little")
@@ -82,18 +100,61 @@ class WorkerLink:
         return True
 
     def send(self, message: bytes) -> None:
-        """Sends a message; blocks while a long one is not being read."""
-        self._outbox.send_bytes(message)
+        """Sends a message; waits while a long one is not being read. Raises OSError where the other end is gone."""
+        if not _RAW:
+            self._outbox.send_bytes(message)
+            return
+        length = len(message).to_bytes(_LENGTH_BYTES, "little")
+        for part in [length + message] if len(message) <= _JOINED_BYTES else [length, message]:
+            rest = memoryview(part)
+            while rest:
+                try:
+                    rest = rest[os.write(self._out_fd, rest) :]
+                except BlockingIOError:
+                    self._wait_to_write()
 
-    def receive(self) -> bytes:
+    def receive(self) -> bytes | bytearray:
         """Waits for a message. Raises EOFError where the other end is gone."""
-        return self._inbox.recv_bytes()
+        if not _RAW:
+            return self._inbox.recv_bytes()
+        return self._read(int.from_bytes(self._read(_LENGTH_BYTES), "little"))
 
     def close(self) -> None:
         """Closes this end; may be called twice."""
         self._in_fd = self._out_fd = -1  # their numbers may soon belong to other files
         self._inbox.close()
         self._outbox.close()
+
+    def _read(self, n_bytes: int) -> bytearray:
+        data = bytearray(n_bytes)
+        rest = memoryview(data)
+        while rest:
+            try:
+                n_read = os.readv(self._in_fd, [rest])
+            except BlockingIOError:
+                self._wait_to_read()
+                continue
+            if not n_read:
+                raise EOFError
+            rest = rest[n_read:]
+        return data
+
+    def _wait_to_read(self) -> None:
+        if not self._is_ready_while_worker_runs(self._poller):
+            raise EOFError
+
+    def _wait_to_write(self) -> None:
+        poller = select.poll()
+        poller.register(self._out_fd, select.POLLOUT)
+        if not self._is_ready_while_worker_runs(poller):
+            raise BrokenPipeError
+
+    def _is_ready_while_worker_runs(self, poller: "select.poll") -> bool:
+        assert self._worker_runs is not None
+        while not poller.poll(_STALL_S * 1000):
+            if not self._worker_runs():
+                return bool(poller.poll(0))  # its last words may have arrived in between
+        return True
 
 
 def wait_for_links(links: Sequence[WorkerLink], timeout_s: float) -> bool:

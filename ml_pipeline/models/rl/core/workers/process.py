@@ -29,6 +29,7 @@ from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDIN
 
 _STACK_WAIT_S, _STACK_PAUSE_S = 0.5, 0.05  # until a stack begins to arrive, and between its parts
 _STACK_BYTES = 1 << 16
+_LOOK_S = 0.02  # how often a wait for a process to end looks whether it has
 
 
 class ProcessWorker:
@@ -126,7 +127,7 @@ class ProcessWorker:
 
     def death(self) -> WorkerDiedError:
         """The error that says how its process ended."""
-        self.process.join(1.0)
+        self.has_ended(1.0)
         index = self._index()
         activity = "while idle"
         if self.state is STARTING:
@@ -161,13 +162,26 @@ class ProcessWorker:
 
     def drain_until_closed(self, deadline: float) -> None:
         """Waits for a worker that was asked to close, reading what it may still be sending."""
-        try:
-            while self.link.wait(max(0.0, deadline - time.monotonic())):
-                _, code = self.link.read_note()
-                if code == DONE_WITH_MESSAGE:
-                    self.link.receive()
-        except (EOFError, OSError):
-            self.process.join(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(EOFError, OSError):
+            while time.monotonic() < deadline and self.process.is_alive():
+                if self.link.wait(_LOOK_S):
+                    _, code = self.link.read_note()
+                    if code == DONE_WITH_MESSAGE:
+                        self.link.receive()
+        self.has_ended(deadline - time.monotonic())
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Whether the process has ended, or does so within the time.
+
+        Its sentinel alone may not tell: a process that it forked can hold that open.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.process.is_alive():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            self.process.join(min(_LOOK_S, left_s))
+        return True
 
     def free(self) -> None:
         """Frees what the ended process held here."""
@@ -199,6 +213,6 @@ def end_all(workers: Collection[ProcessWorker]) -> None:
             end(worker.process)
         deadline = time.monotonic() + 1.0
         for worker in alive:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
+            worker.has_ended(deadline - time.monotonic())
     for worker in workers:
         worker.free()

@@ -108,11 +108,11 @@ class WorkerStarter:
         worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)
         trainer_inbox, worker_outbox = self._context.Pipe(duplex=False)
         stacks, worker_stacks = self._context.Pipe(duplex=False)
-        link = WorkerLink(trainer_inbox, trainer_outbox, in_trainer=True)
         arguments = (worker_inbox, worker_outbox, worker_stacks, self._memory, os.getpid())
         process = self._context.Process(  # type: ignore[attr-defined]
             target=run_worker, args=arguments, name=f"env-worker-{number}", daemon=True
         )
+        link = WorkerLink(trainer_inbox, trainer_outbox, worker_runs=process.is_alive)
         try:
             process.start()
         except BaseException:

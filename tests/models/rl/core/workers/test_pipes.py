@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
+from tests.models.rl.core.workers.probes import in_the_background
 
 Ends = tuple[WorkerLink, WorkerLink]
 
@@ -16,8 +18,8 @@ def ends() -> Iterator[Ends]:
     """The trainer's end and the worker's."""
     worker_inbox, trainer_outbox = multiprocessing.Pipe(duplex=False)
     trainer_inbox, worker_outbox = multiprocessing.Pipe(duplex=False)
-    trainer = WorkerLink(trainer_inbox, trainer_outbox, in_trainer=True)
-    worker = WorkerLink(worker_inbox, worker_outbox, in_trainer=False)
+    trainer = WorkerLink(trainer_inbox, trainer_outbox, worker_runs=lambda: True)
+    worker = WorkerLink(worker_inbox, worker_outbox)
     yield trainer, worker
     trainer.close()
     worker.close()
@@ -44,6 +46,31 @@ def test_a_closed_end_is_noticed(ends: Ends) -> None:
         trainer.read_note()
     with pytest.raises(BrokenPipeError):
         trainer.note(1, 1)
+
+
+def test_a_message_of_any_length_arrives(ends: Ends) -> None:
+    messages = [b"", b"short", bytes(1 << 16), os.urandom((1 << 20) + 1)]
+    for sender, receiver in (ends, ends[::-1]):
+        with in_the_background(lambda sender=sender: [sender.send(message) for message in messages]):
+            assert [receiver.receive() for _ in messages] == messages
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems let nobody inherit pipes")
+@pytest.mark.timeout(60)
+def test_a_stalled_transfer_ends_with_the_worker_though_others_hold_its_pipes() -> None:
+    is_running = threading.Event()
+    is_running.set()
+    (worker_inbox, trainer_outbox), (trainer_inbox, worker_outbox) = (multiprocessing.Pipe(False) for _ in range(2))
+    trainer = WorkerLink(trainer_inbox, trainer_outbox, worker_runs=is_running.is_set)
+    os.write(worker_outbox.fileno(), (100).to_bytes(8, "little") + b"half of it")
+    with in_the_background(is_running.clear), pytest.raises(EOFError):
+        trainer.receive()
+    with pytest.raises(EOFError):
+        trainer.read_note()
+    with pytest.raises(BrokenPipeError):
+        trainer.send(bytes(1 << 20))
+    for end in (trainer, worker_inbox, worker_outbox):
+        end.close()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file descriptors elsewhere are no numbers")
