@@ -121,7 +121,7 @@ WORKERS = (
     Mutation(
         "workers outlive a killed trainer",
         f"{RL}/core/workers/main.py",
-        "    os._exit(1)",
+        "    end_with_group()",
         "    return",
         f"{RL_TESTS}/core/workers/test_main.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
         "V5c",

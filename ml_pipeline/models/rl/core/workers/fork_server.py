@@ -28,8 +28,8 @@ def ensure_running() -> None:
     it is killed as well, the next one to make such a folder removes it.
     A server that others started before is used as it is.
     """
+    forget_parents()
     server: Any = forkserver._forkserver
-    _forget_parents(server)
     _forget_unreachable(server)
     folder = own_folder(server)
     if server._forkserver_pid is not None and folder is None:
@@ -62,8 +62,9 @@ def _forget_unreachable(server: Any) -> None:
         server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
-def _forget_parents(server: Any) -> None:
+def forget_parents() -> None:
     """Has a fork of the process that started the server start its own: it could not look after that one."""
+    server: Any = forkserver._forkserver
     if server._forkserver_pid is None:
         return
     try:

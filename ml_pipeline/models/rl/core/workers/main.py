@@ -1,11 +1,12 @@
 """What runs in a worker process: one block of environments, driven through a link.
 
-It imports no torch, gives numerical libraries one thread, leaves Ctrl-C to the trainer, and ends as soon as the trainer
-has ended, also in the middle of a step.
+It imports no torch, gives numerical libraries one thread, leaves Ctrl-C to the trainer, lets environments start
+processes, and ends, with these, as soon as the trainer has ended, also in the middle of a step.
 """
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import pickle
 import select
@@ -26,6 +27,8 @@ from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, FailureReport
 from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, Command, Reply, ResetOrder
+from ml_pipeline.models.rl.core.workers.descendants import end_with_group, lead_group
+from ml_pipeline.models.rl.core.workers.fork_server import forget_parents
 from ml_pipeline.models.rl.core.workers.pipes import (
     DONE,
     DONE_FINISHED,
@@ -67,6 +70,9 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
     The first message is its `WorkerSetup`. stacks: where it writes its Python stack on SIGUSR1. memory: of the batch.
     """
     _leave_signals_to_the_trainer()
+    lead_group()
+    multiprocessing.current_process().daemon = False  # a daemon may not start processes
+    forget_parents()
     guard_standard_streams(outlive_readers=True)  # an environment that prints does not end with its reader
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
@@ -89,6 +95,8 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
         sys.stderr.write(f"An environment in worker process {worker_pid} forked it and returned in the fork as well.\n")
         sys.stderr.flush()
         os._exit(2)
+    for process in multiprocessing.active_children():  # else multiprocessing would wait for them
+        process.terminate()
 
 
 def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any) -> EnvBlock | None:
@@ -188,14 +196,16 @@ def _leave_signals_to_the_trainer() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if hasattr(signal, "SIGTTOU"):  # it would stop, for good, a group that prints from a terminal's background
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_AT_START)
 
 
 def _die_with(trainer_pid: int) -> None:
-    """Ends this process when the trainer has ended, however that happened, and whatever else it is doing."""
+    """Ends this process and its group when the trainer has ended, however that happened, and whatever they do."""
     _wait_for_end(trainer_pid)
-    os._exit(1)
+    end_with_group()
 
 
 def _wait_for_end(trainer_pid: int) -> None:

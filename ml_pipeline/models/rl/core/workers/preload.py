@@ -1,6 +1,7 @@
-"""What the fork server imports before it forks workers: all that they need. When it ends, it removes its own folder.
+"""What the fork server imports before it forks workers: all that they need.
 
-Nothing else imports this module.
+The server leaves the terminal's signals to the trainer, and removes its own folder when it ends. Nothing else imports
+this module.
 """
 
 import atexit
@@ -9,6 +10,7 @@ import shutil
 from multiprocessing import forkserver
 
 from ml_pipeline.models.rl.core.workers import main  # noqa: F401 - a worker then starts within milliseconds
+from ml_pipeline.models.rl.core.workers.descendants import lead_group
 from ml_pipeline.models.rl.core.workers.fork_server import own_folder
 
 
@@ -18,4 +20,5 @@ def _remove_folder(server_pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+lead_group()
 atexit.register(_remove_folder, os.getpid())

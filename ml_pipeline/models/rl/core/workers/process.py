@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 from collections.abc import Collection, Sequence
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -23,6 +24,7 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     WorkerDiedError,
 )
 from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, STEP, Command, Reply
+from ml_pipeline.models.rl.core.workers.descendants import end_group_of
 from ml_pipeline.models.rl.core.workers.pipes import DONE_FINISHED, DONE_WITH_MESSAGE, WITH_MESSAGE, WorkerLink
 from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, WorkerState
@@ -63,6 +65,8 @@ class ProcessWorker:
         self._stacks = stacks
         self._current_env = current_env
         current_env[number] = -1
+        # Before multiprocessing's own, which would end the worker and not what its environments started.
+        self._at_exit = util.Finalize(None, _stop, ([self],), exitpriority=0)
 
     def prepare(self, common: Any, per_env: Sequence[Any] | None) -> bytes:
         """The message with this worker's part of the arguments."""
@@ -186,6 +190,7 @@ class ProcessWorker:
     def free(self) -> None:
         """Frees what the ended process held here."""
         self.state = CLOSED
+        self._at_exit.cancel()
         self.link.close()
         self._stacks.close()
         self.process.join()
@@ -206,7 +211,16 @@ def close_all(workers: Collection[ProcessWorker], timeout_s: float) -> None:
 
 
 def end_all(workers: Collection[ProcessWorker]) -> None:
-    """Ends processes that still run, by SIGTERM and after a second by SIGKILL, and frees what they held here."""
+    """Ends processes that still run, by SIGTERM and after a second by SIGKILL, and frees what they held here.
+
+    What their environments started, and left running, is ended as well.
+    """
+    _stop(workers)
+    for worker in workers:
+        worker.free()
+
+
+def _stop(workers: Collection[ProcessWorker]) -> None:
     for end in (BaseProcess.terminate, BaseProcess.kill):
         alive = [worker for worker in workers if worker.process.is_alive()]
         for worker in alive:
@@ -215,4 +229,5 @@ def end_all(workers: Collection[ProcessWorker]) -> None:
         for worker in alive:
             worker.has_ended(deadline - time.monotonic())
     for worker in workers:
-        worker.free()
+        if worker.process.pid is not None:
+            end_group_of(worker.process.pid)

@@ -9,6 +9,7 @@ import threading
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import resource_tracker, util
 from multiprocessing.context import BaseContext
 
 import cloudpickle
@@ -31,7 +32,7 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
 _FILES_EACH, _FILES_SPARE = 8, 32  # of a worker: 4 while it lives, twice that while it starts; and for all else
-_starting = threading.Lock()  # process-wide settings are changed while workers start
+_starting = util.ForkAwareThreadLock()  # process-wide settings are changed while workers start
 
 
 class WorkerStarter:
@@ -165,11 +166,13 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
     - Numerical libraries read their number of threads while they are loaded.
     - SIGINT and SIGHUP are blocked, and workers inherit that until they ignore them: Ctrl-C and the hang-up of a
       terminal never meet a half-started worker.
+    - The tracker of shared memory that environments make belongs to this process, and outlives a worker's group.
     - The fork server, where this starts it, loads what workers need, so that each worker starts in milliseconds.
     """
     with _starting, clear_mpi_env_vars():
         if context.get_start_method() == "fork":
             _warn_of_threads()
+            resource_tracker.ensure_running()  # the other methods see to that themselves
         environ = {name: os.environ.get(name) for name in _ONE_THREAD}
         os.environ.update(_ONE_THREAD)
         main = sys.modules["__main__"]
