@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from ml_pipeline.models.rl.core.stepping import state as env_state
 from ml_pipeline.models.rl.core.stepping.batch import Batch, rows_between
-from ml_pipeline.models.rl.core.stepping.errors import FailureReport, InvalidResultError
+from ml_pipeline.models.rl.core.stepping.errors import FailureReport, ForkReturned, InvalidResultError
 from ml_pipeline.models.rl.core.stepping.protocol import (
     FINISHED,
     NOTHING,
@@ -48,10 +48,21 @@ class _Slot:
 class EnvBlock:
     """Environments first, first + 1, ... of `num_envs`, made by their factories.
 
-    Raises EnvFailedError if a factory raises. `execute()` does not raise: its reply says what failed.
+    forked: not empty in a process that was forked from this one; who does not know of these may leave it out.
+
+    Raises EnvFailedError if a factory raises. `execute()` does not: its reply says what failed. Where an environment
+    forked this process, and returned in the new one as well, that one gets a ForkReturned before it can write results.
     """
 
-    def __init__(self, env_fns: Sequence[EnvFactory], first: int, num_envs: int, autoreset_mode: AutoresetMode) -> None:
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFactory],
+        first: int,
+        num_envs: int,
+        autoreset_mode: AutoresetMode,
+        forked: Sequence[int] = (),
+    ) -> None:
+        self._forked = forked
         self.num_envs = num_envs
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._slots: list[_Slot] = []
@@ -65,7 +76,9 @@ class EnvBlock:
             self._at = index
             try:
                 self._slots.append(_Slot(index, self._checked(env_fn())))
+                self._leave_if_forked()
             except Exception as error:
+                self._leave_if_forked()
                 self.close()
                 failed = self._report(error).error()
                 raise failed from failed.__cause__
@@ -134,6 +147,7 @@ class EnvBlock:
             else:
                 self._other(reply, command, common, per_env)
         except Exception as error:
+            self._leave_if_forked()
             self._at = self._current_env[0]
             reply.failure = self._report(error, step=command is STEP)
         except BaseException:  # Ctrl-C
@@ -156,8 +170,13 @@ class EnvBlock:
                 self._slots.pop().env.close()
             except Exception as error:
                 errors.append(error)
+            self._leave_if_forked()
         if errors:
             raise errors[0]
+
+    def _leave_if_forked(self) -> None:
+        if self._forked:
+            raise ForkReturned
 
     def _checked(self, env: gymnasium.Env) -> gymnasium.Env:
         """A new environment: one, and not one that another factory returned as well, which both would step."""
@@ -173,6 +192,7 @@ class EnvBlock:
     def _step(self, reply: Reply, actions: Sequence[Any] | None) -> None:
         """The hot path. With all around it 1.5 µs an environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
         batch, current_env, observations, rewards = self._batch, self._current_env, self._rows, array("d")
+        forked = self._forked
         self._n_steps += 1
         self._given = actions = self._split_actions() if actions is None else actions
         self._clear_flags()
@@ -187,11 +207,13 @@ class EnvBlock:
                 result = slot.env.step(action)
                 try:
                     observation, reward, terminated, truncated, info = result
-                    plain = type(reward) is float and terminated is False and truncated is False and type(info) is dict
+                    plain = type(reward) is float and terminated is False and truncated is False
+                    plain = plain and type(info) is dict and not forked
                 except (TypeError, ValueError):
                     plain = False
                 # This recognizes in 0.1 µs what nearly every step returns; checked_step looks at all else.
                 if not plain or reward - reward:  # not 0 if the reward is NaN or infinite
+                    self._leave_if_forked()
                     observation, reward, terminated, truncated, info = checked_step(result)
                     if terminated or truncated:
                         reply.finished = self._has_flags = True
@@ -227,6 +249,7 @@ class EnvBlock:
     def _reset_after_episode(self, slot: _Slot) -> tuple[Any, dict[str, Any]]:
         self._doing_now = "the reset after its episode"
         result = checked_reset(slot.env.reset())
+        self._leave_if_forked()
         self._doing_now = "step"
         return result
 
@@ -251,6 +274,7 @@ class EnvBlock:
             slot.needs_reset = expired
             batch.terminated[index] = batch.truncated[index] = False
             observation, info = checked_reset(slot.env.reset(seed=seed, options=copy.copy(options)))
+            self._leave_if_forked()
             if self._rows is not None:
                 self._rows.write(index, observation)
             else:
@@ -283,6 +307,7 @@ class EnvBlock:
                 self._doing_now = "set_states()"
                 self._set_state(slot, item)
                 reply.values.append(slot.needs_reset)
+            self._leave_if_forked()
 
     def _get_state(self, slot: _Slot) -> env_state.EnvState:
         observation = slot.observation if self._rows is None else self._rows.read(slot.index)

@@ -160,6 +160,10 @@ class StateNotAvailable(VectorEnvError):
         return StateNotAvailable, (self.index, self.reason)
 
 
+class ForkReturned(BaseException):
+    """This process was forked by an environment, and returned from it as if it were the worker itself."""
+
+
 class InvalidResultError(Exception):
     """What an environment returned cannot be used; the block that steps it knows the rest of the story."""
 

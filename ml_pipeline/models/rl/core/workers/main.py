@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import cloudpickle
 import gymnasium
 
 from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
-from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, FailureReport
+from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, FailureReport, ForkReturned
 from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, Command, Reply, ResetOrder
 from ml_pipeline.models.rl.core.workers.descendants import end_with_group, lead_group
 from ml_pipeline.models.rl.core.workers.fork_server import forget_parents
@@ -78,35 +78,45 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     threading.Thread(target=_die_with, args=(trainer_pid,), name="die-with-trainer", daemon=True).start()
     link = WorkerLink(inbox, outbox)
-    worker_pid = os.getpid()
+    forked: list[int] = []
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=link.close)
+        os.register_at_fork(after_in_child=lambda: forked.append(os.getpid()))
+    number = -1
     try:
         setup: WorkerSetup = pickle.loads(link.receive())
-        block, spin_s = _set_up(link, setup, memory), setup.spin_s
+        number, spin_s = setup.worker, setup.spin_s
+        block = _set_up(link, setup, memory, forked)
         del setup  # the factories may hold a whole market, which the environments then have
         if block is not None:
             _serve(link, block, spin_s)
     except (EOFError, BrokenPipeError):
         pass  # the trainer closed the link, or is gone
-    except OSError:
-        if os.getpid() == worker_pid:
-            raise
-        sys.stderr.write(f"An environment in worker process {worker_pid} forked it and returned in the fork as well.\n")
-        sys.stderr.flush()
-        os._exit(2)
+    except ForkReturned:
+        _leave(number)
     for process in multiprocessing.active_children():  # else multiprocessing would wait for them
         process.terminate()
 
 
-def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any) -> EnvBlock | None:
+def _leave(worker: int) -> NoReturn:
+    """Ends a process that an environment forked, and that is no worker."""
+    sentence = (
+        f"Process {os.getpid()} was forked by an environment of worker {worker} and returned from it, where only the "
+        "worker may: it ends here, and the worker goes on. End such a process inside the environment, by os._exit().\n"
+    )
+    with contextlib.suppress(OSError):
+        os.write(2, sentence.encode())
+    os._exit(1)
+
+
+def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, forked: Sequence[int]) -> EnvBlock | None:
     """The block, once all its environments are made; None if one failed. The trainer gets a reply either way."""
     os.environ.update(setup.environ)
     _register(setup.registered)
     layout = setup.layout
     try:
         env_fns: list[EnvFactory] = pickle.loads(setup.env_fns)
-        block = EnvBlock(env_fns, setup.first, layout.num_envs, layout.autoreset_mode)
+        block = EnvBlock(env_fns, setup.first, layout.num_envs, layout.autoreset_mode, forked)
     except EnvFailedError as error:
         _send(link, 0, Reply(failure=error.report))
         return None
