@@ -55,6 +55,7 @@ class WorkerStarter:
         if start_method is None:
             self.batch = layout.place()
             return
+        _send_script_by_value()
         self._registered = _registered_here()
         self._context = multiprocessing.get_context(start_method)
         self._memory = allocate(layout.nbytes(), num_envs=layout.num_envs)
@@ -126,6 +127,16 @@ class WorkerStarter:
         return ProcessWorker(
             number, block, process=process, link=link, stacks=stacks, current_env=self.batch.current_env
         )
+
+
+def _send_script_by_value() -> None:
+    """Has cloudpickle send what the user's script defines along with it: no worker imports the script.
+
+    cloudpickle does so by itself, unless multiprocessing started this process and calls the script `__mp_main__`.
+    """
+    script = sys.modules["__main__"]
+    if script.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(script)
 
 
 def _registered_here() -> list[bytes]:
