@@ -1,9 +1,9 @@
-"""Resets, opens, closes and kills by the thousand, steps and trains meanwhile, and accounts for every step.
+"""Resets, opens, closes, kills and suspends, again and again, steps and trains meanwhile, accounts for every step.
 
     python -m tests.soak [--seconds 60]
 
 Nothing may hang or get lost: each step that is reported was taken, or says that its worker was lost; the trainer counts
-all of them; and processes, descriptors and memory are what they were.
+all of them; and processes, descriptors and memory are what they were. Faults from outside are in `tests.soak_faults`.
 """
 
 import argparse
@@ -26,8 +26,10 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from tests.soak_faults import ParentEnv, kill_trainers, suspend_trainers
 
 N_RESETS, N_CYCLES, N_KILLS = 10_000, 200, 1_000
+N_KILLS_OF_PARENTS, N_TRAINERS, N_STOPS = 200, 50, 20
 NUM_ENVS, NUM_WORKERS = 6, 3
 SIGNALS = [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]
 PAUSE_S = (0.0, 0.02)  # from a replaced worker's first step to the next kill
@@ -45,7 +47,10 @@ def main() -> None:
         partial(reset_often, N_RESETS),
         partial(open_and_close, N_CYCLES),
         partial(step_through_kills, N_KILLS, dice),
+        partial(step_through_kills, N_KILLS_OF_PARENTS, dice, ParentEnv),
         partial(train_through_kills, args.seconds, dice),
+        partial(kill_trainers, N_TRAINERS, dice),
+        partial(suspend_trainers, N_STOPS, dice),
     ):
         begin = time.monotonic()
         print(f"{soak.func.__name__}: {soak()}, {time.monotonic() - begin:.0f} s", flush=True)
@@ -82,9 +87,9 @@ def open_and_close(n_cycles: int, start_method: Literal["forkserver", "fork", "s
     return f"{n_cycles} times {NUM_WORKERS} workers"
 
 
-def step_through_kills(n_kills: int, dice: random.Random) -> str:
+def step_through_kills(n_kills: int, dice: random.Random, env_type: type[CountingEnv] = CountingEnv) -> str:
     """Follows every environment's own count of steps, which each reward tells."""
-    with _restarting_envs() as envs:
+    with _restarting_envs(env_type) as envs:
         envs.reset(seed=0)
         taken, n_steps, n_lost = np.zeros(NUM_ENVS, np.int64), 0, 0
         with _no_growth(), _killing(envs, dice, n_kills) as killer:
@@ -98,7 +103,7 @@ def step_through_kills(n_kills: int, dice: random.Random) -> str:
                 n_lost += int(lost.sum())
         assert envs.num_restarts == n_kills
         assert n_lost > 0
-        return f"{n_steps:,} steps, {n_lost:,} of them lost with {n_kills:,} workers, all accounted for"
+        return f"{n_steps:,} steps of {env_type.__name__}, {n_lost:,} lost with {n_kills:,} workers, all accounted for"
 
 
 def train_through_kills(seconds: float, dice: random.Random) -> str:
@@ -121,8 +126,8 @@ def train_through_kills(seconds: float, dice: random.Random) -> str:
         return f"{statistics.global_step:,} steps in {n_iterations:,} iterations, {envs.num_restarts} workers replaced"
 
 
-def _restarting_envs() -> ParallelEnv:
-    env_fns = [partial(CountingEnv, length=5 + index, spread=20) for index in range(NUM_ENVS)]
+def _restarting_envs(env_type: type[CountingEnv] = CountingEnv) -> ParallelEnv:
+    env_fns = [partial(env_type, length=5 + index, spread=20) for index in range(NUM_ENVS)]
     return ParallelEnv(env_fns, num_workers=NUM_WORKERS, on_worker_failure="restart", step_timeout_s=30)
 
 

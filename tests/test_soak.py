@@ -23,5 +23,17 @@ def test_every_step_is_accounted_for_while_workers_are_killed() -> None:
     soak.step_through_kills(20, random.Random(0))
 
 
+def test_every_step_is_accounted_for_while_workers_with_processes_of_their_own_are_killed() -> None:
+    soak.step_through_kills(5, random.Random(0), soak.ParentEnv)
+
+
+def test_nothing_is_left_of_killed_trainers() -> None:
+    soak.kill_trainers(3, random.Random(0))
+
+
+def test_suspended_trainers_go_on() -> None:
+    soak.suspend_trainers(2, random.Random(0))
+
+
 def test_training_counts_every_step_while_workers_are_killed() -> None:
     soak.train_through_kills(1.0, random.Random(1))

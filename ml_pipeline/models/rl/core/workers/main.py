@@ -65,7 +65,7 @@ class WorkerSetup:
 
 
 def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory: Any, trainer_pid: int) -> None:
-    """The main function of a worker process: returns when told to close, or when the trainer closed the link.
+    """The main function of a worker process: returns when told to close.
 
     The first message is its `WorkerSetup`. stacks: where it writes its Python stack on SIGUSR1. memory: of the batch.
     """
@@ -90,8 +90,8 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
         del setup  # the factories may hold a whole market, which the environments then have
         if block is not None:
             _serve(link, block, spin_s)
-    except (EOFError, BrokenPipeError):
-        pass  # the trainer closed the link, or is gone
+    except (EOFError, BrokenPipeError):  # the trainer is gone, or has given this worker up
+        end_with_group()
     except ForkReturned:
         _leave(number)
     for process in multiprocessing.active_children():  # else multiprocessing would wait for them

@@ -96,6 +96,13 @@ def test_what_a_closed_worker_had_started_ends(how: str, start_method: Any, open
     envs.close(timeout=LONGER_THAN_THE_TEST_S)
 
 
+def test_what_a_worker_had_started_ends_where_its_link_is_closed(opened: Callable[..., Any]) -> None:
+    envs, (first, _) = opened()
+    envs._pool._processes[0].link.close()  # as if the trainer were gone
+    wait_until(lambda: have_ended([first]))
+    envs.close(terminate=True)
+
+
 class PoolingEnv(CountingEnv):
     """Has processes of its own compute: an executor, which it does not close, and a `ParallelEnv`."""
 
