@@ -121,8 +121,8 @@ WORKERS = (
     Mutation(
         "workers outlive a killed trainer",
         f"{RL}/core/workers/main.py",
-        "    end_with_group()",
-        "    return",
+        "    _wait_for_end(trainer_pid)\n    end_with_group()",
+        "    _wait_for_end(trainer_pid)",
         f"{RL_TESTS}/core/workers/test_main.py::test_workers_vanish_when_the_trainer_is_killed[forkserver]",
         "V5c",
     ),

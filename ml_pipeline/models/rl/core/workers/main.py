@@ -11,7 +11,6 @@ import os
 import pickle
 import select
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Sequence

@@ -207,7 +207,8 @@ def test_a_fork_that_returns_in_an_environment_is_told_and_harmless(
     )
     assert (done.returncode, done.stdout) == (0, "[[1.0], [12.0], [23.0]]\n")
     assert re.fullmatch(
-        r"Process \d+ was forked by an environment of worker 0 and returned from it, .*, by os\._exit\(\)\.\n", done.stderr
+        r"Process \d+ was forked by an environment of worker 0 and returned from it, .*, by os\._exit\(\)\.\n",
+        done.stderr,
     )
 
 
