@@ -127,6 +127,14 @@ ACCOUNTS = (
         "T4c",
     ),
     Mutation(
+        "limits keep positions open at the close of a session",
+        f"{TRADING}/accounts/single.py",
+        "terms = self._closing_terms if closing else self._terms",
+        "terms = self._terms",
+        f"{TRADING_TESTS}/envs/test_flat_at_close.py::test_a_limit_on_trades_does_not_keep_a_position_open",
+        "T3",
+    ),
+    Mutation(
         "fees are not paid out of cash",
         f"{TRADING}/accounts/orders.py",
         "return where(is_order, bought, 0.0), value + cost, cost",

@@ -60,6 +60,10 @@ class Terms(NamedTuple):
     lot: float = 0.0
     relative: float = 0.0
 
+    def closing(self) -> "Terms":
+        """The terms on which weights of 0 close every position whole: the same costs, and no limits."""
+        return self._replace(relative=0.0, max_trade=math.inf, smallest_order=0.0, lot=0.0, reserve=0.0)
+
 
 class OrderSteps(NamedTuple):
     """The steps of one order for one kind of number. `order_steps` defines them."""

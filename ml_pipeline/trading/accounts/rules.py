@@ -46,6 +46,8 @@ class CostsAndLimits:
     """Actions whose absolute value is below this do not trade."""
     min_cash: float = 0.0
     """Fraction of equity that buys leave in cash."""
+    flat_at_close: bool = False
+    """Close all positions at the last fill of each session (of each day in timezone, if there is no session)."""
     on_limit: OnLimit = "clip"
     """What happens to a target beyond max_position or max_gross: clip it, or refuse it with an error."""
     initial_cash: float = 10_000.0

@@ -28,6 +28,7 @@ class PlainAccount:
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self._terms = terms
+        self._closing_terms = terms.closing()
         self._clip = clip
         self._no_spreads = [0.0] * tables[1].shape[1]
         self.bind(tables)
@@ -63,8 +64,12 @@ class PlainAccount:
         self.holdings, self.orders, self.filled = ([0.0] * n_assets for _ in range(3))
         self.closes = self._market_closes[bar].tolist()
 
-    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
-        """Fill the orders decided at `bar`, and value the account at the close of the next bar."""
+    def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
+        """Fill the orders decided at `bar`, and value the account at the close of the next bar.
+
+        closing: no limit applies, so that weights of 0 close every position.
+        """
+        terms = self._closing_terms if closing else self._terms
         spreads = self._half_spreads
         self.closes = closes = self._market_closes[bar + 1].tolist()
         prices = self._fill_prices[bar].tolist()
@@ -72,11 +77,11 @@ class PlainAccount:
         holdings, orders, filled = self.holdings, self.orders, self.filled
         if len(closes) == 1:
             self.cash, self.costs, self.equity, self.margin_called, holdings[0], orders[0], filled[0] = PLAIN.step_one(
-                weights[0], may_trade[0], self.cash, holdings[0], prices[0], half_spreads[0], closes[0], self._terms
+                weights[0], may_trade[0], self.cash, holdings[0], prices[0], half_spreads[0], closes[0], terms
             )
             return
         self.cash, self.costs, self.equity, self.margin_called = PLAIN.step(
-            weights, may_trade, self.cash, holdings, prices, half_spreads, closes, self._terms, orders, filled
+            weights, may_trade, self.cash, holdings, prices, half_spreads, closes, terms, orders, filled
         )
 
 
@@ -96,11 +101,13 @@ class LimitTrackingAccount(PlainAccount):
         super().begin(bar, cash)
         self.binding_limits: list[str] = []
 
-    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+    def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
         cash, holdings = self.cash, self.holdings.copy()
-        super().step(bar, weights, may_trade)
+        super().step(bar, weights, may_trade, closing=closing)
         short_of_cash = any(order > filled for order, filled in zip(self.orders, self.filled, strict=True))
         self.binding_limits = ["cash"] if short_of_cash else []
+        if closing:
+            return
         prices = self._fill_prices[bar].tolist()
         spreads = self._no_spreads if self._half_spreads is None else self._half_spreads[bar].tolist()
         for name, terms in self._relaxed.items():
@@ -128,6 +135,7 @@ class CompiledAccount:
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self.bind(tables)
         self._terms_and_clip = (*map(float, terms), clip)
+        self._closing_terms_and_clip = (*map(float, terms.closing()), clip)
         self._n_assets = tables[0].shape[1]
         self._step = compiled_step()
         self.begin(0, 1.0)
@@ -141,13 +149,17 @@ class CompiledAccount:
         self.margin_called = False
         self._bar = bar
 
-    def step(self, bar: int, weights: list[float], may_trade: list[bool]) -> None:
+    def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
         """As `PlainAccount.step`."""
+        if closing:
+            self._money[2:] = self._closing_terms_and_clip
         targets, trades = self._targets, self._trades
         for i, weight in enumerate(weights):  # faster than a slice, which first turns the list into an array
             targets[i] = weight
             trades[i] = may_trade[i]
         self.equity, self.margin_called = self._step(bar, self._account, self._money, *self._tables)
+        if closing:
+            self._money[2:] = self._terms_and_clip
         self._bar = bar + 1
 
     def state(self) -> dict[str, Any]:

@@ -72,6 +72,11 @@ class ActionReader:
             return weights, [can and abs(weight) >= threshold for weight, can in zip(weights, fillable, strict=True)]
         return weights, fillable
 
+    def close(self, fillable: list[bool]) -> tuple[list[float], list[bool]]:
+        """`read` of no action: every position is closed, where it can be filled."""
+        self._choices = [self._flat if can else had for can, had in zip(fillable, self._choices, strict=True)]
+        return [0.0] * len(fillable), fillable
+
     def _read_choice(self, action: Any, weights: list[list[float]], can: bool) -> tuple[list[float], list[bool]]:
         try:
             choice = index(action)

@@ -16,6 +16,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.plain_data import from_plain, to_plain
 from ml_pipeline.trading.accounts.array_ops import Batch, CompiledArrays, NumpyArrays, Tables
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
+from ml_pipeline.trading.accounts.orders import Terms
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.actions import action_space
 from ml_pipeline.trading.envs.fast import Engine, FastTradingEnv, compiles
@@ -110,6 +111,10 @@ class BatchedTradingEnv(VectorEnv):
             np.concatenate([np.vstack([fill[i], fill[i][-1:]]) for fill in fills]).T for i in range(3)
         )
         self._fillable = None if fillable.all() else xp.array(fillable)
+        self._closings = None
+        if self.rules.flat_at_close:
+            closings = [market.closings(self.rules.fill_at) for market in markets]
+            self._closings = xp.array(np.concatenate([np.append(of_one, False) for of_one in closings])[None, :])
         self._tables = Tables(
             fill_prices=xp.array(prices),
             half_spreads=xp.array(spreads if spreads.any() else np.zeros((len(spreads), 1))),
@@ -141,7 +146,11 @@ class BatchedTradingEnv(VectorEnv):
         weights, may_trade, choices = self._read(actions, now)
         terms = self._terms._replace(buy_rate=now.buy_rates, sell_rate=now.sell_rates)
         batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
-        cash, self.costs, equity, margin_called = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+        if self._closings is None:
+            moved = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+        else:
+            moved, choices = self._advance_or_close(weights, may_trade, batch, terms, choices)
+        cash, self.costs, equity, margin_called = moved
         rewards, self._reward_state = self.reward.step(xp.ops, self._reward_state, now.equity, equity)
         ruin = RUIN_FRACTION * self.rules.initial_cash
         rows, terminated, truncated, done = xp.outcomes(now.rows, now.last_rows, margin_called, equity, ruin)
@@ -234,6 +243,25 @@ class BatchedTradingEnv(VectorEnv):
         if self.rules.action_threshold:
             fillable = fillable & (abs(weights) >= self.rules.action_threshold)
         return weights, fillable, now.choices
+
+    def _advance_or_close(
+        self, weights: Any, may_trade: Any, batch: Batch, terms: Terms, choices: Any
+    ) -> tuple[tuple[Any, ...], Any]:
+        """(what `advance` returns, choices), with all positions closed where the fill is the last of a session."""
+        xp, now, where = self._xp, self._now, self._xp.ops.where
+        closing = xp.take(self._closings, now.rows)[0]
+        if self._device is None and not closing.any():
+            return xp.advance(self._tables, now.rows, weights, may_trade, batch, terms), choices
+        fillable = self._always if self._fillable is None else xp.take(self._fillable, now.rows)
+        other = Batch(*(values + 0.0 for values in batch))
+        moved = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+        nothing = xp.full(self._always.shape, 0.0, xp.money)
+        closed = xp.advance(self._tables, now.rows, nothing, fillable, other, terms.closing())
+        for values, instead in zip(batch[2:], other[2:], strict=True):
+            values[:] = where(closing, instead, values)
+        flat = where(fillable, self.rules.positions.index(0), now.choices)
+        choices = xp.to_indices(where(closing, flat, choices))
+        return tuple(where(closing, instead, of_all) for of_all, instead in zip(moved, closed, strict=True)), choices
 
     def _refusal(self, given: Any, allowed: Callable[[float], bool], problem: str) -> UserError:
         """An error about the first of the numbers `given`, (A, N), that is not allowed."""

@@ -30,6 +30,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
     asset in the equity; all within -clip..clip.
     Action: see `TradingRules`. An asset that has no bar to fill an order in keeps its position.
     Reward: see `rewards`; by default ln(V[t+1] / V[t]) of the equity V after costs.
+    With `flat_at_close`, the action before the last fill of a session is not read: all positions are closed.
     Ruin and a margin call terminate; the end of the data, or of `episode_length` steps, truncates.
 
     episode_length: steps per episode, which starts at a random bar (training). None: one pass through all bars
@@ -75,10 +76,11 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         prices, half_spreads, fillable = self.market.fill_tables(self.rules.fill_at)
         self._fill_prices, self._half_spreads = np.asarray(prices), np.asarray(half_spreads)
         self._fillable = None if fillable.all() else np.asarray(fillable)
+        self._closings = self.market.closings(self.rules.fill_at) if self.rules.flat_at_close else None
         return self._fill_prices, self._half_spreads, np.asarray(self.market.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        of_market = {"_features", "_fill_prices", "_half_spreads", "_fillable"}
+        of_market = {"_features", "_fill_prices", "_half_spreads", "_fillable", "_closings"}
         return {name: value for name, value in self.__dict__.items() if name not in of_market}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -141,9 +143,11 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         if bar >= self._last_bar or self._ruined:
             raise gymnasium.error.ResetNeeded("The episode is over; call reset() before the next step().")
         fillable = self._always if self._fillable is None else self._fillable[bar].tolist()
-        weights, trades = self._actions.read(action, fillable)
         before = account.equity
-        account.step(bar, weights, trades)
+        if self._closings is not None and self._closings[bar]:
+            account.step(bar, *self._actions.close(fillable), closing=True)
+        else:
+            account.step(bar, *self._actions.read(action, fillable))
         reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1
         self._ruined = ruined = account.margin_called or account.equity <= self._ruin

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import FillAt
 from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
 from ml_pipeline.trading.features.indicators import FeatureTable
@@ -33,6 +34,7 @@ class PreparedMarket:
     all assets share.
     half_spread: float64 (T, A), half the quoted spread at the bar's close as a fraction of the price; None without
     quotes.
+    session_end: bool (T,), the last bar of each session; None if that is not known.
     """
 
     symbols: tuple[str, ...]
@@ -45,6 +47,7 @@ class PreparedMarket:
     periods_per_year: float
     half_spread: FloatArray | None = None
     n_asset_features: int = 1
+    session_end: NDArray[np.bool_] | None = None
 
     shared_between_environments: ClassVar[bool] = True
 
@@ -102,8 +105,17 @@ class PreparedMarket:
             return self.close[:-1], spreads[:-1], self.tradable[:-1]
         return self.open[1:], spreads[:-1], self.tradable[1:] & (self.close[:-1] > 0)
 
+    def closings(self, fill_at: FillAt) -> NDArray[np.bool_]:
+        """bool (T - 1,), whether an order decided at bar t is the last to be filled in its session.
+
+        Raises UserError if sessions are not known, or if every bar is one.
+        """
+        if self.session_end is None or self.session_end.all():
+            raise UserError("flat_at_close needs bars shorter than a session; use shorter bars, or leave it out.")
+        return self.session_end[1:] if fill_at == "next_open" else self.session_end[:-1]
+
     def _arrays(self) -> dict[str, Any]:
-        names = ("times", "open", "close", "tradable", "features", "half_spread")
+        names = ("times", "open", "close", "tradable", "features", "half_spread", "session_end")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -120,4 +132,5 @@ def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureSc
         periods_per_year=market.periods_per_year,
         half_spread=market.half_spread,
         n_asset_features=features.n_asset_features,
+        session_end=market.session_end,
     )

@@ -97,6 +97,7 @@ def _unlimited(rules: TradingRules, action_mode: ActionMode) -> TradingRules:
         trade_limit_percent=None,
         action_threshold=0.0,
         min_cash=0.0,
+        flat_at_close=False,
         on_limit="clip",
     )
 

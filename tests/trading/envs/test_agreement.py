@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,13 +37,25 @@ class ReferenceAccount:
         else:
             price, can = market.close[t], market.tradable[t].copy()
         worth = max(self.cash + self.held @ price, 0.0)
-        targets = self.targets(action, can, price, worth)
         spread = 0.0 * price if market.half_spread is None else market.half_spread[t]
-        self.fill(self.orders(targets, can, price, worth), price, spread, worth)
+        if rules.flat_at_close and market.session_end[t + 1 if rules.fill_at == "next_open" else t]:
+            self.close(can, price, spread, worth)
+        else:
+            targets = self.targets(action, can, price, worth)
+            self.fill(self.orders(targets, can, price, worth), price, spread, worth)
         short = -np.minimum(self.held, 0) @ market.close[t + 1]
         fee = short * rules.borrow_bps_per_year / 1e4 / market.periods_per_year
         margin_called, self.cash = fee > max(self.cash, 0.0), max(self.cash - fee, 0.0)
         return self.cash + self.held @ market.close[t + 1], margin_called
+
+    def close(self, can, price, spread, worth):
+        """Fill the opposite of every position, without any limit."""
+        orders = {a: -self.held[a] for a in np.flatnonzero(can & (price > 0))}
+        orders = {a: order for a, order in orders.items() if abs(order) * price[a] > 1e-9 * worth}
+        self.position[can] = 0
+        limited, self.rules = self.rules, replace(self.rules, lot_size=0.0, min_order=0.0, min_cash=0.0)
+        self.fill(orders, price, spread, worth)
+        self.rules = limited
 
     def targets(self, action, can, price, worth):
         """Weights (A,) that an action asks for; what it leaves alone is taken out of `can`."""
@@ -222,6 +235,52 @@ def test_machine_code_equals_plain_python_to_the_last_digit(random_case, mode):
             batched, seen_batched, _ = run_batched(market, rules, actions, None, "compiled")
         np.testing.assert_allclose(batched, plain, rtol=1e-9)
         np.testing.assert_allclose(seen_batched, seen_plain, rtol=1e-6, atol=1e-6)
+
+
+def _with_sessions(market, rules, seed):
+    """Sessions of random length, the last of which the data cut off."""
+    ends = np.random.default_rng(seed).random(market.n_bars) < 0.2
+    ends[[5, -1]] = True, False
+    return replace(market, session_end=ends), replace(rules, flat_at_close=True)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_assets=st.integers(1, 4),
+    mode=st.sampled_from(["discrete", "target_weights", "buy_hold_sell", "trade"]),
+)
+def test_every_environment_is_flat_at_the_close_as_the_reference_is(random_case, *, seed, n_assets, mode):
+    market, rules, actions = random_case(seed, n_assets, mode, 0.05)
+    market, rules = _with_sessions(market, rules, seed)
+    expected = reference(market, rules, actions)
+    fast, seen, _ = run_single(FastTradingEnv, market, rules, actions)
+    np.testing.assert_allclose(fast, np.maximum(expected, 1e-6 * expected[0]), rtol=1e-9)
+    stateful, seen_stateful, env = run_single(StatefulTradingEnv, market, rules, actions)
+    np.testing.assert_allclose(env.ledger()["equity"], expected, rtol=1e-9, atol=1e-9 * rules.initial_cash)
+    np.testing.assert_array_equal(stateful, fast)
+    np.testing.assert_array_equal(seen_stateful, seen)
+    for device in (None, "cpu"):
+        batched, seen_batched, _ = run_batched(market, rules, actions, device)
+        np.testing.assert_allclose(batched, fast, rtol=1e-9 if device is None else 1e-4)  # rewards of float32
+        np.testing.assert_allclose(seen_batched, seen, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
+@pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
+def test_machine_code_is_flat_at_the_close_to_the_last_digit(random_case, mode):
+    for seed in range(10):
+        market, rules, actions = random_case(seed, 1 + seed % 5, mode, 0.05)
+        market, rules = _with_sessions(market, rules, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of the compiler
+            compiled, seen, _ = run_single("compiled", market, rules, actions)
+            batched, _, _ = run_batched(market, rules, actions, None, "compiled")
+        plain, seen_plain, _ = run_single(FastTradingEnv, market, rules, actions)
+        np.testing.assert_array_equal(compiled, plain)
+        np.testing.assert_array_equal(seen, seen_plain)
+        np.testing.assert_allclose(batched, plain, rtol=1e-9)
 
 
 def test_an_account_that_cannot_pay_for_what_it_borrowed_ends_in_every_environment(tiny_market):
