@@ -26,10 +26,11 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     """The calendar of bars at `times`, datetime64 (T,), increasing.
 
     The spacing is the median difference. A market with as many bars on Saturdays and Sundays as on other days is open
-    round the clock, 365 days a year. One that is open round the clock on weekdays, as forex, has 260 days a year, since
-    it keeps no holidays of an exchange: hourly, 260 x 24; daily bars that count Sunday evening as a day, 52 x 6. Any
-    other has 252 days a year, each with the bars of its median weekday: a stock exchange that opens for seven hours has
-    252 x 7. Daily forex bars from Monday to Friday look like those of a stock, and are taken as such.
+    round the clock, 365 days a year; a session of it has the bars of its median weekday. One that is open round the
+    clock on weekdays, as forex, has 260 days a year, since it keeps no holidays of an exchange: hourly, 260 x 24; daily
+    bars that count Sunday evening as a day, 52 x 6. Any other has 252 days a year, each with the bars of its median
+    weekday: a stock exchange that opens for seven hours has 252 x 7. Daily forex bars from Monday to Friday look like
+    those of a stock, and are taken as such.
 
     >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year
     365.0
@@ -60,6 +61,8 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
 def _short_bars(name: str, spacing_s: float, per_day: float) -> Calendar:
     """Bars shorter than a day, of which a weekday has `per_day`."""
     bar = _duration(spacing_s)
+    if name == "24/7" and per_day * spacing_s <= _ROUND_THE_CLOCK_S:
+        return Calendar(name, 365.0 * per_day, f"{bar} bars in a part of every day: 365 x {per_day:g} a year")
     if name == "24/7":
         per_day = _DAY_S / spacing_s
         return Calendar(name, 365.0 * per_day, f"{bar} bars round the clock: 365 x {per_day:g} a year")

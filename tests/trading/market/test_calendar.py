@@ -49,6 +49,14 @@ def test_a_stock_exchange_counts_its_own_hours():
     assert calendar.reason == "5-minute bars on weekdays: 252 x 78 a year"
 
 
+def test_a_session_of_every_day_counts_its_own_bars():
+    """09:30 to 16:00 of a market that trades round the clock has 78 bars of five minutes a day."""
+    times = _every((5, "m"))
+    minute = times.astype("datetime64[m]").astype(int) % 1440
+    calendar = infer_calendar(times[(minute >= 570) & (minute < 960)])
+    assert calendar == ("24/7", 365 * 78, "5-minute bars in a part of every day: 365 x 78 a year")
+
+
 def test_too_few_bars_are_taken_as_daily_and_it_says_so():
     assert infer_calendar(_every((1, "h"))[:2]).periods_per_year == 252
     assert "fewer than 3" in infer_calendar(_every((1, "h"))[:1]).reason
