@@ -64,6 +64,7 @@ def task_on(market: Any, settings: Mapping[str, Any]) -> "TradingTask":
     from ml_pipeline.config.errors import UserError, nearest
     from ml_pipeline.trading.market.data import MarketData
     from ml_pipeline.trading.market.files import market_from_frame
+    from ml_pipeline.trading.market.resampling import BarForm
     from ml_pipeline.trading.settings import TradingConfig
     from ml_pipeline.trading.task import TradingTask
 
@@ -73,7 +74,19 @@ def task_on(market: Any, settings: Mapping[str, Any]) -> "TradingTask":
     if isinstance(market, str | Path):
         settings, market = {**settings, "data": Path(market)}, None
     elif market is not None and not isinstance(market, MarketData):
-        market = market_from_frame(market)
+        given = TradingConfig(**settings)
+        market = market_from_frame(
+            market,
+            symbols=given.symbols or None,
+            bar_time=given.bar_time,
+            form=given.form(),
+            faults=given.faults(),
+        )
+    elif market is not None and TradingConfig(**settings).form() != BarForm():
+        raise UserError(
+            "timeframe, session, timezone and adjust_splits are for bars that are read; give a path or a data frame, "
+            "or leave them out."
+        )
     return TradingTask(TradingConfig(**settings), market=market)
 
 

@@ -9,7 +9,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, make_features
-from ml_pipeline.trading.market.timeframes import Clock, make_clock, timeframe_ns
+from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.resampling import BarForm
+from ml_pipeline.trading.market.timeframes import make_clock, timeframe_ns
 from ml_pipeline.trading.market.times import BarTime
 
 
@@ -82,16 +84,20 @@ class TraderConfig(MarketConditions):
             check_positive("periods_per_year", self.periods_per_year)
         if self.bar_time is not None:
             check_choice("bar_time", self.bar_time, get_args(BarTime))
-        self.clock()
+        self.form()
         if self.timeframe is not None:
             timeframe_ns(self.timeframe)
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
         self.rules(1)
         make_reward(self.reward, self.reward_scale, self.reward_kwargs)
 
-    def clock(self) -> Clock:
-        """The session and the time zone."""
-        return make_clock(self.session, self.timezone)
+    def form(self) -> BarForm:
+        """What is done with the bars that are read."""
+        return BarForm(self.adjust_splits, self.timeframe, make_clock(self.session, self.timezone))
+
+    def faults(self) -> Faults:
+        """What is done with rows that cannot be used."""
+        return Faults("drop" if self.drop_bad_rows else "refuse")
 
     def rules(self, n_assets: int) -> TradingRules:
         """The rules for an account of `n_assets`: `action_mode` "auto" is resolved."""

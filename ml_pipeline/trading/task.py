@@ -31,9 +31,7 @@ from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.features.leaks import check_features
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
-from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
@@ -298,8 +296,8 @@ def load_configured_market(config: TradingConfig) -> MarketData:
             config.data,
             symbols=config.symbols or None,
             bar_time=config.bar_time,
-            form=BarForm(config.adjust_splits, config.timeframe, config.clock()),
-            faults=Faults("drop" if config.drop_bad_rows else "refuse"),
+            form=config.form(),
+            faults=config.faults(),
         )
         return _annualized(market, config)
     market = _annualized(synthetic_market(), config)

@@ -71,18 +71,26 @@ def load_market(
 
 
 def market_from_frame(
-    frame: Any, *, symbols: Sequence[str] | None = None, name: str = "the frame", bar_time: BarTime | None = None
+    frame: Any,
+    *,
+    symbols: Sequence[str] | None = None,
+    name: str = "the frame",
+    bar_time: BarTime | None = None,
+    form: BarForm | None = None,
+    faults: Faults | None = None,
 ) -> MarketData:
     """The market in a polars or pandas DataFrame with the columns of a `load_market` file; a pandas index is a column.
 
     Titles with several levels are joined: ("Close", "AAPL") is Close:AAPL. name: the frame's name in messages, and the
-    symbol if the frame names none. Raises UserError as `load_market`, and if `frame` is no DataFrame.
+    symbol if the frame names none. The rest is as for `load_market`, which says what UserError is raised about. Raises
+    it as well if `frame` is no DataFrame.
     """
     import polars as pl
 
     if not isinstance(frame, pl.DataFrame):
         frame = _of_pandas(frame)
-    return _market_of([(Table(name, frame, 0), name)], name, Reading(symbols, bar_time), Faults())
+    reading = Reading(symbols, bar_time, form or BarForm())
+    return _market_of([(Table(name, frame, 0), name)], name, reading, faults or Faults())
 
 
 def _of_pandas(frame: Any) -> "pl.DataFrame":
