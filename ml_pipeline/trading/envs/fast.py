@@ -76,7 +76,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         prices, half_spreads, fillable = self.market.fill_tables(self.rules.fill_at)
         self._fill_prices, self._half_spreads = np.asarray(prices), np.asarray(half_spreads)
         self._fillable = None if fillable.all() else np.asarray(fillable)
-        self._closings = self.market.closings(self.rules.fill_at) if self.rules.flat_at_close else None
+        flat = self.rules.flat_at_close
+        self._closings = np.asarray(self.market.closings(self.rules.fill_at)) if flat else None
         return self._fill_prices, self._half_spreads, np.asarray(self.market.close)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,11 +144,13 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         if bar >= self._last_bar or self._ruined:
             raise gymnasium.error.ResetNeeded("The episode is over; call reset() before the next step().")
         fillable = self._always if self._fillable is None else self._fillable[bar].tolist()
+        closing = self._closings is not None and self._closings[bar]
+        weights, trades = self._actions.close(fillable) if closing else self._actions.read(action, fillable)
         before = account.equity
-        if self._closings is not None and self._closings[bar]:
-            account.step(bar, *self._actions.close(fillable), closing=True)
+        if closing:
+            account.step(bar, weights, trades, closing=True)
         else:
-            account.step(bar, *self._actions.read(action, fillable))
+            account.step(bar, weights, trades)
         reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1
         self._ruined = ruined = account.margin_called or account.equity <= self._ruin

@@ -139,38 +139,6 @@ def test_one_side_of_the_quotes_is_said_in_training(tmp_path):
     )
 
 
-def test_files_of_bid_and_ask_are_one_pair(tmp_path):
-    bid = _write(tmp_path / "fx/EURUSD_1H_BID.csv", OPENS, CLOSES)
-    _write(tmp_path / "fx/EURUSD_1H_ASK.csv", OPENS[:-1] * 1.002, CLOSES[:-1] * 1.002)
-    market = load_market(bid.parent)
-    assert market.symbols == ("EURUSD_1H",)
-    assert market.n_bars == N - 1
-    np.testing.assert_allclose(market.close[:, 0], CLOSES[:-1] * 1.001)
-    np.testing.assert_allclose(market.half_spread, 0.001 / 1.001)
-    np.testing.assert_array_equal(market.volume, 2000)
-    assert market.notices == (
-        "EURUSD_1H: EURUSD_1H_BID and EURUSD_1H_ASK are its two sides; prices are their middle, volumes their sum; "
-        "1 bar of one side alone left out",
-    )
-    assert load_market(bid.parent, symbols=["EURUSD_1H"]).symbols == ("EURUSD_1H",)
-    _write(tmp_path / "fx/GBPUSD.csv")
-    assert load_market(bid.parent).symbols == ("EURUSD_1H", "GBPUSD")
-
-
-def test_pairs_that_do_not_fit_are_refused(tmp_path):
-    bid = _write(tmp_path / "fx/E_bid.csv", OPENS, CLOSES)
-    ask = _write(tmp_path / "fx/E_ask.csv", OPENS * 0.9, CLOSES * 0.9)
-    sentence = "E_ask and E_bid in 300 bars, first at 2023-01-02: the ask is .* and the bid .*, which no market quotes"
-    with pytest.raises(UserError, match=sentence):
-        load_market(bid.parent)
-    with pytest.raises(UserError, match="E_bid and E_ask have no bar at the same time; use bid and ask of the same"):
-        load_market(bid.parent, faults=Faults("drop"))
-    ask.rename(bid.with_name("E.csv"))
-    _write(tmp_path / "fx/E_ask.csv", OPENS, CLOSES)
-    with pytest.raises(UserError, match="E is a file of its own, and E_bid and E_ask are its bid and ask; keep the"):
-        load_market(bid.parent)
-
-
 def test_orders_pass_over_a_bar_outside_its_range():
     """Long is wanted from bar 4 on; bar 5 cannot have been filled, so bar 6 is, at its own open."""
     closes = np.full(40, 10.0)
