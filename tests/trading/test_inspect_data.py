@@ -76,7 +76,7 @@ def test_who_lasted_and_one_side_of_the_quotes_are_named():
         ("BID", "by its name it holds only the bid side"),
         ("the market", "all 5 symbols trade from the first bar to the last"),
     ]
-    bars["half_spread"] = np.zeros_like(closes)
+    bars["half_spread"] = np.full_like(closes, 0.001)
     closes[0, 2] = np.nan  # listed a day late
     assert diagnose(market_from_arrays(symbols, days, closes, **bars)) == []
 

@@ -20,6 +20,8 @@ Prices = Mapping[str, FloatArray]
 # Prices this many times outside their bar's range, and an ask this many times its bid, cannot be: rows are refused.
 MOST_OUTSIDE = 1.5
 MOST_ASK_OVER_BID = 2.0
+# So is a close that moves by this factor and is taken back by the next bar.
+MOST_TAKEN_BACK = 4.0
 # Half a spread above this part of the price is told.
 _WIDE_HALF_SPREAD = 0.05
 # Prices that were rounded, or kept in 32 bits, may lie this far outside their range.
@@ -116,7 +118,7 @@ def quote_side(symbol: str) -> Any:
 
 def _one_side(symbol: str, bars: OwnBars) -> Iterator[tuple[str, str]]:
     side = quote_side(symbol)
-    if side and bars.half_spread is None:
+    if side and (bars.half_spread is None or not bars.half_spread.any()):
         yield (
             f"by its name it holds only the {side[1].lower()} side",
             "put the file of the other side beside it (the same name with bid or ask), or add half the spread to "
@@ -148,10 +150,10 @@ def _split(bars: OwnBars) -> Iterator[tuple[str, str]]:
         )
 
 
-def wrong_ticks(close: FloatArray) -> NDArray[np.int64]:
-    """The bars whose close is far from the one before and from the one after, which are near each other."""
+def wrong_ticks(close: FloatArray, *, times: float = _WRONG_TICK) -> NDArray[np.int64]:
+    """The bars whose close is `times` as far up or down from the one before, and that the one after takes back."""
     returns, far = far_returns(close)
-    far = far[(np.abs(returns[far]) > np.log(_WRONG_TICK)) & (far + 1 < len(returns))]
+    far = far[(np.abs(returns[far]) > np.log(times)) & (far + 1 < len(returns))]
     undone = far[np.abs(returns[far] + returns[far + 1]) < np.abs(returns[far]) / 2]
     there = np.diff(undone, prepend=-2) > 1  # and not the way back
     return undone[there] + 1

@@ -7,7 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.market.asset import PRICES, Asset, Cells, column_title
-from ml_pipeline.trading.market.plausibility import MOST_ASK_OVER_BID, MOST_OUTSIDE, outside_range
+from ml_pipeline.trading.market.plausibility import (
+    MOST_ASK_OVER_BID,
+    MOST_OUTSIDE,
+    MOST_TAKEN_BACK,
+    outside_range,
+    wrong_ticks,
+)
 from ml_pipeline.trading.market.times import as_text
 
 # If high is below low in more than this fraction of the bars, their columns are probably swapped.
@@ -31,7 +37,7 @@ def checks_of(cells: Cells) -> list[Check]:
         checks += [partial(_crossed, "bid", "ask"), _far_apart]
     if "volume" in cells:
         checks.append(_bad_volumes)
-    return [*checks, _second_bars]
+    return [*checks, _second_bars, *([_wrong_ticks] if "close" in cells else [])]
 
 
 def _missing_prices(name: str, asset: Asset, cells: Cells) -> Fault:
@@ -116,6 +122,23 @@ def _second_bars(asset: Asset, cells: Cells) -> Fault:
         second[:] = True
         second[np.unique(times, return_index=True)[1]] = False
     return second, lambda i: f"a second bar of {asset.symbol} at {as_text(times[i])}; drop one of the two."
+
+
+def _wrong_ticks(asset: Asset, cells: Cells) -> Fault:
+    """Closes that are impossible beside their neighbours'; rows in no order have no neighbours."""
+    close = cells["close"]
+    wrong = np.zeros(len(close), dtype=bool)
+    steps = np.diff(asset.times[asset.rows]).astype(np.int64)
+    if (steps > 0).all() or (steps < 0).all():
+        wrong[wrong_ticks(close, times=MOST_TAKEN_BACK)] = True
+
+    def sentence(i: int) -> str:
+        return (
+            f"close of {asset.symbol} is {close[i]:g}, between {close[i - 1]:g} and {close[i + 1]:g} in the bars "
+            "beside it, as a wrong tick is; fix or drop the row."
+        )
+
+    return wrong, sentence
 
 
 def price_columns(cells: Cells) -> list[str]:

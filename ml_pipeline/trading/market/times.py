@@ -136,7 +136,10 @@ def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple
 
 
 def _in_best_spelling(text: "pl.Series", suffix: str) -> "pl.Series":
-    """The column in the spelling that reads most cells. Raises AmbiguousTimesError if two read all and differ."""
+    """The column in the spelling that reads most cells.
+
+    Raises AmbiguousTimesError if two spellings read all cells and differ, and not just one of them puts them in order.
+    """
     import polars as pl
 
     known = text.filter(text.is_not_null() & (text != ""))
@@ -147,9 +150,16 @@ def _in_best_spelling(text: "pl.Series", suffix: str) -> "pl.Series":
             readings = [_read(text, known[0], spelling + clock + suffix) for spelling in group]
             full = [reading for reading in readings if reading.count() == len(known)]
             if any(not full[0].equals(other) for other in full[1:]):
-                raise AmbiguousTimesError(known[0])
+                readings = [reading for reading in full if _in_order(reading)]
+                if len(readings) != 1:
+                    raise AmbiguousTimesError(known[0])
             best = max([best, *readings], key=lambda reading: reading.count())
     return best
+
+
+def _in_order(times: "pl.Series") -> bool:
+    known = times.drop_nulls()
+    return known.is_sorted() or known.is_sorted(descending=True)
 
 
 def _read(text: "pl.Series", first: str, spelling: str) -> "pl.Series":

@@ -132,6 +132,20 @@ def test_an_ask_of_five_times_the_bid_is_refused(tmp_path):
     assert load_market(path, faults=Faults("drop")).n_bars == 2
 
 
+@pytest.mark.parametrize("factor", [100, 0.1])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_bar_that_its_neighbours_take_back_is_refused(tmp_path, factor, order):
+    opens, closes = OPENS.copy(), CLOSES.copy()
+    opens[70], closes[70] = opens[70] * factor, closes[70] * factor
+    path = _write(tmp_path / "A.csv", opens, closes)
+    header, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([header, *lines[::order]]))
+    row = 71 if order == 1 else N - 70
+    with pytest.raises(UserError, match=rf"row {row} .*close of A is .*, between .* and .* in the bars beside"):
+        load_market(path)
+    assert load_market(path, faults=Faults("drop")).n_bars == N - 1
+
+
 def test_one_side_of_the_quotes_is_said_in_training(tmp_path):
     task = TradingTask(TradingConfig(data=_write(tmp_path / "EURUSD_bid.csv")))
     assert task.notices[0].startswith(

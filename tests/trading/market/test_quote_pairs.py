@@ -38,8 +38,11 @@ def test_files_of_bid_and_ask_are_one_pair(tmp_path):
         "1 bar of one side alone left out",
     )
     assert load_market(bid.parent, symbols=["EURUSD_1H"]).symbols == ("EURUSD_1H",)
-    _write(tmp_path / "fx/GBPUSD.csv")
-    assert load_market(bid.parent).symbols == ("EURUSD_1H", "GBPUSD")
+    _write(tmp_path / "fx/GBPUSD_bid.csv")
+    beside = load_market(bid.parent)
+    assert beside.symbols == ("EURUSD_1H", "GBPUSD_bid")
+    (remark,) = beside.remarks
+    assert remark.startswith("GBPUSD_bid: by its name it holds only the bid side")
 
 
 def test_pairs_that_do_not_fit_are_refused(tmp_path):
