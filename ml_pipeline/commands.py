@@ -24,6 +24,11 @@ COMMANDS = {
         "ml_pipeline.evaluate_ppo",
         "ml_pipeline.runs.trained.evaluate_config:CommandLine",
     ),
+    "backtest": Command(
+        "Backtest what a settings file trained, on data that the training did not see.",
+        "ml_pipeline.backtest",
+        "ml_pipeline.runs.trained.backtest_config:CommandLine",
+    ),
     "enjoy": Command(
         "Let a trained policy play in its environment, and show or record it.",
         "ml_pipeline.enjoy",

@@ -12,7 +12,7 @@ if not __package__:  # run as a file: the repository takes this folder's place o
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.trained.evaluate_config import parse_evaluation
+from ml_pipeline.runs.trained.evaluate_config import EvaluationStart, parse_evaluation
 
 PROG = "evaluate_ppo.py"
 
@@ -24,13 +24,16 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     equity.
     """
     with entry(prog):
-        start = parse_evaluation(argv, prog=prog, description=COMMANDS["evaluate"].sentence)
-
-        from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
-
-        report = evaluate_checkpoint(start)
-        print(*report.notices, report.text, f"\nWritten to {report.folder}", sep="\n")
+        print_evaluation(parse_evaluation(argv, prog=prog, description=COMMANDS["evaluate"].sentence))
     return 0
+
+
+def print_evaluation(start: EvaluationStart) -> None:
+    """Evaluate, and print the table and where the report is."""
+    from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
+
+    report = evaluate_checkpoint(start)
+    print(*report.notices, report.text, f"\nWritten to {report.folder}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,16 @@ ROOMS = {
 }
 # Commands may import anything, and nothing may import them.
 COMMANDS = (
-    *("train_ppo", "evaluate_ppo", "enjoy", "compare", "export_policy", "tune_workers", "test_parallel_env"),
+    *(
+        "train_ppo",
+        "evaluate_ppo",
+        "backtest",
+        "enjoy",
+        "compare",
+        "export_policy",
+        "tune_workers",
+        "test_parallel_env",
+    ),
     *("cli", "__main__", "commands", "completion"),
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them

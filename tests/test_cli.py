@@ -14,8 +14,8 @@ from ml_pipeline.commands import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = [
-    *("train", "evaluate", "enjoy", "compare", "export", "sanity", "walk-forward", "inspect-data", "tune-workers"),
-    *("check", "completion"),
+    *("train", "evaluate", "backtest", "enjoy", "compare", "export", "sanity", "walk-forward", "inspect-data"),
+    *("tune-workers", "check", "completion"),
 ]
 
 
@@ -68,7 +68,7 @@ def test_what_needs_no_command_imports_no_library(argument):
         ("walk_forward", 'There is no command "walk_forward". Did you mean "walk-forward"?'),
         ("--versoin", 'There is no command "--versoin". Did you mean "--version"?'),
         ("--n-envs", "A command comes before its flags, as in: ml-pipeline train --n-envs"),
-        ("frobnicate", 'There is no command "frobnicate". Known are: --help, --version, check, compare,'),
+        ("frobnicate", 'There is no command "frobnicate". Known are: --help, --version, backtest, check,'),
     ],
 )
 def test_an_unknown_command_is_one_line_that_names_the_nearest(typed, answer, capsys):

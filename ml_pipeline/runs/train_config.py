@@ -226,6 +226,17 @@ def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
     return checkpoint
 
 
+def newest_run(settings: Mapping[str, Any]) -> Path | None:
+    """The folder of the newest run that was trained with these settings, and the defaults of those that are absent.
+
+    Its length, its workers and its learning rate may be others.
+    """
+    config = build(TrainConfig, _layered({}, settings))
+    given = {name: value for group in ("run", "ppo", "trading") for name, value in vars(getattr(config, group)).items()}
+    found = sorted(_latest_checkpoints(None), key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((path.parent for path in found if not _changed(_settings_of_run(path), given)), None)
+
+
 def _latest_checkpoints(folder: Path | None) -> list[Path]:
     """Those of a run folder, or of all that are in checkpoints/."""
     paths = [folder / LATEST_CHECKPOINT] if folder else runs_folder().glob(f"*/{LATEST_CHECKPOINT}")

@@ -58,15 +58,16 @@ def _as_trained(each: Field[Any], hint: Any) -> tuple[str, Any, Any]:
 
 
 _HINTS = get_type_hints(MarketConditions)
-_ChangesOfMarket = make_dataclass(
-    "_ChangesOfMarket",
+ChangesOfMarket = make_dataclass(
+    "ChangesOfMarket",
     [_as_trained(each, _HINTS[each.name]) for each in fields(MarketConditions)],
     bases=(MarketConditions,),
     frozen=True,
     namespace={"__doc__": MarketConditions.__doc__},
 )
+"""`MarketConditions` as flags, each of which is as trained where it is not given."""
 CommandLine = make_dataclass(
-    "CommandLine", [("evaluation", EvaluationConfig), ("market", _ChangesOfMarket)], frozen=True, kw_only=True
+    "CommandLine", [("evaluation", EvaluationConfig), ("market", ChangesOfMarket)], frozen=True, kw_only=True
 )
 
 
