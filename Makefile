@@ -43,7 +43,7 @@ test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one 
 	$(BIN)/python -m pytest -m "not slow and not system" -n 2 --dist loadfile
 
 test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (10 minutes)
-	$(BIN)/python -m pytest -m "not system"
+	$(BIN)/python -m pytest -m "not system" -n 2 --dist loadfile
 
 test-system: $(VENV)/.installed-dev system-packages ## tests that install packages or need other programs
 	$(BIN)/python -m pytest -m system -rs
