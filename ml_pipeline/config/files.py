@@ -55,7 +55,9 @@ def write_yaml(path: Path, values: Mapping[str, object]) -> None:
     text = yaml.safe_dump(dict(values), sort_keys=False, default_flow_style=None)
     temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.unlink(missing_ok=True)
+        with temporary.open("x", encoding="utf-8") as file:  # never through a link that lies there
+            file.write(text)
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

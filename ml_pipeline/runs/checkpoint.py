@@ -1,5 +1,6 @@
 """Checkpoints on disk: a power cut leaves the old one or the new one, and reading one runs no code of its own."""
 
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"There is no checkpoint {path}.")
     try:
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:  # torch does not look at the checksums
+                raise ValueError(damaged)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what torch raises on a file that is none of its own depends on its bytes
         raise UserError(

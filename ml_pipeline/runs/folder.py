@@ -73,6 +73,14 @@ def report_folder(folder: Path) -> Iterator[None]:
     """A folder to write a report into within the block. Raises UserError where it cannot be made or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(folder)
         yield
     except OSError as error:
         raise UserError(f"The report cannot be written to {folder}: {error.strerror}; choose another.") from error
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise UserError where a file of a run folder is a symbolic link: what is written would land elsewhere."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink():
+            raise UserError(f"{path} is a link to {path.readlink()}, and a run writes no files elsewhere; remove it.")

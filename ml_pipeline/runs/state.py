@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.folder import refuse_links
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
 from ml_pipeline.runtime.whole_file import written_whole
 
@@ -102,6 +103,7 @@ class FolderClaim:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+            refuse_links(folder)
             with _alone(folder):
                 check_not_written(folder)
                 undo.callback(self._restore, _text_of(folder / STATE_FILE))
@@ -223,7 +225,7 @@ def _stored(folder: Path) -> RunState | None:
         state = RunState(**values, writer=writer)
         if state.status not in get_args(Status):
             raise ValueError(state.status)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is not the state of a run; delete it if no process writes this folder.") from error
     return state
 

@@ -15,7 +15,8 @@ def written_whole(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[A
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, mode, **options) as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, mode.replace("w", "x"), **options) as file:  # never through a link that lies there
             yield file
             file.flush()
             os.fsync(file.fileno())

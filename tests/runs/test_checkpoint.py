@@ -1,5 +1,6 @@
 """Whole or not at all, and no code in it."""
 
+import errno
 import os
 
 import numpy as np
@@ -51,12 +52,15 @@ def test_a_failed_write_leaves_the_old_checkpoint_and_no_rubbish(tmp_path, monke
     assert os.listdir(tmp_path) == ["latest.pt"]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_disk_that_is_full_is_told_in_one_sentence(tmp_path):
-    (tmp_path / "latest.pt.tmp").symlink_to("/dev/full")
-    with pytest.raises(UserError, match="Cannot write the checkpoint") as caught:
+def test_a_disk_that_is_full_is_told_in_one_sentence(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"Cannot write the checkpoint .*: no space left on device") as caught:
         save_checkpoint(tmp_path / "latest.pt", STATE)
     assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
@@ -98,3 +102,13 @@ def test_a_checkpoint_of_another_version_is_named(tmp_path):
     torch.save({"format": "ml-pipeline checkpoint", "version": 1}, tmp_path / "old.pt")
     with pytest.raises(UserError, match=r"old\.pt has checkpoint version 1, but this program reads 3; use the release"):
         load_checkpoint(tmp_path / "old.pt")
+
+
+def test_a_bit_that_flipped_in_the_weights_is_named(tmp_path):
+    path = tmp_path / "latest.pt"
+    save_checkpoint(path, {"weights": torch.arange(4096.0)})
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.arange(4096.0).numpy().tobytes()) + 999] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is cut short, damaged or something else"):
+        load_checkpoint(path)

@@ -6,6 +6,8 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs import folder
+from ml_pipeline.runs.folder import report_folder
+from ml_pipeline.runs.state import FolderClaim
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -62,3 +64,15 @@ def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypa
     (tmp_path / "here").rmdir()
     with pytest.raises(UserError, match="The working directory was deleted"):
         folder.runs_folder()
+
+
+def test_a_link_among_the_files_of_a_run_is_refused_and_written_through_by_nobody(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "report.html").symlink_to(precious)
+    for claim in (lambda: FolderClaim(run), lambda: report_folder(run).__enter__()):
+        with pytest.raises(UserError, match=r"report\.html is a link to .*precious, .* remove it"):
+            claim()
+    assert precious.read_text() == "mine"

@@ -31,3 +31,12 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, error
         write()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "a.txt.tmp").symlink_to(tmp_path / "precious")
+    with written_whole(tmp_path / "a.txt", "w") as file:
+        file.write("new")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert (tmp_path / "a.txt").read_text() == "new"

@@ -105,7 +105,7 @@
       height: chart.height,
       cursor: { sync: { key: "time" }, drag: { x: true, y: false } },
       scales: { x: { time: true }, y: logarithmic ? { distr: 3, range: (_, low, high) => [low / 1.1, high * 1.1] } : { distr: 1 } },
-      axes: [axis, { ...axis, size: 70, values: (_, splits) => splits.map((value) => (value === null ? "" : label(value))) }],
+      axes: [axis, { ...axis, size: 70, space: 24, values: (_, splits) => splits.map((value) => (value === null ? "" : label(value))) }],
       series: [
         { label: "time", value: (_, value) => (value === null ? dash : show.time(value)) },
         ...chart.curves.map((curve) => ({

@@ -249,6 +249,8 @@ def _carry_to_timeline(own_values: FloatArray, own: NDArray[np.bool_]) -> FloatA
     """Values of an asset's own bars on the market's timeline, each carried to the asset's next bar; NaN before."""
     if own.all():
         return own_values
+    if not len(own_values):  # the asset is not listed yet
+        return np.full((len(own), *own_values.shape[1:]), np.nan)
     latest = np.cumsum(own) - 1
     carried = own_values[np.maximum(latest, 0)]
     carried[latest < 0] = np.nan

@@ -163,3 +163,12 @@ def test_a_task_is_tested_for_leaks_once(market, monkeypatch):
     task.train_env_fns(1)
     monkeypatch.setattr(leaks, "compute_features", None)
     task.batched_train_env(2)
+
+
+def test_an_asset_that_is_listed_late_is_no_obstacle():
+    whole = synthetic_market(n_bars=300, n_symbols=2)
+    arrays = {name: getattr(whole, name).copy() for name in ("open", "high", "low", "close", "volume")}
+    for values in arrays.values():
+        values[:250, 1] = np.nan
+    market = market_from_arrays(whole.symbols, whole.times, **arrays)
+    assert TradingTask(TradingConfig(features=("rsi_14", "log_return_1")), market=market).leak_warnings == ()

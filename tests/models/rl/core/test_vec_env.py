@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -301,3 +302,12 @@ def test_it_shows_how_many_environments_and_workers_it_has() -> None:
     with ParallelEnv([CountingEnv] * 3, num_workers=2, start_method="spawn") as envs:
         assert repr(envs) == "ParallelEnv(num_envs=3, num_workers=2, start_method='spawn')"
     assert repr(envs) == "ParallelEnv(num_envs=3, num_workers=2, start_method='spawn')"
+
+
+def test_a_script_that_never_closes_its_workers_ends_quietly():
+    script = (
+        "import gymnasium\nfrom ml_pipeline import ParallelEnv\n"
+        "envs = ParallelEnv([lambda: gymnasium.make('CartPole-v1')] * 2, num_workers=1)\nenvs.reset()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

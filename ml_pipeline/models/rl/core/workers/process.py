@@ -190,7 +190,8 @@ class ProcessWorker:
     def free(self) -> None:
         """Frees what the ended process held here."""
         self.state = CLOSED
-        self._at_exit.cancel()
+        with contextlib.suppress(TypeError):  # while the interpreter ends, multiprocessing's own table is gone
+            self._at_exit.cancel()
         self.link.close()
         self._stacks.close()
         self.process.join()
