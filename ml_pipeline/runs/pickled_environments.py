@@ -5,7 +5,8 @@ signature shows, or where the user says so. The checkpoint holds the digest of t
 file's name holds the beginning of the digest: a run that is killed between the two leaves the checkpoint before, whole,
 with its own file.
 
-The file: a line for people and programs, the signature or a dash, and the pickles one after another.
+The file: a line for people and programs, the signature or a dash, and the body, which the signature and the digest are
+of: a line with the size of each pickle in bytes, and the pickles one after another.
 """
 
 import contextlib
@@ -21,10 +22,10 @@ from ml_pipeline.models.rl.core.stepping.state import PickledState
 from ml_pipeline.runtime.user_key import NoKey, is_signed, sign
 from ml_pipeline.runtime.whole_file import written_whole
 
-_FIRST_LINE = b"ml-pipeline pickled environments 1"
+_FIRST_LINE = b"ml-pipeline pickled environments 2"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 PICKLES = "pickled_environments"
-"""What a checkpoint knows of its file: {"digest", "sizes"}; None or absent where it has none."""
+"""What a checkpoint knows of its file: {"digest"}; None or absent where it has none."""
 
 
 class NotOpened(Exception):
@@ -38,8 +39,7 @@ def split_pickles(trainer_state: Mapping[str, Any]) -> tuple[dict[str, Any], lis
     if not pickles:
         return dict(trainer_state), []
     plain = [None if isinstance(state, PickledState) else state for state in states]
-    known = {"digest": _digest(b"".join(pickles)), "sizes": [len(each) for each in pickles]}
-    return {**trainer_state, "environments": plain, PICKLES: known}, pickles
+    return {**trainer_state, "environments": plain, PICKLES: {"digest": _digest(_body(pickles))}}, pickles
 
 
 def write_pickles(checkpoint: Path, pickles: Sequence[PickledState]) -> str | None:
@@ -47,7 +47,7 @@ def write_pickles(checkpoint: Path, pickles: Sequence[PickledState]) -> str | No
 
     Raises OSError where it cannot be written.
     """
-    body = b"".join(pickles)
+    body = _body(pickles)
     signature, unsigned = "-", None
     try:
         signature = sign(_signed(body))
@@ -62,8 +62,9 @@ def remove_old_pickles(checkpoint: Path, trainer_state: Mapping[str, Any]) -> No
     """Remove the files of earlier checkpoints in the place of this one, which is written."""
     known = trainer_state.get(PICKLES)
     kept = _path(checkpoint, known["digest"]) if known else None
-    for path in checkpoint.parent.glob(f"environments-{checkpoint.stem}-*.pkl*"):
-        if path != kept:
+    ours = re.compile(rf"environments-{re.escape(checkpoint.stem)}-[0-9a-f]{{12}}\.pkl(\.tmp)?")
+    for path in checkpoint.parent.iterdir():
+        if path != kept and ours.fullmatch(path.name):
             with contextlib.suppress(OSError):  # what stays costs space alone
                 path.unlink()
 
@@ -79,13 +80,13 @@ def join_pickles(trainer_state: Mapping[str, Any], folder: Path, *, trusted: boo
         return dict(trainer_state)
     body, states = _read(folder, known["digest"], trusted=trusted), list(trainer_state["environments"])
     missing = [i for i, state in enumerate(states) if state is None]
-    for i, (start, end) in zip(missing, pairwise(accumulate(known["sizes"], initial=0)), strict=True):
-        states[i] = PickledState(body[start:end])
+    for i, pickled in zip(missing, _pickles_in(body), strict=True):
+        states[i] = pickled
     return {**trainer_state, "environments": states}
 
 
 def _read(folder: Path, digest: str, *, trusted: bool) -> bytes:
-    """The pickles in the file with this digest, read once."""
+    """The body of the file with this digest, read once."""
     if not _DIGEST.fullmatch(digest):
         raise NotOpened("the checkpoint names no file of theirs")
     paths = sorted(folder.glob(f"environments-*-{digest[:12]}.pkl"))
@@ -95,7 +96,9 @@ def _read(folder: Path, digest: str, *, trusted: bool) -> bytes:
         first_line, signature, body = paths[0].read_bytes().split(b"\n", maxsplit=2)
     except (OSError, ValueError) as error:
         raise NotOpened(f"{paths[0]} cannot be read") from error
-    if first_line != _FIRST_LINE or not hmac.compare_digest(_digest(body), digest):
+    if first_line != _FIRST_LINE:
+        raise NotOpened(f"another version wrote {paths[0]}")
+    if not hmac.compare_digest(_digest(body), digest):
         raise NotOpened(f"{paths[0]} is not the one that was saved with the checkpoint")
     if not trusted and not is_signed(_signed(body), signature.decode("latin-1")):
         raise NotOpened(
@@ -107,6 +110,16 @@ def _read(folder: Path, digest: str, *, trusted: bool) -> bytes:
 
 def _path(checkpoint: Path, digest: str) -> Path:
     return checkpoint.with_name(f"environments-{checkpoint.stem}-{digest[:12]}.pkl")
+
+
+def _body(pickles: Sequence[PickledState]) -> bytes:
+    """The sizes stand in what is signed: nobody else may say where a pickle begins."""
+    return b" ".join(b"%d" % len(each) for each in pickles) + b"\n" + b"".join(pickles)
+
+
+def _pickles_in(body: bytes) -> list[PickledState]:
+    sizes, pickles = body.split(b"\n", maxsplit=1)
+    return [PickledState(pickles[a:b]) for a, b in pairwise(accumulate(map(int, sizes.split()), initial=0))]
 
 
 def _digest(body: bytes) -> str:

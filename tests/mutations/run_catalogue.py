@@ -57,8 +57,8 @@ SAVING = (
     Mutation(
         "the pickles of the checkpoint that was just written are removed",
         "ml_pipeline/runs/pickled_environments.py",
-        "if path != kept:",
-        "if True:",
+        "if path != kept and ours.fullmatch(path.name):",
+        "if ours.fullmatch(path.name):",
         "tests/runs/test_pickled_environments.py::"
         "test_an_own_run_goes_on_bit_for_bit_also_from_a_folder_that_was_moved",
     ),

@@ -231,15 +231,16 @@ def attacked(tmp_path, monkeypatch):
     return tmp_path / "run", tmp_path / "code ran"
 
 
-def _replace_pickles(folder, body, *, first=b"ml-pipeline pickled environments 1", signature=b"-"):
+def _replace_pickles(folder, pickled, *, first=b"ml-pipeline pickled environments 2", signature=b"-"):
     """As an attacker who knows this program: checkpoint and file agree."""
+    body = b"%d 0\n" % len(pickled) + pickled
     digest = hashlib.sha256(body).hexdigest()
     for name in ("latest", "best"):
         (old,) = pickles_of(folder, name)
         old.unlink()
         (folder / f"environments-{name}-{digest[:12]}.pkl").write_bytes(b"\n".join([first, signature, body]))
         state = torch.load(folder / f"{name}.pt", weights_only=True)
-        state["trainer"]["pickled_environments"] = {"digest": digest, "sizes": [len(body), 0]}
+        state["trainer"]["pickled_environments"] = {"digest": digest}
         torch.save(state, folder / f"{name}.pt")
 
 
@@ -268,6 +269,39 @@ def test_a_file_that_changes_after_it_was_signed_is_not_opened(tmp_path):
     (sentence,) = resume(tmp_path / "run").about("begin new episodes")
     assert "is not the one that was saved with the checkpoint" in sentence
     assert not ran.exists()
+
+
+def test_a_checkpoint_cannot_cut_signed_pickles_elsewhere(tmp_path):
+    train(tmp_path / "run", stop_after=3)
+    (path,) = pickles_of(tmp_path / "run", "latest")
+    sizes = [int(size) for size in path.read_bytes().split(b"\n")[2].split()]
+    assert len(sizes) == 2
+    state = torch.load(tmp_path / "run" / "latest.pt", weights_only=True)
+    known = state["trainer"]["pickled_environments"]
+    assert list(known) == ["digest"]
+    known["sizes"] = [sizes[0] - 7, sizes[1] + 7]
+    saved = training.join_pickles(state["trainer"], tmp_path / "run", trusted=False)["environments"]
+    assert [len(each) for each in saved] == sizes
+    assert [each[-1:] for each in saved] == [pickle.STOP] * 2
+
+
+def test_a_file_of_another_version_is_not_opened(attacked):
+    folder, ran = attacked
+    _replace_pickles(folder, pickle.dumps(Code(ran)), first=b"ml-pipeline pickled environments 1")
+    (sentence,) = resume(folder, trust=True).about("begin new episodes")
+    assert "another version wrote" in sentence
+    assert not ran.exists()
+
+
+def test_saving_removes_no_file_of_the_user(tmp_path):
+    train(tmp_path / "run", stop_after=2)
+    (old,) = pickles_of(tmp_path / "run", "latest")
+    left = old.with_name(f"{old.name}.tmp")  # as of a run that was killed
+    mine = [old.with_name(name) for name in ("environments-latest-mine.pkl.bak", f"{old.name}.bak")]
+    for path in (left, *mine):
+        path.touch()
+    resume(tmp_path / "run")
+    assert [path.exists() for path in (old, left, *mine)] == [False, False, True, True]
 
 
 def _fields(value, path=()):
