@@ -48,16 +48,16 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         from ml_pipeline.runs.tasks import make_task
 
         env_fns = make_task(config).train_env_fns(config.run.n_envs)
-    others = OtherLoad()
-    for said in others.before():
-        print(said, flush=True)
-    try:
-        costs = measure_costs(env_fns)
-        rates = measure_rates(env_fns, _mean(costs), others.look)
-    except VectorEnvError as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 1
-    print(*others.during(), verdict(costs, rates), sep="\n")
+        others = OtherLoad()
+        for said in others.before():
+            print(said, flush=True)
+        try:
+            costs = measure_costs(env_fns)
+            rates = measure_rates(env_fns, _mean(costs), others.look)
+        except VectorEnvError as error:
+            print(f"{prog}: {error}", file=sys.stderr)
+            return 1
+        print(*others.during(), verdict(costs, rates), sep="\n")
     return 0
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline import tune_workers
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core import vec_env
 from ml_pipeline.models.rl.core.probe_envs import FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost
@@ -34,6 +35,33 @@ def test_it_says_what_to_pass_within_20_s():
     assert "stepping " in sentence  # a busy machine makes every step wait
     assert sentence.split("; ")[-1].startswith("--n-workers ")
     assert done.stderr == ""
+
+
+def test_it_measures_an_environment_of_the_working_directory_from_the_installed_command(tmp_path):
+    (tmp_path / "my_mod.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('MyEnv-v0', CartPoleEnv, max_episode_steps=9)\n"
+    )
+    code = (
+        "import sys; sys.path[:] = [path for path in sys.path if path]\n"  # as where a script is run
+        "from ml_pipeline import tune_workers; tune_workers._RATES_S = tune_workers._COSTS_S = 0.1\n"
+        "from ml_pipeline.cli import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", code, "tune-workers", "--env-id", "my_mod:MyEnv-v0", "--n-envs", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "steps/s, which auto chooses" in done.stdout
+
+
+def test_what_fails_while_it_measures_is_one_sentence(monkeypatch, capsys):
+    def fail(env_fns):
+        raise UserError("It cannot be measured.")
+
+    monkeypatch.setattr(tune_workers, "measure_costs", fail)
+    with pytest.raises(SystemExit) as stop:
+        tune_workers.main(["--env-id", "CartPole-v1"])
+    assert (stop.value.code, capsys.readouterr().err) == (2, "tune_workers.py: It cannot be measured.\n")
 
 
 class Modelled:
