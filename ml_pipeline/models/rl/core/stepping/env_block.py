@@ -48,7 +48,7 @@ class _Slot:
 class EnvBlock:
     """Environments first, first + 1, ... of `num_envs`, made by their factories.
 
-    forked: not empty in a process that was forked from this one; who does not know of these may leave it out.
+    forked: holds something only in a process that was forked from this one. Empty by default.
 
     Raises EnvFailedError if a factory raises. `execute()` does not: its reply says what failed. Where an environment
     forked this process, and returned in the new one as well, that one gets a ForkReturned before it can write results.

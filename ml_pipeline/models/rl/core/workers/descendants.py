@@ -13,7 +13,7 @@ from typing import NoReturn
 def lead_group() -> None:
     """Makes this process the leader of a new group; to be called before it starts others, which then belong to it.
 
-    The terminal's signals (Ctrl-C, Ctrl-Z, a closed window) go to the trainer alone from then on: it tells the workers.
+    From then on the terminal's signals reach the trainer alone. After Ctrl-Z, workers finish their step and wait.
     """
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)

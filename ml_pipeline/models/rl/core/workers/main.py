@@ -93,8 +93,9 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
         end_with_group()
     except ForkReturned:
         _leave(number)
-    for process in multiprocessing.active_children():  # else multiprocessing would wait for them
-        process.terminate()
+    finally:
+        for process in multiprocessing.active_children():  # else multiprocessing would wait for them
+            process.terminate()
 
 
 def _leave(worker: int) -> NoReturn:
@@ -205,8 +206,9 @@ def _leave_signals_to_the_trainer() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if hasattr(signal, "SIGTTOU"):  # it would stop, for good, a group that prints from a terminal's background
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    for name in ("SIGTTIN", "SIGTTOU"):  # they would stop, for good, a background group that uses its terminal
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_AT_START)
 

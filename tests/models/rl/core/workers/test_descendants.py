@@ -254,6 +254,75 @@ with ParallelEnv([PrintingEnv], num_workers=1, start_method="{start_method}") as
         os.close(terminal)
 
 
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_an_environment_that_reads_the_terminal_fails_and_is_not_stopped(start_method: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+class AskingEnv(CountingEnv):
+    def step(self, action):
+        with open("/dev/tty") as terminal:
+            terminal.readline()
+
+with ParallelEnv([AskingEnv], num_workers=1, start_method="{start_method}", step_timeout_s=60) as envs:
+    envs.reset()
+    try:
+        envs.step([0])
+    except OSError as error:
+        print("failed with", error.errno, flush=True)
+"""
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, str(script)])
+    try:
+        seen = b""
+        while b"failed with" not in seen:
+            seen += os.read(terminal, 1000)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(terminal)
+
+
+def _pause_until_terminated(ready: Path, terminated: Path) -> None:
+    def end(*_: object) -> None:
+        terminated.touch()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    ready.touch()
+    while True:
+        signal.pause()
+
+
+class FailingToCloseEnv(CountingEnv):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(length=50)
+        self.folder = folder
+
+    def reset(self, **kwargs: Any) -> Any:
+        ready = self.folder / "ready"
+        process = multiprocessing.get_context("fork").Process(
+            target=_pause_until_terminated, args=(ready, self.folder / "terminated")
+        )
+        process.start()
+        wait_until(ready.exists)
+        return super().reset(**kwargs)
+
+    def close(self) -> None:
+        if multiprocessing.parent_process() is not None:  # the trainer closes one as well, to see its spaces
+            raise ValueError("it cannot be closed")
+
+
+def test_what_an_environment_started_is_terminated_where_its_close_raises(tmp_path: Path) -> None:
+    with ParallelEnv([partial(FailingToCloseEnv, tmp_path)], num_workers=1) as envs:
+        envs.reset()
+    assert (tmp_path / "terminated").exists()
+
+
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system does not show its shared memory")
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_shared_memory_that_a_killed_worker_made_is_removed(start_method: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import gc
 import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -170,46 +169,6 @@ def test_workers_vanish_when_the_trainer_is_killed(tmp_path: Path, start_method:
         trainer.kill()
         _, errors = trainer.communicate()
     assert errors == ""  # no complaint of a resource tracker
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing can be forked")
-@pytest.mark.parametrize("start_method", START_METHODS)
-@pytest.mark.parametrize("where", ["constructor", "step"])
-def test_a_fork_that_returns_in_an_environment_is_told_and_harmless(
-    start_method: str, where: str, tmp_path: Path
-) -> None:
-    done = run_script(
-        tmp_path,
-        f"""
-        import multiprocessing, os, sys
-        from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-
-        class Forking(CountingEnv):
-            def __init__(self):
-                super().__init__()
-                if multiprocessing.parent_process() is not None:
-                    self.fork_in("constructor")
-
-            def step(self, action):
-                if action == 1:
-                    self.fork_in("step")
-                return super().step(action)
-
-            def fork_in(self, where):
-                if where == "{where}" and (child := os.fork()):
-                    os.waitpid(child, 0)
-
-        with ParallelEnv([Forking], num_workers=1, start_method="{start_method}") as envs:
-            envs.reset(seed=0)
-            print([envs.step([action])[1].tolist() for action in (0, 1, 2)])
-        """,
-    )
-    assert (done.returncode, done.stdout) == (0, "[[1.0], [12.0], [23.0]]\n")
-    assert re.fullmatch(
-        r"Process \d+ was forked by an environment of worker 0 and returned from it, .*, by os\._exit\(\)\.\n",
-        done.stderr,
-    )
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no limit on open files")
