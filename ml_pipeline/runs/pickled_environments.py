@@ -63,9 +63,9 @@ def remove_old_pickles(checkpoint: Path, trainer_state: Mapping[str, Any]) -> No
     known = trainer_state.get(PICKLES)
     kept = _path(checkpoint, known["digest"]) if known else None
     ours = re.compile(rf"environments-{re.escape(checkpoint.stem)}-[0-9a-f]{{12}}\.pkl(\.tmp)?")
-    for path in checkpoint.parent.iterdir():
-        if path != kept and ours.fullmatch(path.name):
-            with contextlib.suppress(OSError):  # what stays costs space alone
+    with contextlib.suppress(OSError):  # what stays costs space alone
+        for path in checkpoint.parent.iterdir():
+            if path != kept and ours.fullmatch(path.name):
                 path.unlink()
 
 

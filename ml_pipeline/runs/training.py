@@ -70,6 +70,7 @@ class Training:
         self._folder = folder
         self._identity = FolderIdentity(folder)
         self._unscored = False
+        self._ended_early = False
         self._metrics: MetricsFile | None = None
         self.scores: dict[int, float] = {}
         self.best_score: float | None = None
@@ -112,10 +113,18 @@ class Training:
         Raises VectorEnvError or TrainingFailed, with a note on how to resume, where training breaks down, and
         KeyboardInterrupt after Ctrl-C.
         """
-        trainer, run, setup = self.trainer, self._setup.config.run, self._setup
         self._announce()
         if self._unscored:
             self._evaluate_late()
+        if not self._ended_early:
+            self._train_on()
+        if self._unscored or not (self.trainer.finished or self._ended_early):
+            return "stopped", self._setup.stop.reason
+        return "finished", self._early_reason() if self._ended_early else None
+
+    def _train_on(self) -> None:
+        """Train to the last iteration, an early end or a stop, and save."""
+        trainer, run, setup = self.trainer, self._setup.config.run, self._setup
         if not trainer.finished and not self._is_latest(self._resumed_from):
             self._save_latest(trainer)  # a run that is killed before its first checkpoint can be resumed too
         try:
@@ -129,16 +138,15 @@ class Training:
         except InterruptedBetweenSteps:
             self._save_latest(trainer)
             raise
-        early = None
         if not trainer.finished and not setup.stop.requested:
-            early = f"Training ends early, after iteration {trainer.iteration}."
-            setup.listener.say(early)
+            self._ended_early = True
+            setup.listener.say(self._early_reason())
             self._evaluate(trainer)
+        if self._unscored or not trainer.finished:
             self._save_latest(trainer)
-        if self._unscored or (early is None and not trainer.finished):
-            self._save_latest(trainer)
-            return "stopped", setup.stop.reason
-        return "finished", early
+
+    def _early_reason(self) -> str:
+        return f"Training ends early, after iteration {self.trainer.iteration}."
 
     def load_best_policy(self) -> None:
         """Let the policy be the best so far; where best.pt is gone, it stays the last one."""
@@ -179,6 +187,8 @@ class Training:
             if (self._folder / BEST_CHECKPOINT).is_file():
                 self.best_score = saved["best_score"]
             self._unscored = saved.get("unscored", False)
+            # With a score, a resumption trains on: its settings may ask for more.
+            self._ended_early = self._unscored and saved.get("ended_early", False)
 
     def _begin_files(self, *, resumed: bool) -> Sinks:
         """The sinks that write into the folder, and its settings; where one fails, those that were not there go."""
@@ -248,10 +258,9 @@ class Training:
         """Do what a stop left undone: evaluate, and add the score to the metrics of that iteration."""
         path, step = self._folder / METRICS_FILE, self.trainer.global_step
         if scores := self._evaluate(self.trainer):
-            metrics = self._metrics or MetricsFile(path, resume_step=step)
-            metrics.add_to_last(step, scores)
-            if metrics is not self._metrics:
-                metrics.close()
+            with ExitStack() as stack:
+                metrics = self._metrics or stack.enter_context(closing(MetricsFile(path, resume_step=step)))
+                metrics.add_to_last(step, scores)
         self._save_latest(self.trainer)
 
     def _save_latest(self, trainer: Trainer) -> None:
@@ -268,12 +277,13 @@ class Training:
             "best_score": -math.inf if self.best_score is None else self.best_score,
             "plateau": None if self._plateau is None else self._plateau.state_dict(),
             "unscored": self._unscored,
+            "ended_early": self._ended_early,
         }
         try:
             with writing(path):
                 unsigned = write_pickles(path, pickles) if pickles else None
-                save_checkpoint(path, state)
-                remove_old_pickles(path, trainer_state)
+            save_checkpoint(path, state)
+            remove_old_pickles(path, trainer_state)
         except UserError:
             self.require_folder()
             raise

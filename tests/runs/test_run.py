@@ -21,6 +21,8 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener
+from ml_pipeline.monitoring.metrics_file import MetricsFile
+from ml_pipeline.runs import training
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run, RunResult
@@ -413,6 +415,45 @@ def test_a_stop_during_an_evaluation_saves_at_once_and_a_resumption_evaluates(tm
         assert torch.equal(weights(tmp_path / "parts", name), weights(tmp_path / "whole", name))
     one, other = (scores_in(tmp_path / each / "metrics.jsonl") for each in ("parts", "whole"))
     assert one == other
+
+
+def test_a_stop_during_the_evaluation_of_an_early_end_trains_no_further_when_resumed(tmp_path, monkeypatch):
+    settings = {"stop_at_return": 1.0, "eval_interval": 100, "checkpoint_interval": 100}
+    whole = Run(config_of(tmp_path / "whole", **settings), make_task(config_of(tmp_path / "whole"))).train()
+    assert whole.reason == f"Training ends early, after iteration {whole.iterations}."
+    stop, saved = StopRequest(), []
+
+    def save(path, state):
+        saved.append(path.name)
+        save_checkpoint(path, state)
+
+    monkeypatch.setattr(training, "save_checkpoint", save)
+    stopped = Run(config_of(tmp_path / "parts", **settings), Unhurried(stop, at=1), stop=stop).train()
+    assert (stopped.status, stopped.iterations) == ("stopped", whole.iterations)
+    assert saved == ["latest.pt"] * 2  # at the beginning, and once at the end
+    again = resumed(tmp_path / "parts").train()
+    assert (again.status, again.reason, again.iterations) == ("finished", whole.reason, whole.iterations)
+    assert again.scores == whole.scores
+    assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+    assert resumed(tmp_path / "parts").train().iterations > whole.iterations  # it has its score: this asks for more
+
+
+def test_the_metrics_of_a_late_evaluation_are_closed_where_they_cannot_be_written(tmp_path, monkeypatch):
+    stop, closed = StopRequest(), []
+    Run(config_of(tmp_path / "run", eval_interval=4), Unhurried(stop, at=1), stop=stop).train()
+
+    class Full(MetricsFile):
+        def add_to_last(self, step, values):
+            raise OSError("the disk is full")
+
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    monkeypatch.setattr(training, "MetricsFile", Full)
+    with pytest.raises(OSError, match="the disk is full"):
+        resumed(tmp_path / "run").train()
+    assert len(closed) == 1
 
 
 def scores_in(path):
