@@ -19,9 +19,9 @@ PROG = "enjoy.py"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Print the return and the length of each episode; return 0, or 130 after Ctrl-C.
+    """Print the return and the length of each episode; return 0.
 
-    Exits with code 2, after one sentence, if something given cannot be used.
+    Exits after one sentence: with code 2 if something given cannot be used, with 128 + the signal that ended it.
     """
     with entry(prog):
         config = parse_enjoy(argv, prog=prog, description=COMMANDS["enjoy"].sentence)
@@ -35,7 +35,9 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         print(result.policy)
         if config.video is not None and result.n_frames:
             print(f"Written to {config.video}: {result.n_frames:,} frames")
-    return 130 if result.interrupted else 0
+        if result.interrupted is not None:
+            raise result.interrupted
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from ml_pipeline import enjoy, train_ppo
+from ml_pipeline.runs.trained import enjoy as playing
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
 
@@ -59,6 +60,17 @@ def test_a_wrong_path_is_one_sentence(tmp_path, capsys):
     assert capsys.readouterr().err == f"enjoy.py: There is no checkpoint {tmp_path / 'none'}.\n"
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_it_with_one_line_and_its_exit_code(run, monkeypatch, capsys, name):
+    number = getattr(signal, name)
+    monkeypatch.setattr(playing, "_episodes", lambda *_: iter(lambda: signal.raise_signal(number), object()))
+    with pytest.raises(SystemExit) as stop:
+        enjoy.main([str(run)])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, err) == (128 + number, f"enjoy.py: Stopped by {name}.\n")
+    assert out.startswith("LoadedPolicy(")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a terminal sends Ctrl-C to a process group on POSIX alone")
 def test_ctrl_c_of_a_terminal_leaves_a_video_that_plays(run, tmp_path):
@@ -66,10 +78,10 @@ def test_ctrl_c_of_a_terminal_leaves_a_video_that_plays(run, tmp_path):
     av = pytest.importorskip("av")
     video = tmp_path / "out.mp4"
     command = [sys.executable, "-m", "ml_pipeline.enjoy", str(run), "--episodes", "1000", "--video", str(video)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as playing:
-        length = int(playing.stdout.readline().split(", ")[1].removesuffix(" steps\n"))
-        os.killpg(playing.pid, signal.SIGINT)
-        assert f"Written to {video}" in playing.stdout.read()
-    assert playing.returncode == 130
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        length = int(process.stdout.readline().split(", ")[1].removesuffix(" steps\n"))
+        os.killpg(process.pid, signal.SIGINT)
+        assert f"Written to {video}" in process.stdout.read()
+    assert process.returncode == 130
     with av.open(str(video)) as container:
         assert sum(1 for _ in container.decode(video=0)) > length

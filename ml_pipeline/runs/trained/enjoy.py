@@ -38,11 +38,12 @@ class Played:
 
 @dataclass(frozen=True)
 class PlayResult:
-    """policy: the one that played. interrupted: whether Ctrl-C ended it. n_frames: of the video; 0 without one."""
+    """policy: the one that played. interrupted: what ended it early, Ctrl-C or another signal; None if nothing did.
+    n_frames: of the video; 0 without one."""
 
     policy: LoadedPolicy
     episodes: tuple[Played, ...]
-    interrupted: bool
+    interrupted: KeyboardInterrupt | None
     n_frames: int = 0
 
 
@@ -54,7 +55,8 @@ def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda p
     policy = load_policy(config.run)
     render_mode: RenderMode | None = config.render or ("rgb_array" if config.video else None)
     played: list[Played] = []
-    video, interrupted = None, False
+    video: VideoFile | None = None
+    interrupted: KeyboardInterrupt | None = None
     with ExitStack() as stack:
         env = stack.enter_context(closing(_make_env(policy, render_mode)))
         if config.video is not None:
@@ -64,8 +66,8 @@ def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda p
             for episode in _episodes(config, policy, env):
                 played.append(episode)
                 on_episode(episode)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as stop:
+            interrupted = stop
         except gymnasium.error.DependencyNotInstalled as error:
             raise UserError(f"{_name(policy)} cannot be rendered: {error}") from error
     return PlayResult(policy, tuple(played), interrupted, 0 if video is None else video.n_frames)

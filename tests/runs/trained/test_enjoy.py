@@ -136,7 +136,7 @@ def test_ctrl_c_ends_it_and_the_video_keeps_what_it_has(run, tmp_path):
             raise KeyboardInterrupt
 
     result = play(EnjoyConfig(run=run, episodes=9, video=tmp_path / "out.gif"), on_episode=interrupt)
-    assert result.interrupted
+    assert type(result.interrupted) is KeyboardInterrupt
     with Image.open(tmp_path / "out.gif") as gif:
         assert gif.n_frames == result.n_frames == sum(episode.length + 1 for episode in result.episodes)
 
