@@ -29,15 +29,22 @@ def to_plain(value: Any) -> Any:
     >>> to_plain(np.array([1, 2], np.uint8))
     {None: ('|u1', (2,), '\\x01\\x02')}
     """
+    try:
+        return _to_plain(value)
+    except RecursionError:
+        raise NotPlain("a value that holds itself, or too deep a one") from None
+
+
+def _to_plain(value: Any) -> Any:
     kind = type(value)
     if kind in _SIMPLE:
         return value
     if kind is list or kind is tuple:
-        return kind(map(to_plain, value))
+        return kind(map(_to_plain, value))
     if kind is dict:
         if not all(type(key) in (str, int) for key in value):
             raise NotPlain("a dict with keys other than texts and whole numbers")
-        return {key: to_plain(each) for key, each in value.items()}
+        return {key: _to_plain(each) for key, each in value.items()}
     if isinstance(value, np.generic) or kind is np.ndarray:
         if value.dtype.kind not in _KINDS:
             raise NotPlain(f"an array of {value.dtype}")
@@ -45,7 +52,7 @@ def to_plain(value: Any) -> Any:
     if kind is bytes:
         return {None: ("bytes", _text(value))}
     if kind is np.random.Generator and type(value.bit_generator).__name__ in _BIT_GENERATORS:
-        return {None: ("generator", to_plain(dict(value.bit_generator.state)))}
+        return {None: ("generator", _to_plain(dict(value.bit_generator.state)))}
     raise NotPlain(f"a {kind.__name__}")
 
 

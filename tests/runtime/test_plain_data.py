@@ -55,6 +55,13 @@ def test_a_generator_goes_on_where_it_was(kind):
     np.testing.assert_array_equal(other.random(9), generator.random(9))
 
 
+def test_a_value_that_holds_itself_is_not_plain():
+    value = []
+    value.append({"again": value})
+    with pytest.raises(NotPlain, match="holds itself"):
+        to_plain(value)
+
+
 class _Own:
     pass
 
