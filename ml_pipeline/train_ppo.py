@@ -13,7 +13,7 @@ import sys
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, importing
+from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, exiting_at_once
 
 if __name__ == "__main__":
     exit_at_once_on_signals("train_ppo.py")
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
@@ -51,7 +51,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     arguments are known to be good. Once they are, the run goes on whether or not anybody reads what it prints.
     """
     with entry(prog):
-        with importing():
+        with exiting_at_once():
             start = parse_train_start(argv, prog=prog, description=COMMANDS["train"].sentence)
 
             from ml_pipeline.runs.tasks import make_task
@@ -101,11 +101,11 @@ class _Terminal(RunConsole):
     def __init__(self) -> None:
         super().__init__()
         self.stop = StopRequest()
-        self.signals: list[int] = []
+        self.stopped_by: int | None = None  # the number of the first signal
         self._listening = ExitStack()
 
     def started(self, start: RunStart) -> None:
-        self.signals = self._listening.enter_context(stop_on_signals(self._request_stop))
+        self._listening.enter_context(stop_on_signals(self._request_stop))
         super().started(start)
 
     def trained(self) -> None:
@@ -115,24 +115,31 @@ class _Terminal(RunConsole):
         self._listening.close()
         super().close()
 
-    def _request_stop(self) -> None:
-        first = Interrupted(self.signals[0])
-        self.stop.request(str(first))
+    def _request_stop(self, number: int) -> None:
+        if self.stopped_by is None:
+            self.stopped_by = number
+        self.stop.request(str(Interrupted(self.stopped_by)))
         with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
             self.say("Stopping after this step, then saving; once more to stop without saving.")
 
 
 def _train(start: TrainStart, task: "Task", command: _Command) -> int:
-    with importing():  # torch, which takes seconds
+    with exiting_at_once():  # torch, which takes seconds
         from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
         from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
         from ml_pipeline.runs.run import Run
 
     print(*task.notices, sep="\n", end="\n" if task.notices else "")
     terminal = _Terminal()
-    options: dict[str, Any] = {"sinks": [terminal], "listener": terminal, "stop": terminal.stop}
-    trusted = start.trust_checkpoint
-    run = Run(start.config, task, checkpoint=start.checkpoint, trust_checkpoint=trusted, **options)
+    run = Run(
+        start.config,
+        task,
+        checkpoint=start.checkpoint,
+        trust_checkpoint=start.trust_checkpoint,
+        sinks=[terminal],
+        listener=terminal,
+        stop=terminal.stop,
+    )
     try:
         with closing(terminal):
             result = run.train()
@@ -152,7 +159,8 @@ def _train(start: TrainStart, task: "Task", command: _Command) -> int:
             f"Saved {shown_path(result.folder / LATEST_CHECKPOINT)} at step {result.global_step:,}; go on with:\n"
             f"  {command.resume(result.folder)}"
         )
-        return 128 + terminal.signals[0]
+        assert terminal.stopped_by is not None  # nothing else requests a stop
+        return 128 + terminal.stopped_by
     print(f"{result.report}\n\nWritten to {shown_path(result.folder)}", flush=True)
     return 0
 

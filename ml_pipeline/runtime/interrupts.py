@@ -35,7 +35,7 @@ def ending_signals() -> list[int]:
     return signals
 
 
-_of_process: dict[str, Handle] = {}  # the handler that this process began with
+_startup_handler: Handle | None = None  # the one of `exit_at_once_on_signals`
 
 
 def exit_at_once_on_signals(prog: str) -> None:
@@ -49,20 +49,21 @@ def exit_at_once_on_signals(prog: str) -> None:
             os.write(2, f"{prog}: {Interrupted(number)}\n".encode())
         os._exit(128 + number)
 
-    _of_process["begin"] = handle
+    global _startup_handler  # noqa: PLW0603 - of the process, as its handlers are
+    _startup_handler = handle
     _install(handle)
 
 
 @contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Within the block, signals end a process again that began with `exit_at_once_on_signals`."""
-    with _installed(_of_process["begin"]) if _of_process else contextlib.nullcontext():
+def exiting_at_once() -> Iterator[None]:
+    """Within the block, signals end a process again that began with `exit_at_once_on_signals`. For imports."""
+    with _installed(_startup_handler) if _startup_handler else contextlib.nullcontext():
         yield
 
 
 @contextlib.contextmanager
 def raising_on_signals() -> Iterator[None]:
-    """Within the block, one of the signals raises Interrupted in the main thread; elsewhere this does nothing.
+    """Within the block, one of the signals raises Interrupted. Does nothing outside the main thread.
 
     Where Python cannot pass the exception on, as in a destructor, the signal is raised again a moment later.
     """
@@ -77,7 +78,10 @@ def raising_on_signals() -> Iterator[None]:
         else:
             usual_hook(unraisable)
 
-    with _installed(handle):
+    with _installed(handle) as installed:
+        if not installed:
+            yield
+            return
         sys.unraisablehook = hook
         try:
             yield
@@ -110,10 +114,11 @@ def only_here(handle: Handle) -> Handle:
 
 
 @contextlib.contextmanager
-def _installed(handle: Handle) -> Iterator[None]:
+def _installed(handle: Handle) -> Iterator[bool]:
+    """Yields whether the handlers are installed, which they are in the main thread alone."""
     usual = _install(handle)
     try:
-        yield
+        yield bool(usual)
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)

@@ -41,11 +41,11 @@ def test_a_hangup_that_is_ignored_stays_ignored():
 
 
 def test_another_thread_leaves_the_handlers_alone():
-    before, seen = signal.getsignal(signal.SIGINT), []
+    before, seen = (signal.getsignal(signal.SIGINT), sys.unraisablehook), []
 
     def work():
         with raising_on_signals():
-            seen.append(signal.getsignal(signal.SIGINT))
+            seen.append((signal.getsignal(signal.SIGINT), sys.unraisablehook))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -64,7 +64,7 @@ except BaseException:
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "it: Stopped by SIGTERM.\n")
 
 
-def test_importing_within_work_ends_at_once_again():
+def test_exiting_at_once_within_work_ends_at_once_again():
     done = run("""
 exit_at_once_on_signals("it")
 with raising_on_signals():
@@ -72,17 +72,17 @@ with raising_on_signals():
         signal.raise_signal(signal.SIGINT)
     except Interrupted:
         print("caught", flush=True)
-    with importing():
+    with exiting_at_once():
         signal.raise_signal(signal.SIGINT)
 """)
     assert (done.returncode, done.stdout, done.stderr) == (130, "caught\n", "it: Stopped by SIGINT.\n")
 
 
-def test_importing_changes_nothing_in_a_process_that_did_not_begin_so():
+def test_exiting_at_once_changes_nothing_in_a_process_that_did_not_begin_so():
     done = run("""
 with raising_on_signals():
     try:
-        with importing():
+        with exiting_at_once():
             signal.raise_signal(signal.SIGINT)
     except Interrupted as stop:
         print(stop)

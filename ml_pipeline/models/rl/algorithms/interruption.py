@@ -10,8 +10,8 @@ from ml_pipeline.runtime.interrupts import ending_signals, only_here
 
 
 @contextlib.contextmanager
-def stop_on_signals(request_stop: Callable[[], None], numbers: Sequence[int] | None = None) -> Iterator[list[int]]:
-    """Within the block, the first of these signals calls `request_stop`; yields a list that receives its number.
+def stop_on_signals(request_stop: Callable[[int], None], numbers: Sequence[int] | None = None) -> Iterator[list[int]]:
+    """Within the block, the first of these signals calls `request_stop` with its number; yields the numbers received.
 
     numbers: None means `ending_signals()`. After the first signal the earlier handlers are back, so that a second one
     has its usual effect. SIGHUP alone never counts as the second one, nor does one after it: a closed terminal sends it
@@ -25,16 +25,16 @@ def stop_on_signals(request_stop: Callable[[], None], numbers: Sequence[int] | N
         received.append(number)
         if number != hangup:
             restore(but=hangup)
-        request_stop()
+        request_stop(number)
 
     def restore(but: int | None = None) -> None:
         for number, handler in usual.items():
             if number != but:
                 signal.signal(number, handler)
 
-    for number in usual:
-        signal.signal(number, only_here(handle))
     try:
+        for number in usual:
+            signal.signal(number, only_here(handle))
         yield received
     finally:
         restore()
@@ -56,7 +56,7 @@ def interrupted_between_steps(request_stop: Callable[[], None]) -> Iterator[None
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    with stop_on_signals(request_stop, [signal.SIGINT]) as received:
+    with stop_on_signals(lambda _: request_stop(), [signal.SIGINT]) as received:
         yield
     if received:
         raise InterruptedBetweenSteps

@@ -173,14 +173,14 @@ class PPOTrainer:
         same way, and `train` then raises KeyboardInterrupt.
         """
         try:
-            with interrupted_between_steps(self.request_stop), self._shown(progress) as shown:
+            with interrupted_between_steps(self.request_stop), self._progress_sink(progress) as progress_sink:
                 while not self.finished:
                     statistics = self._iterate(should_stop=lambda: self._stop_requested)
                     if statistics is None:
                         break
                     own = after_iteration(self, statistics) if after_iteration else None
                     evaluation = self._timed(evaluate) if evaluate and evaluate.due(self) else {}
-                    self._report(statistics, {**(own or {}), **evaluation}, shown)
+                    self._report(statistics, {**(own or {}), **evaluation}, progress_sink)
                     if save and save.due(self):
                         save.action(self)
         finally:
@@ -311,18 +311,20 @@ class PPOTrainer:
             batch = with_normalized_values(estimates.batch, self.policy)
             return estimates, self._update(batch, progress=progress)
 
-    def _shown(self, progress: bool) -> AbstractContextManager[MetricsSink]:
+    def _progress_sink(self, progress: bool) -> AbstractContextManager[MetricsSink]:
         """A sink for a person who watches; one that does nothing where none is wanted."""
         if not progress:
             return closing(Sinks())
         return closing(ProgressBar(total_steps=self.total_timesteps, first_step=self.global_step))
 
-    def _report(self, statistics: IterationStatistics, further: Mapping[str, float], shown: MetricsSink) -> None:
+    def _report(
+        self, statistics: IterationStatistics, further: Mapping[str, float], progress_sink: MetricsSink
+    ) -> None:
         episodes = self._collector.episodes.take_finished()
         metrics = {**statistics.metrics(), **further}
         if self._sink is not None:
             self._sink.write(metrics, episodes)
-        shown.write(metrics, episodes)
+        progress_sink.write(metrics, episodes)
 
 
 def _mean(values: Sequence[float]) -> float:
