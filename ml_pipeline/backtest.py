@@ -6,6 +6,11 @@ python -m ml_pipeline.backtest --run checkpoints/RUN --data other.csv
 
 import sys
 
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("backtest")
+
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.evaluate_ppo import print_evaluation
 from ml_pipeline.monitoring.console import entry

@@ -10,6 +10,11 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("compare.py")
+
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.experiments.compare_config import parse_compare
 from ml_pipeline.monitoring.console import entry

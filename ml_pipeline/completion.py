@@ -12,6 +12,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal, get_args, get_origin
 
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("completion")
+
 import shtab
 import tyro
 

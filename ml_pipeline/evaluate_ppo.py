@@ -10,6 +10,11 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("evaluate_ppo.py")
+
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart, parse_evaluation

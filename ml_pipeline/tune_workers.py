@@ -17,6 +17,11 @@ from typing import Literal
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("tune_workers.py")
+
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.allowed_actions import random_actions

@@ -1,6 +1,7 @@
 """The one command `ml-pipeline` and its subcommands, and all the other ways to start them."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -125,6 +126,28 @@ def test_modules_name_themselves_as_before(module, prog, capsys):
     with pytest.raises(SystemExit):
         import_module(module).main(["--no-such-flag"])
     assert capsys.readouterr().err.startswith(f"{prog}: ")
+
+
+PRESSES_CTRL_C = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:  # the signal is on its way
+        pass
+except KeyboardInterrupt:
+    pass  # as an import that catches everything does
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
+@pytest.mark.parametrize("module", [command.module for command in COMMANDS.values()])
+def test_ctrl_c_while_a_module_imports_is_one_line(module, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    for library in ("numpy", "tyro"):
+        (tmp_path / f"{library}.py").write_text(PRESSES_CTRL_C)
+    done = run("-m", module, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert re.fullmatch(r"\S+: Stopped by SIGINT\.\n", done.stderr)
 
 
 @pytest.mark.slow

@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("walk_forward")
+
 import numpy as np
 
 from ml_pipeline.commands import COMMANDS

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("inspect_data")
+
 import tyro
 
 from ml_pipeline.commands import COMMANDS
