@@ -3,7 +3,7 @@
     envs = SB3ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 8)
     model = stable_baselines3.PPO("MlpPolicy", envs)
 
-Needs the `sb3` extra: pip install "ml-pipeline[sb3]".
+Needs the extra `sb3`: pip install stable-baselines3.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 except ImportError as error:
-    raise ImportError('Stable-Baselines3 is not installed; pip install "ml-pipeline[sb3]".') from error
+    raise ImportError("Stable-Baselines3 is not installed; pip install stable-baselines3.") from error
 
 Indices = int | Iterable[int] | None
 

@@ -23,7 +23,7 @@ class _Package(NamedTuple):
 
 
 _PACKAGES = {
-    "ale_py": _Package('pip install "ml-pipeline[atari]"', ("ALE/",)),
+    "ale_py": _Package("pip install ale-py opencv-python-headless", ("ALE/",)),
     "minigrid": _Package("pip install minigrid", ("MiniGrid-", "BabyAI-")),
     "miniworld": _Package("pip install miniworld", ("MiniWorld-",)),
     "highway_env": _Package(

@@ -109,7 +109,7 @@ def _write_onnx(portable: PortablePolicy, path: Path) -> None:
         import onnxscript  # noqa: F401  # what torch writes by
     except ModuleNotFoundError as error:
         raise UserError(
-            f'--format onnx needs {error.name}, which is not installed; pip install "ml-pipeline[onnx]", or say '
+            f"--format onnx needs {error.name}, which is not installed; pip install onnxscript onnxruntime, or say "
             "--format torch."
         ) from error
     with _quiet():

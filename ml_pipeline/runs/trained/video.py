@@ -94,7 +94,7 @@ class _Mp4:
             import av
         except ModuleNotFoundError as error:
             raise UserError(
-                'An .mp4 needs PyAV, which is not installed; pip install "ml-pipeline[video]", or record a .gif, which '
+                "An .mp4 needs PyAV, which is not installed; pip install av, or record a .gif, which "
                 "needs nothing more."
             ) from error
         self._container = av.open(str(path), "w", format="mp4")

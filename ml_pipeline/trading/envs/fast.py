@@ -171,5 +171,5 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 def compiles(engine: Engine) -> bool:
     """Whether this engine is machine code on this machine. Raises UserError if "compiled" is impossible."""
     if engine == "compiled" and not can_compile():
-        raise UserError('engine "compiled" needs numba; install ml-pipeline[fast], or use "plain" or "auto".')
+        raise UserError('engine "compiled" needs numba; pip install numba, or use "plain" or "auto".')
     return engine != "plain" and can_compile()

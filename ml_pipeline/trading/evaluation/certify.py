@@ -43,9 +43,7 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
             warnings.simplefilter("ignore")
             import vectorbt
     except ImportError as error:
-        raise UserError(
-            '--certify needs vectorbt, which is not installed; pip install "ml-pipeline[certify]".'
-        ) from error
+        raise UserError("--certify needs vectorbt, which is not installed; pip install vectorbt.") from error
     none = np.zeros(len(ledger["time"]))
     filled, price, spread, close, position = (
         np.column_stack([ledger.get(f"{name}_{symbol}", none) for symbol in symbols_of(ledger)])

@@ -20,13 +20,13 @@ def told_of(env_id, **settings):
     [
         (
             "ALE/Pong-v5",
-            'There is no environment "ALE/Pong-v5". pip install "ml-pipeline[atari]", and name its module before a '
-            "colon: ale_py:ALE/Pong-v5.",
+            'There is no environment "ALE/Pong-v5". pip install ale-py opencv-python-headless, and name its module '
+            "before a colon: ale_py:ALE/Pong-v5.",
         ),
         (
             "BreakoutNoFrameskip-v4",
-            'There is no environment "BreakoutNoFrameskip-v4". pip install "ml-pipeline[atari]", and name its module '
-            "before a colon: ale_py:ALE/Breakout-v5. With --atari it is preprocessed as usual.",
+            'There is no environment "BreakoutNoFrameskip-v4". pip install ale-py opencv-python-headless, and name '
+            "its module before a colon: ale_py:ALE/Breakout-v5. With --atari it is preprocessed as usual.",
         ),
         (
             "MiniGrid-Empty-5x5-v0",
@@ -68,7 +68,7 @@ def test_an_unknown_id_is_answered_with_what_to_do(env_id, sentence):
         (
             gymnasium.error.DependencyNotInstalled("opencv-python package not installed, run `pip install gymnasium`"),
             "LunarLander-v3 cannot be made: opencv-python-headless is not installed; pip install "
-            '"ml-pipeline[atari]".',
+            "ale-py opencv-python-headless.",
         ),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, loss_
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
 
-sb3 = pytest.importorskip("stable_baselines3", reason='pip install "ml-pipeline[sb3]"')
+sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
 from stable_baselines3.common.logger import Logger  # noqa: E402
 from stable_baselines3.common.utils import LinearSchedule  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
