@@ -42,7 +42,7 @@ train: $(VENV)/.installed ## install into .venv, train on the built-in market, e
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)
 	$(BIN)/python -m pytest -m "not slow and not system" -n 2 --dist loadfile
 
-test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (10 minutes)
+test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (about ten minutes)
 	$(BIN)/python -m pytest -m "not system" -n 2 --dist loadfile
 
 test-system: $(VENV)/.installed-dev system-packages ## tests that install packages or need other programs
