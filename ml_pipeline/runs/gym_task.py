@@ -38,7 +38,7 @@ class GymTask:
         self.name = env.env_id.replace("/", "-").replace(":", "-")
         self._eval_episodes = eval_episodes
         self._seed = seed
-        self._masks_apart = reports_mask_at_reset(env, seed=seed, step_timeout_s=step_timeout_s)
+        self._mask_outside_observation = reports_mask_at_reset(env, seed=seed, step_timeout_s=step_timeout_s)
 
     @classmethod
     def of(cls, run: RunConfig, *, eval_episodes: int | None = None) -> Self:
@@ -64,7 +64,7 @@ class GymTask:
         return same
 
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
-        return [partial(_make, self._env, self._masks_apart, training=True)] * n
+        return [partial(_make, self._env, self._mask_outside_observation, training=True)] * n
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> NoReturn:
         """Raises UserError: only trading has it."""
@@ -74,7 +74,7 @@ class GymTask:
 
     def evaluation_env(self, *, render_mode: str | None = None) -> gymnasium.Env:
         """render_mode: "rgb_array" or "human". Raises UserError where the environment cannot be rendered that way."""
-        return _make(self._env, self._masks_apart, render_mode=render_mode)
+        return _make(self._env, self._mask_outside_observation, render_mode=render_mode)
 
     def score(self, act: Act) -> float:
         """Mean return of an evaluation: what the best policy is chosen by."""
@@ -98,6 +98,8 @@ class GymTask:
             env.close()
 
 
-def _make(env: GymEnv, masks_apart: bool, *, training: bool = False, render_mode: str | None = None) -> gymnasium.Env:
+def _make(
+    env: GymEnv, mask_outside_observation: bool, *, training: bool = False, render_mode: str | None = None
+) -> gymnasium.Env:
     made = env.make(training=training, render_mode=render_mode)
-    return ActionMaskInObservation(made) if masks_apart else made
+    return ActionMaskInObservation(made) if mask_outside_observation else made

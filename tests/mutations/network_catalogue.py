@@ -168,7 +168,7 @@ MASKS = (
     Mutation(
         "masks beside the observation never become part of it",
         "ml_pipeline/runs/gym_task.py",
-        "return ActionMaskInObservation(made) if masks_apart else made",
+        "return ActionMaskInObservation(made) if mask_outside_observation else made",
         "return made",
         "tests/runs/test_gym_task.py::test_masks_are_kept_to_in_training_and_evaluation",
     ),

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.apart import Calls, ProcessEnded, run_apart
+from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_in_process
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
-from ml_pipeline.models.rl.preprocessing.action_mask import reports_mask_apart
+from ml_pipeline.models.rl.preprocessing.action_mask import reports_mask_outside_observation
 from ml_pipeline.runs.environments.gym_env import GymEnv
 from ml_pipeline.runs.environments.ids import id_error, import_module_of, keyword_error
 
@@ -28,8 +28,8 @@ def reports_mask_at_reset(env: GymEnv, *, seed: int, step_timeout_s: float | Non
     begin = partial(_make_and_reset, env, seed)
     if not env.is_gymnasiums_own:
         try:
-            return run_apart(begin, step_timeout_s=step_timeout_s)
-        except ProcessEnded as error:
+            return run_in_process(begin, step_timeout_s=step_timeout_s)
+        except CallFailed as error:
             stack = f"\n\n{error.stack}" if error.stack else ""
             raise UserError(f"{env.env_id} {error.how}.{stack}") from error
         except (VectorEnvError, OSError):
@@ -44,7 +44,7 @@ def _make_and_reset(env: GymEnv, seed: int) -> Calls[bool]:
     with closing(env.make(training=True)) as made:
         yield "its first reset()"
         _, info = made.reset(seed=seed)
-        return reports_mask_apart(made, info)
+        return reports_mask_outside_observation(made, info)
 
 
 def _here(env: GymEnv, begin: Callable[[], Calls[bool]]) -> bool:

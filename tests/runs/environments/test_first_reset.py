@@ -92,7 +92,7 @@ def test_sys_exit_where_no_process_starts_is_told_as_well(monkeypatch):
     def refuse(begin, **_):
         raise OSError("no more processes")
 
-    monkeypatch.setattr("ml_pipeline.runs.environments.first_reset.run_apart", refuse)
+    monkeypatch.setattr("ml_pipeline.runs.environments.first_reset.run_in_process", refuse)
     assert told_of("sys.exit", "reset") == "Mortal-v0 ends the program by sys.exit(3) in its first reset()."
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.allowed_actions import random_actions
-from ml_pipeline.models.rl.core.apart import Calls, ProcessEnded, run_apart
+from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_in_process
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError
 from ml_pipeline.runtime.global_random import global_generators_untouched, outcome, watch_global_random
@@ -29,13 +29,13 @@ def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: 
     return outcome(_look_over(env_fn, n_steps, seed))
 
 
-def check_env_apart(
+def check_env_in_process(
     env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0, step_timeout_s: float | None = None
 ) -> list[str]:
     """`check_env` in a worker process, so that it also reports a call that hangs or that kills its process."""
     try:
-        return run_apart(partial(_look_over, env_fn, n_steps, seed), step_timeout_s=step_timeout_s)
-    except ProcessEnded as error:
+        return run_in_process(partial(_look_over, env_fn, n_steps, seed), step_timeout_s=step_timeout_s)
+    except CallFailed as error:
         return [f"It {error.how}." + (f"\n\n{error.stack}" if error.stack else "")]
 
 

@@ -57,7 +57,7 @@ class ActionMaskInObservation(gymnasium.Wrapper):
         return {**parts, ACTION_MASK: flat}
 
 
-def reports_mask_apart(env: gymnasium.Env, info: dict[str, Any]) -> bool:
+def reports_mask_outside_observation(env: gymnasium.Env, info: dict[str, Any]) -> bool:
     """Whether the environment reports a mask, but not in its observations. info: what reset() returned."""
     space = env.observation_space
     in_observation = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces

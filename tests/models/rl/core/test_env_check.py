@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.core.env_check import check_env, check_env_apart
+from ml_pipeline.models.rl.core.env_check import check_env, check_env_in_process
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
 
@@ -160,6 +160,6 @@ def test_a_mask_of_another_size_is_one_sentence():
 )
 def test_from_a_process_of_its_own_even_what_kills_or_hangs_is_told(fault, sentence):
     step_timeout_s = 5 if fault == "hang" else 60
-    found = check_env_apart(lambda: FaultyEnv(fault, at=2), n_steps=5, step_timeout_s=step_timeout_s)
+    found = check_env_in_process(lambda: FaultyEnv(fault, at=2), n_steps=5, step_timeout_s=step_timeout_s)
     assert [each.partition("\n")[0] for each in found] == ([sentence] if sentence else [])
     assert ("probe_envs.py" in "".join(found)) == (fault == "hang")  # where it is stuck

@@ -6,7 +6,11 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, check_masks, reports_mask_apart
+from ml_pipeline.models.rl.preprocessing.action_mask import (
+    ActionMaskInObservation,
+    check_masks,
+    reports_mask_outside_observation,
+)
 
 
 class Told(gymnasium.Env):
@@ -97,7 +101,7 @@ def test_a_mask_of_the_method_of_another_size_is_told():
 
 
 @pytest.mark.parametrize(
-    ("make", "apart"),
+    ("make", "outside"),
     [
         (lambda: Told(spaces.Discrete(2)), True),
         (lambda: Asked(Told(spaces.Discrete(2))), True),
@@ -106,6 +110,6 @@ def test_a_mask_of_the_method_of_another_size_is_told():
         (lambda: ActionMaskInObservation(Asked(Told(spaces.Discrete(2)))), False),
     ],
 )
-def test_whether_a_mask_is_reported_beside_the_observation_is_found_out(make, apart):
+def test_whether_a_mask_is_reported_outside_the_observation_is_found_out(make, outside):
     env = make()
-    assert reports_mask_apart(env, env.reset()[1]) == apart
+    assert reports_mask_outside_observation(env, env.reset()[1]) == outside

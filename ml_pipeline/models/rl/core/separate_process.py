@@ -1,4 +1,4 @@
-"""Runs calls of an environment in a worker process, one after another, so that one that kills or hangs it is told."""
+"""Runs the calls of an environment one by one in a worker process, and reports the call that kills or hangs it."""
 
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ Calls = Generator[str, None, T]
 """Yields the name of each call, such as "reset()", before it makes the call; returns the result of them all."""
 
 
-class ProcessEnded(VectorEnvError):
+class CallFailed(VectorEnvError):
     """A call killed its process, or did not return in time.
 
     how: a half-sentence without its subject, "is killed by SIGSEGV in reset()". stack: where it hangs, as text,
@@ -27,10 +27,10 @@ class ProcessEnded(VectorEnvError):
         self.stack = stack
 
 
-def run_apart(begin: Callable[[], Calls[T]], *, step_timeout_s: float | None = None) -> T:
+def run_in_process(begin: Callable[[], Calls[T]], *, step_timeout_s: float | None = None) -> T:
     """The result of the calls that `begin` describes, made in a worker process; it has to be picklable.
 
-    Raises ProcessEnded if a call ended the process or took longer than step_timeout_s, EnvFailedError with what a
+    Raises CallFailed if a call ended the process or took longer than step_timeout_s, EnvFailedError with what a
     call raised as its cause, and any VectorEnvError of a worker that cannot start.
     """
     doing = "construction"
@@ -44,12 +44,12 @@ def run_apart(begin: Callable[[], Calls[T]], *, step_timeout_s: float | None = N
                     return result
                 doing = infos["doing"][0]
         except StepTimeoutError as error:
-            raise ProcessEnded(
+            raise CallFailed(
                 f"has not returned from {doing} within step_timeout_s={step_timeout_s:g}", error.stack
             ) from error
         except WorkerDiedError as error:
             how = f"is killed by {error.signal}" if error.signal else f"ends its process with code {error.exitcode}"
-            raise ProcessEnded(f"{how} in {doing}") from error
+            raise CallFailed(f"{how} in {doing}") from error
 
 
 class _CallsAsSteps(gymnasium.Env):

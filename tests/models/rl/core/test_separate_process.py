@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from ml_pipeline.models.rl.core.apart import ProcessEnded, run_apart
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+from ml_pipeline.models.rl.core.separate_process import CallFailed, run_in_process
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError
 
 
@@ -26,7 +26,7 @@ def raise_it():
 
 
 def test_the_result_comes_back_from_another_process():
-    assert run_apart(partial(calls, lambda: None)) not in (None, os.getpid())
+    assert run_in_process(partial(calls, lambda: None)) not in (None, os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_the_result_comes_back_from_another_process():
     ],
 )
 def test_a_call_that_ends_its_process_is_named(end, how):
-    with pytest.raises(ProcessEnded) as told:
-        run_apart(partial(calls, end))
+    with pytest.raises(CallFailed) as told:
+        run_in_process(partial(calls, end))
     assert told.value.how == how
 
 
 def test_what_a_call_raises_is_raised_here():
     with pytest.raises(EnvFailedError) as told:
-        run_apart(partial(calls, raise_it))
+        run_in_process(partial(calls, raise_it))
     assert isinstance(told.value, ValueError)
     assert str(told.value.__cause__) == "not now"
