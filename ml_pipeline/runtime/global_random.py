@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-from ml_pipeline.runtime.random_actions import random_action, reported_mask
+from ml_pipeline.runtime.action_masks import reported_mask
+from ml_pipeline.runtime.random_actions import random_action
 
 T = TypeVar("T")
 

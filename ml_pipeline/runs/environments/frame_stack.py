@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ml_pipeline.runtime.random_actions import ACTION_MASK
+from ml_pipeline.runtime.action_masks import ACTION_MASK
 
 _N_IMAGE_AXES = 3
 Change = Callable[[Any], Any]

@@ -8,7 +8,8 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from ml_pipeline.runtime.random_actions import ACTION_MASK, random_action, reported_mask
+from ml_pipeline.runtime.action_masks import ACTION_MASK, reported_mask
+from ml_pipeline.runtime.random_actions import random_action
 
 
 def random_actions(

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
-from ml_pipeline.runtime.random_actions import ACTION_MASK
+from ml_pipeline.runtime.action_masks import ACTION_MASK
 
 _SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
 

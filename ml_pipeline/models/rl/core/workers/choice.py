@@ -14,8 +14,9 @@ from pathlib import Path
 
 import gymnasium
 
+from ml_pipeline.runtime.action_masks import reported_mask
 from ml_pipeline.runtime.global_random import global_generators_untouched
-from ml_pipeline.runtime.random_actions import random_action, reported_mask
+from ml_pipeline.runtime.random_actions import random_action
 
 # What each worker adds to a vector step: two system calls. What it adds where neither end sleeps: those of both ends.
 # Measured on 2 cores at 2.5 GHz.

@@ -1,0 +1,40 @@
+"""An environment's mask is found wherever it reports it."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from ml_pipeline.runtime.action_masks import mask_method, reported_mask
+
+MASK = np.array([0, 1, 0], np.int8)
+
+
+class Asked(gymnasium.Env):
+    def action_masks(self):
+        return [False, True, False]
+
+
+class Attribute(gymnasium.Env):
+    action_masks = None
+
+
+@pytest.mark.parametrize(
+    ("env", "observation", "info"),
+    [
+        (None, {"x": 1, "action_mask": MASK}, {}),
+        (None, {"inner": ({"action_mask": MASK}, 2)}, {}),
+        (None, 1, {"action_mask": MASK}),
+        (Asked(), 1, {}),
+        (gymnasium.Wrapper(Asked()), 1, {}),
+        (Asked(), 1, {"action_mask": MASK}),
+        (None, {"action_mask": MASK}, {"action_mask": 1 - MASK}),
+    ],
+)
+def test_the_mask_is_found_in_observation_info_or_method(env, observation, info):
+    assert reported_mask(env, observation, info).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("env", [None, Attribute()])
+def test_without_a_mask_there_is_none(env):
+    assert reported_mask(env, (1, {"x": 2}), {"mask": MASK}) is None
+    assert env is None or mask_method(env) is None
