@@ -3,7 +3,7 @@
     envs = SB3ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 8)
     model = stable_baselines3.PPO("MlpPolicy", envs)
 
-Needs the extra `sb3`: pip install stable-baselines3.
+Needs Stable-Baselines3: pip install stable-baselines3.
 """
 
 from collections.abc import Iterable, Sequence
