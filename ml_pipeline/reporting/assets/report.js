@@ -95,6 +95,16 @@
     };
   }
 
+  // Labels of the time axis by the step between them: from this many seconds on, each label, and what a new year or day adds.
+  const year = "\n{YYYY}", day = "\n{D} {MMM} {YYYY}";
+  const timeLabels = [
+    [31536000, "{YYYY}", null, null, null, null, null, null, 1],
+    [2419200, "{MMM}", year, null, null, null, null, null, 1],
+    [86400, "{D} {MMM}", year, null, null, null, null, null, 1],
+    [60, "{HH}:{mm}", day, null, day, null, null, null, 1],
+    [1, "{HH}:{mm}:{ss}", day, null, day, null, null, null, 1],
+  ];
+
   function draw(place, chart, data, logarithmic) {
     const axis = { stroke: () => css("--faint"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false } };
     const tick = { money: 0, percent: 1 }[chart.unit];
@@ -105,7 +115,7 @@
       height: chart.height,
       cursor: { sync: { key: "time" }, drag: { x: true, y: false } },
       scales: { x: { time: true }, y: logarithmic ? { distr: 3, range: (_, low, high) => [low / 1.1, high * 1.1] } : { distr: 1 } },
-      axes: [axis, { ...axis, size: 70, space: 24, values: (_, splits) => splits.map((value) => (value === null ? "" : label(value))) }],
+      axes: [{ ...axis, values: timeLabels }, { ...axis, size: 70, space: 24, values: (_, splits) => splits.map((value) => (value === null ? "" : label(value))) }],
       series: [
         { label: "time", value: (_, value) => (value === null ? dash : show.time(value)) },
         ...chart.curves.map((curve) => ({
