@@ -11,7 +11,7 @@ from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief, Run, find
 from ml_pipeline.trading.evaluation.results import Evaluation
 
 _OF_MONEY = ("equity", "cash", "costs_paid")
-_OF_QUANTITY = ("position_", "filled_")
+_OF_QUANTITY = ("position_", "filled_", "exited_")
 
 
 def stitched_evaluation(folds: Sequence[Evaluation], split: str) -> tuple[Evaluation, list[int]]:

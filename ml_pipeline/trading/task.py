@@ -79,7 +79,7 @@ class TradingTask:
         elif len(scaler.mean) != len(features.columns):
             raise UserError(f"The scaler is of {len(scaler.mean)} features, but there are {len(features.columns)}.")
         self.scaler = scaler
-        self._prepared = prepare_market(market, features, scaler)
+        self._prepared = prepare_market(market, features, scaler, self.rules)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.market!r})"

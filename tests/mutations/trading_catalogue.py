@@ -195,6 +195,42 @@ ACCOUNTS = (
         f"{TRADING_TESTS}/accounts/test_recorder.py::test_a_ledger_read_back_from_a_file_is_continued_with_the_same_bits",
     ),
     Mutation(
+        "a stop is filled at its price where the bar opens beyond it",
+        f"{TRADING}/accounts/within_bar.py",
+        "at_stop = where(is_short, greatest(opened, stop), least(opened, stop))",
+        "at_stop = stop",
+        f"{TRADING_TESTS}/accounts/test_within_bar.py::test_where_a_position_is_closed_within_a_bar",
+    ),
+    Mutation(
+        "a bar that reaches stop and target takes the profit",
+        f"{TRADING}/accounts/within_bar.py",
+        "            price = where(stopped, at_stop, price)\n",
+        "            price = where(reached, price, at_stop)\n",
+        f"{TRADING_TESTS}/accounts/test_within_bar.py::test_where_a_position_is_closed_within_a_bar",
+    ),
+    Mutation(
+        "a stopped position is still long in the choices",
+        f"{TRADING}/envs/fast.py",
+        "            self._actions.note_exits(account.exited, account.holdings)\n",
+        "            pass\n",
+        f"{TRADING_TESTS}/accounts/test_within_bar.py::"
+        "test_after_a_stop_the_choice_is_flat_so_that_long_is_a_new_order",
+    ),
+    Mutation(
+        "a weekend is one day of interest",
+        f"{TRADING}/envs/prepared_market.py",
+        "return np.append(np.diff(day[1:]), 0).astype(np.float64)",
+        "return np.append(np.minimum(np.diff(day[1:]), 1), 0).astype(np.float64)",
+        f"{TRADING_TESTS}/accounts/test_leverage.py::test_debt_and_shorts_pay_for_calendar_days",
+    ),
+    Mutation(
+        "a margin call closes nothing",
+        f"{TRADING}/accounts/within_bar.py",
+        "lacks_margin = worth < gross * terms.maintenance",
+        "lacks_margin = worth < gross * 0.0",
+        f"{TRADING_TESTS}/accounts/test_leverage.py::test_the_broker_closes_positions_below_the_maintenance_margin",
+    ),
+    Mutation(
         "three lots of 0.1 are not 0.3",
         f"{TRADING}/accounts/orders.py",
         "_LOT_ROUNDING = 1e-9",

@@ -1,6 +1,7 @@
 """Small markets to trade in."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ def tiny_market() -> Callable[..., PreparedMarket]:
         tradable: ArrayLike | None = None,
         *,
         half_spread: ArrayLike | None = None,
+        high: ArrayLike | None = None,
+        low: ArrayLike | None = None,
     ) -> PreparedMarket:
         closes = np.array(close, dtype=float)
         closes = closes[:, None] if closes.ndim == 1 else closes
@@ -37,7 +40,10 @@ def tiny_market() -> Callable[..., PreparedMarket]:
             features=np.repeat(np.arange(n_bars, dtype=np.float32)[:, None], n_assets, axis=1),
             clip=1e6,
             periods_per_year=252.0,
-            half_spread=None if half_spread is None else np.array(half_spread, dtype=float).reshape(closes.shape),
+            **{
+                name: None if values is None else np.array(values, dtype=float).reshape(closes.shape)
+                for name, values in (("half_spread", half_spread), ("high", high), ("low", low))
+            },
         )
 
     return make
@@ -45,13 +51,21 @@ def tiny_market() -> Callable[..., PreparedMarket]:
 
 @pytest.fixture(scope="session")
 def random_case(tiny_market: Callable[..., PreparedMarket]) -> Callable[..., tuple[PreparedMarket, TradingRules, Any]]:
-    """(market, rules, actions) of a seed: gaps, late listings, quotes; each cost and limit on in half of them."""
+    """(market, rules, actions) of a seed: gaps, late listings, quotes; each cost and limit on in half of them.
 
-    def make(seed: int, n_assets: int, mode: str, volatility: float) -> tuple[PreparedMarket, TradingRules, Any]:
+    within: also each of the rules by which accounts trade within bars.
+    """
+
+    def make(
+        seed: int, n_assets: int, mode: str, volatility: float, *, within: bool = False
+    ) -> tuple[PreparedMarket, TradingRules, Any]:
         generator = np.random.default_rng(seed)
         market = random_market(tiny_market, generator, n_assets, volatility=volatility)
         rules = random_rules(generator, mode)
-        return market, rules, random_actions(generator, rules, market.n_bars, n_assets)
+        actions = random_actions(generator, rules, market.n_bars, n_assets)
+        if within:
+            market, rules = with_ranges(market, generator, volatility), within_bars(rules, generator, volatility)
+        return market, rules, actions
 
     return make
 
@@ -103,6 +117,31 @@ def random_rules(generator: Any, mode: Any) -> TradingRules:
         action_threshold=maybe(0, 0.5, 0.0),
         min_cash=maybe(0, 0.5, 0.0),
     )
+
+
+def with_ranges(market: PreparedMarket, generator: Any, volatility: float) -> PreparedMarket:
+    """The market with highs and lows around its opens and closes, and with nights and weekends."""
+    wicks = np.exp(generator.exponential(volatility / 2, (2, *market.close.shape)))
+    high = np.maximum(market.open, market.close) * wicks[0]
+    low = np.minimum(market.open, market.close) / wicks[1]
+    return replace(market, high=high, low=low, day=np.cumsum(generator.integers(0, 4, market.n_bars)))
+
+
+def within_bars(rules: TradingRules, generator: Any, volatility: float) -> TradingRules:
+    """Each of stop, target, leverage and financing in about half of the cases, and at least one of them."""
+    stop, target, gross = *(generator.uniform(0.5, 3, 2) * volatility), generator.uniform(1.1, 5)
+    on = generator.random(4) < 0.5
+    changes: dict[str, Any] = {}
+    if on[0] or not on.any():
+        changes["stop_loss"] = min(stop, 0.99)
+    if on[1]:
+        changes["take_profit"] = min(target, 5.0)
+    if on[2]:
+        margin = float(generator.uniform(0.05, 0.95 / gross))
+        changes |= {"max_gross": gross, "max_position": gross * generator.uniform(0.2, 1), "maintenance_margin": margin}
+    if on[3] and rules.fill_at == "next_open":
+        changes["financing_bps_per_year"] = float(generator.uniform(0, 20_000))
+    return replace(rules, **changes)
 
 
 def random_actions(generator: Any, rules: TradingRules, n_bars: int, n_assets: int) -> Any:

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.compiled_kernel import (
     compiled_advance,
+    compiled_advance_within,
     compiled_choose,
     compiled_observe,
     compiled_outcomes,
 )
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
 from ml_pipeline.trading.accounts.orders import Ops, Terms
+from ml_pipeline.trading.accounts.within_bar import Bar, Book
 
 NUMPY_OPS = Ops(
     where=np.where,
@@ -40,6 +42,16 @@ class Tables(NamedTuple):
     half_spreads: Any
     closes: Any
     features: Any
+
+
+class Bars(NamedTuple):
+    """What `Bar` needs besides `Tables`, each (A, T), days (1, T); column t is the bar after bar t."""
+
+    opens: Any
+    lows: Any
+    highs: Any
+    can_exit: Any
+    days: Any
 
 
 class Batch(NamedTuple):
@@ -74,13 +86,35 @@ def advance(  # noqa: PLR0917
     )
 
 
-def choose(xp: Any, wanted: Any, had: Any, fillable: Any, flat: int) -> tuple[Any, Any, Any]:
+def advance_within(  # noqa: PLR0917
+    xp: Any, tables: Tables, bars: Bars, rows: Any, weights: Any, may_trade: Any, cash: Any, book: Book, terms: Terms
+) -> tuple[Any, Any, Any, Any]:
+    """As `advance`, for accounts that trade within bars. Changes the arrays of `book`, each (A, N), in place."""
+    no_quotes = tables.half_spreads.shape[1] == 1
+    opens, lows, highs, can_exit, (days,) = (xp.take(table, rows) for table in bars)
+    bar = Bar(
+        xp.take(tables.fill_prices, rows),
+        tables.half_spreads if no_quotes else xp.take(tables.half_spreads, rows),
+        opens,
+        lows,
+        highs,
+        xp.take(tables.closes, rows + 1),
+        can_exit,
+        days,
+    )
+    return xp.kernel.step_within(weights, may_trade, cash, bar, book, terms)
+
+
+def choose(  # noqa: PLR0917
+    xp: Any, wanted: Any, had: Any, fillable: Any, flat: int, leverage: float
+) -> tuple[Any, Any, Any]:
     """(target weights, whether to trade, choices) of discrete actions, all (A, N); a repeated choice trades nothing.
 
-    wanted, had: the choices of this step and the step before. `flat` is the choice that holds nothing.
+    wanted, had: the choices of this step and the step before. `flat` is the choice that holds nothing. leverage: sum of
+    the weights if all assets are held.
     """
     may_trade = fillable & (wanted != had)
-    return xp.array(wanted - flat, xp.money) / len(wanted), may_trade, xp.ops.where(may_trade, wanted, had)
+    return xp.array(wanted - flat, xp.money) / len(wanted) * leverage, may_trade, xp.ops.where(may_trade, wanted, had)
 
 
 def outcomes(rows: Any, last_rows: Any, margin_called: Any, equity: Any, ruin: float) -> tuple[Any, Any, Any, Any]:
@@ -147,6 +181,10 @@ class NumpyArrays:
         """See the function of this name."""
         return advance(self, *arguments)
 
+    def advance_within(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        """See the function of this name."""
+        return advance_within(self, *arguments)
+
     def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         """See the function of this name."""
         return outcomes(*arguments)
@@ -202,6 +240,9 @@ class CompiledArrays(NumpyArrays):
 
     def advance(self, tables: Tables, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return compiled_advance(single_asset=len(tables.closes) == 1)(tables, *arguments)
+
+    def advance_within(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        return compiled_advance_within()(*arguments)
 
     def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return compiled_outcomes()(*arguments)

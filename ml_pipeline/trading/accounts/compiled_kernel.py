@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.runtime.code_cache import keep_code
-from ml_pipeline.trading.accounts import execution, orders
+from ml_pipeline.trading.accounts import execution, orders, within_bar
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel, weight_in_equity
 from ml_pipeline.trading.accounts.orders import Ops, Terms
+from ml_pipeline.trading.accounts.within_bar import Bar, Book
 
 _N_TERMS = len(Terms._fields)
 
@@ -40,7 +41,7 @@ def _jit(*, inlined: bool) -> Callable[[Any], Any]:
 
     # NumPy's error model divides without a branch that raises; nothing here divides by zero.
     compiler = njit(error_model="numpy", forceinline=inlined)
-    sources = [Path(inspect.getfile(module)) for module in (execution, orders)]
+    sources = [Path(inspect.getfile(module)) for module in (execution, orders, within_bar)]
     return compiler if inlined else lambda function: keep_code(compiler(function), made_of=sources)
 
 
@@ -99,18 +100,56 @@ def compiled_step() -> Callable[..., tuple[float, bool]]:
 
 
 @cache
+def compiled_step_within() -> Callable[..., tuple[float, bool]]:
+    """As `compiled_step`, for an account that trades within bars.
+
+    account: float64 (11, A); after the rows of `compiled_step` come entries, exits, exited, exit prices and called of
+    `Book`. The last arguments are `BarTables`.
+    """
+    kernel_step, weigh = _kernel().step_within, _jit(inlined=True)(weight_in_equity)
+
+    def step(bar, account, money, fill_prices, half_spreads, closes, opens, lows, highs, can_exit, days):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+        holdings, row = account[0], closes[bar + 1]
+        money[0], money[1], equity, margin_called = kernel_step(
+            account[3],
+            account[4] != 0.0,
+            money[0],
+            Bar(
+                fill_prices[bar],
+                half_spreads[bar],
+                opens[bar],
+                lows[bar],
+                highs[bar],
+                row,
+                can_exit[bar],
+                days[bar, 0],
+            ),
+            Book(holdings, account[6], account[1], account[2], account[7], account[8], account[9], account[10]),
+            Terms(*to_fixed_tuple(money[2:], _N_TERMS)),
+        )
+        clip = money[2 + _N_TERMS]
+        for a in range(len(row)):
+            account[5, a] = weigh(holdings[a] * row[a], equity, clip)
+        return equity, margin_called
+
+    from numba.np.unsafe.ndarray import to_fixed_tuple
+
+    return _jit(inlined=False)(step)
+
+
+@cache
 def compiled_choose() -> Callable[..., tuple[Any, Any, Any]]:
     """`array_ops.choose` as machine code, without its argument `xp`."""
     import numpy as np
 
-    def choose(wanted, had, fillable, flat):  # type: ignore[no-untyped-def]
+    def choose(wanted, had, fillable, flat, leverage):  # type: ignore[no-untyped-def]
         n_assets, n_accounts = wanted.shape
         weights, choices = np.empty((n_assets, n_accounts)), np.empty((n_assets, n_accounts), np.int64)
         may_trade = np.empty((n_assets, n_accounts), np.bool_)
         for a in range(n_assets):
             for n in range(n_accounts):
                 may_trade[a, n] = fillable[a, n] & (wanted[a, n] != had[a, n])
-                weights[a, n] = (wanted[a, n] - flat) / n_assets
+                weights[a, n] = (wanted[a, n] - flat) / n_assets * leverage
                 choices[a, n] = wanted[a, n] if may_trade[a, n] else had[a, n]
         return weights, may_trade, choices
 
@@ -171,6 +210,50 @@ def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any
         return cash, costs, equity, margin_called
 
     return _jit(inlined=False)(advance_one if single_asset else advance)
+
+
+@cache
+def compiled_advance_within() -> Callable[..., tuple[Any, Any, Any, Any]]:
+    """`array_ops.advance_within` as machine code, without its argument `xp`."""
+    import numpy as np
+
+    kernel_step = _kernel().step_within
+
+    def advance(tables, bars, rows, weights, may_trade, cash_before, book, terms):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+        n_accounts, quoted = len(rows), tables.half_spreads.shape[1] > 1
+        cash, costs, equity = np.empty(n_accounts), np.empty(n_accounts), np.empty(n_accounts)
+        margin_called = np.empty(n_accounts, np.bool_)
+        for n in range(n_accounts):
+            row = rows[n]
+            cash[n], costs[n], equity[n], margin_called[n] = kernel_step(
+                weights[:, n],
+                may_trade[:, n],
+                cash_before[n],
+                Bar(
+                    tables.fill_prices[:, row],
+                    tables.half_spreads[:, row if quoted else 0],
+                    bars.opens[:, row],
+                    bars.lows[:, row],
+                    bars.highs[:, row],
+                    tables.closes[:, row + 1],
+                    bars.can_exit[:, row],
+                    bars.days[0, row],
+                ),
+                Book(
+                    book.holdings[:, n],
+                    book.entries[:, n],
+                    book.orders[:, n],
+                    book.filled[:, n],
+                    book.exits[:, n],
+                    book.exited[:, n],
+                    book.exit_prices[:, n],
+                    book.called[:, n],
+                ),
+                Terms(terms.buy_rate[n], terms.sell_rate[n], *terms[2:]),
+            )
+        return cash, costs, equity, margin_called
+
+    return _jit(inlined=False)(advance)
 
 
 @cache

@@ -12,9 +12,10 @@ An order passes these steps; `orders` has their arithmetic:
 4. All buys are then scaled by min(1, cash / needed), which leaves `reserve` in cash, and rounded and dropped as in 2.
 5. Short holdings pay their borrowing fee at the close of the bar.
 
-So cash never goes below zero: no money is borrowed, and a short is covered by its own proceeds and the equity behind it
-(prices may carry gross exposure beyond its limit; nothing is sold off). If cash cannot cover the borrowing fee of the
-shorts, the account pays what it has and is `margin_called`: the episode ends, as at ruin.
+So cash never goes below zero without leverage: no money is borrowed, and a short is covered by its own proceeds and the
+equity behind it (prices may carry gross exposure beyond its limit; nothing is sold off). If cash cannot cover the
+borrowing fee of the shorts, the account pays what it has and is `margin_called`: the episode ends, as at ruin. Accounts
+that may borrow, and positions that are closed within a bar, take the step of `within_bar`.
 """
 
 import math
@@ -22,18 +23,24 @@ from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
 from ml_pipeline.trading.accounts.orders import SMALLEST_ORDER, Compiled, Number, Ops, Terms, order_steps
+from ml_pipeline.trading.accounts.within_bar import stepping_within
 
 # An account whose equity falls to this part of its start is ruined. Shorts can lose more than the account has.
 RUIN_FRACTION = 0.01
 
 
 class Kernel(NamedTuple):
-    """The arithmetic for one kind of number. `step` is a whole bar; `step_one` is the same for a single asset."""
+    """The arithmetic for one kind of number.
+
+    `step` is a whole bar, `step_one` the same for a single asset; `step_within` is for rules that close positions
+    within a bar, see `within_bar`.
+    """
 
     size_orders: Callable[..., Number]
     fill_orders: Callable[..., tuple[Number, Number]]
     step: Callable[..., tuple[Number, Number, Number, Any]]
     step_one: Callable[..., tuple[Number, ...]]
+    step_within: Callable[..., tuple[Number, Number, Number, Any]]
 
 
 def weight_in_equity(worth: float, equity: float, clip: float) -> float:
@@ -50,7 +57,8 @@ def make_kernel(ops: Ops, compiled: Compiled = lambda function: function) -> Ker
     size_orders = _sizing(ops, compiled)
     fill_orders = _filling(ops, compiled)
     step = _stepping(ops, compiled, size_orders, fill_orders)
-    return Kernel(size_orders, fill_orders, step, _stepping_one(ops, compiled))
+    within = stepping_within(ops, compiled, size_orders, fill_orders)
+    return Kernel(size_orders, fill_orders, step, _stepping_one(ops, compiled), within)
 
 
 def _sizing(ops: Ops, compiled: Compiled) -> Any:
@@ -133,6 +141,8 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
             filled[i] = filled[i] + bought
             spent = spent + paid
             costs = costs + cost
+        if terms.maintenance > 0.0:  # an account that may borrow
+            return cash - spent, costs
         return cash - least(spent, greatest(cash, 0.0)), costs  # rounding of `spent` never makes cash negative
 
     return fill_orders

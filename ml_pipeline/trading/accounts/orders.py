@@ -43,8 +43,12 @@ class Terms(NamedTuple):
     fixed_fee: money per filled order. borrow_rate: fraction of a short position's value, per bar.
     lowest, highest: bounds of one asset's target weight. max_gross: bound of the sum of absolute weights.
     max_trade: largest order as a fraction of equity, or inf. reserve: fraction of equity that buys leave in cash.
+    reserve is below 0 for an account that may borrow: buys may then take the cash down to it.
     smallest_order: in money. lot: quantity, or 0 for any.
     relative: 1 if weights are changes of weight in units of max_trade, else 0.
+    stop_loss, take_profit: fractions of the entry price, or 0 for none; see `within_bar`.
+    maintenance: equity as a fraction of the value of all positions below which they are closed; above 0 only for an
+    account that may borrow. financing_rate: fraction of negative cash per day; borrow_rate is then per day as well.
     """
 
     buy_rate: Number
@@ -59,10 +63,15 @@ class Terms(NamedTuple):
     smallest_order: float = 0.0
     lot: float = 0.0
     relative: float = 0.0
+    stop_loss: float = 0.0
+    take_profit: float = 0.0
+    maintenance: float = 0.0
+    financing_rate: float = 0.0
 
     def closing(self) -> "Terms":
         """The terms on which weights of 0 close every position whole: the same costs, and no limits."""
-        return self._replace(relative=0.0, max_trade=math.inf, smallest_order=0.0, lot=0.0, reserve=0.0)
+        reserve = -math.inf if self.maintenance > 0.0 else 0.0  # an account that may borrow pays any price
+        return self._replace(relative=0.0, max_trade=math.inf, smallest_order=0.0, lot=0.0, reserve=reserve)
 
 
 class OrderSteps(NamedTuple):
@@ -125,7 +134,9 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
 
     @compiled
     def share(cash: Number, needed: Number, fees: Number, equity: Number, terms: Terms) -> Number:
-        """The part of all buys that the cash pays for after fixed fees and the reserve."""
+        """The part of all buys that the cash pays for after fixed fees and the reserve; a reserve of -inf pays all."""
+        if terms.reserve == -math.inf:
+            return cash * 0.0 + 1.0
         available = greatest(cash - terms.reserve * equity - fees, 0.0)
         return available / greatest(greatest(needed, available), _TINY)
 

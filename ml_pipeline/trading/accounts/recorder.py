@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 
-_PER_SYMBOL = ("close", "position", "filled", "fill_price", "half_spread")
-_PRICES = ("close", "fill_price")
+_PER_SYMBOL = ("close", "position", "filled", "fill_price")
+_EXITS = ("exited", "exit_price")
+_PRICES = ("close", "fill_price", "exit_price")
 
 
 class LedgerRow(NamedTuple):
@@ -20,7 +22,9 @@ class LedgerRow(NamedTuple):
 
     costs: money paid since the row before. filled: signed quantities filled since the row before, at `fill_prices`.
     A close or fill price of 0 or NaN belongs to a symbol that is not listed yet.
-    half_spreads: None where the market has no quotes.
+    half_spreads: None where the market has no quotes. exited, exit_prices: what was closed within the bar, after
+    `filled`; None for an account that does not trade within bars. interest_days: the days for which interest was
+    charged; None where rates are per bar.
     """
 
     time: np.datetime64
@@ -32,6 +36,9 @@ class LedgerRow(NamedTuple):
     filled: Sequence[float]
     fill_prices: Sequence[float]
     half_spreads: Sequence[float] | None = None
+    exited: Sequence[float] | None = None
+    exit_prices: Sequence[float] | None = None
+    interest_days: float | None = None
 
 
 class LedgerRecorder:
@@ -39,7 +46,8 @@ class LedgerRecorder:
 
     The ledger is all the state there is: `LedgerRecorder.from_ledger` continues one with the same bits.
 
-    symbols: names of the assets. quotes: whether rows have half-spreads. costs_paid: the costs of all rows.
+    symbols: names of the assets. quotes: whether rows have half-spreads. exits: whether they have what was closed
+    within the bar. by_day: whether they have the days of interest. costs_paid: the costs of all rows.
 
     >>> recorder = LedgerRecorder(["BTC"])
     >>> recorder.append(LedgerRow(np.datetime64("2024-01-01"), 100.0, 100.0, 0.0, [10.0], [0.0], [0.0], [10.0]))
@@ -48,13 +56,16 @@ class LedgerRecorder:
     (1.0, [0.0, 5.0])
     """
 
-    def __init__(self, symbols: Sequence[str], *, quotes: bool = False) -> None:
+    def __init__(
+        self, symbols: Sequence[str], *, quotes: bool = False, exits: bool = False, by_day: bool = False
+    ) -> None:
         self.symbols = tuple(symbols)
-        self.quotes = quotes
+        self.quotes, self.exits, self.by_day = quotes, exits, by_day
         self.costs_paid = 0.0
-        self._kinds = _PER_SYMBOL if quotes else _PER_SYMBOL[:-1]
+        self._kinds = (*_PER_SYMBOL, *(_EXITS if exits else ()), *(("half_spread",) if quotes else ()))
         per_symbol = [f"{kind}_{symbol}" for kind in self._kinds for symbol in self.symbols]
-        self._columns = ["equity", "cash", "costs_paid", *per_symbol]
+        self._of_account = ["equity", "cash", "costs_paid", *(["interest_days"] if by_day else [])]
+        self._columns = [*self._of_account, *per_symbol]
         self._times: list[np.datetime64] = []
         self._rows: list[tuple[float, ...]] = []  # numbers in the order of `_columns`
 
@@ -62,7 +73,8 @@ class LedgerRecorder:
     def from_ledger(cls, ledger: Ledger) -> "LedgerRecorder":
         """A recorder that already has the rows of `ledger`. Raises UserError where a column is missing."""
         symbols = symbols_of(ledger)
-        recorder = cls(symbols, quotes=any(f"half_spread_{symbol}" in ledger for symbol in symbols))
+        quotes, exits = (f"{kind}_{symbols[0]}" in ledger if symbols else False for kind in ("half_spread", "exited"))
+        recorder = cls(symbols, quotes=quotes, exits=exits, by_day="interest_days" in ledger)
         columns = recorder._columns
         if missing := [name for name in ("time", *columns) if name not in ledger]:
             raise UserError(f"This is no ledger: it has no column {missing[0]}.")
@@ -76,9 +88,10 @@ class LedgerRecorder:
         if self._times and not row.time > self._times[-1]:
             raise UserError(f"A ledger's times increase, but {row.time} does not come after {self._times[-1]}.")
         costs_paid = self.costs_paid + row.costs
-        spreads = () if row.half_spreads is None else row.half_spreads
-        per_symbol = (*row.closes, *row.positions, *row.filled, *row.fill_prices, *spreads)
-        numbers = (row.equity, row.cash, costs_paid, *per_symbol)
+        more = (each for each in (row.exited, row.exit_prices, row.half_spreads) if each is not None)
+        per_symbol = (*row.closes, *row.positions, *row.filled, *row.fill_prices, *chain.from_iterable(more))
+        days = () if row.interest_days is None else (row.interest_days,)
+        numbers = (row.equity, row.cash, costs_paid, *days, *per_symbol)
         assert len(numbers) == len(self._columns), "one number per symbol, and half-spreads where there are quotes"
         self._times.append(row.time)
         self._rows.append(numbers)
@@ -89,7 +102,7 @@ class LedgerRecorder:
         table = np.array(self._rows, dtype=np.float64).reshape(-1, len(self._columns))
         columns = dict(zip(self._columns, table.T, strict=True))
         ledger: Ledger = {"time": np.array(self._times, dtype="datetime64[ns]")}
-        ledger |= {name: columns[name] for name in ("equity", "cash", "costs_paid")}
+        ledger |= {name: columns[name] for name in self._of_account}
         for symbol in self.symbols:
             for kind in self._kinds:
                 values = columns[f"{kind}_{symbol}"]

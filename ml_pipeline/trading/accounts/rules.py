@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ml_pipeline.config.checks import check_choice, check_non_negative, check_number, check_positive
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.orders import Terms
 
 ActionMode = Literal["target_weights", "discrete", "buy_hold_sell", "trade"]
@@ -14,6 +15,10 @@ OnLimit = Literal["clip", "refuse"]
 ACTION_MODES = get_args(ActionMode)
 # The order of a trade action of 1, in percent of equity, if trade_limit_percent is not set.
 _USUAL_TRADE_PERCENT = 10.0
+LARGEST_LEVERAGE = 20.0
+_DAYS_PER_YEAR = 365
+# Settings that act where the range of a bar reaches a price.
+_WITHIN_RANGE = ("stop_loss", "take_profit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +37,20 @@ class CostsAndLimits:
     """Slippage in basis points of traded value; for data without quotes, include half the spread."""
     borrow_bps_per_year: float = 0.0
     """Borrowing fee of short positions, in basis points of their value per year."""
+    financing_bps_per_year: float | None = None
+    """Interest on borrowed money, in basis points per year, for every calendar day that a position is held overnight;
+    borrowing fees are then charged by calendar day too, and otherwise in equal parts per bar."""
     lot_size: float = 0.0
     """Orders are whole multiples of this quantity; 0: any quantity."""
     min_order: float = 0.0
     """Smallest order, in money; smaller orders are dropped."""
     max_position: float = 1.0
-    """Largest position in one asset, as a fraction of equity."""
+    """Largest position in one asset, as a fraction of equity; above 1 only as far as max_gross."""
     max_gross: float = 1.0
-    """Largest sum of all positions, long and short, as a fraction of equity."""
+    """Largest sum of all positions, long and short, as a fraction of equity; above 1 (up to 20) buys borrow money."""
+    maintenance_margin: float = 0.25
+    """Equity as a fraction of all positions below which the broker closes them at the close; only with max_gross
+    above 1."""
     trade_limit_percent: float | None = None
     """Largest order of one asset, in percent of equity; a trade action of 1 orders this much (none: 10)."""
     action_threshold: float = 0.0
@@ -48,6 +59,10 @@ class CostsAndLimits:
     """Fraction of equity that buys leave in cash."""
     flat_at_close: bool = False
     """Close all positions at the last fill of each session (of each day in timezone, if there is no session)."""
+    stop_loss: float | None = None
+    """Loss at which a position is closed within a bar, as a fraction of its average entry price; none: no stop."""
+    take_profit: float | None = None
+    """Profit at which a position is closed within a bar, as a fraction of its average entry price; none: no target."""
     on_limit: OnLimit = "clip"
     """What happens to a target beyond max_position or max_gross: clip it, or refuse it with an error."""
     initial_cash: float = 10_000.0
@@ -65,12 +80,40 @@ class CostsAndLimits:
             check_non_negative(name, getattr(self, name))
         for name in ("max_position", "max_gross"):
             part = getattr(self, name)
-            check_number(name, part, lambda part: 0 < part <= 1, "above 0 and at most 1, a fraction of equity")
+            expected = f"above 0 and at most {LARGEST_LEVERAGE:g}, a fraction of equity"
+            check_number(name, part, lambda part: 0 < part <= LARGEST_LEVERAGE, expected)
         if (percent := self.trade_limit_percent) is not None:
             check_number("trade_limit_percent", percent, lambda percent: 0 < percent <= 200, "above 0 and at most 200")
         check_number("action_threshold", self.action_threshold, lambda size: 0 <= size < 1, "from 0 to below 1")
         check_number("min_cash", self.min_cash, lambda part: 0 <= part < 1, "from 0 to below 1, a fraction of equity")
+        if (part := self.stop_loss) is not None:
+            check_number("stop_loss", part, lambda part: 0 < part < 1, "above 0 and below 1, a fraction of the price")
+        if (part := self.take_profit) is not None:
+            check_number("take_profit", part, lambda part: 0 < part <= 10, "above 0 and at most 10, a fraction")
         check_positive("initial_cash", self.initial_cash)
+        self._check_leverage()
+
+    def _check_leverage(self) -> None:
+        if self.max_position > max(1.0, self.max_gross):
+            raise UserError(
+                f"max_position {self.max_position:g} is above max_gross {self.max_gross:g}, which bounds all positions "
+                f"together; raise max_gross to {self.max_position:g} to trade with borrowed money."
+            )
+        check_number("maintenance_margin", self.maintenance_margin, lambda part: 0 < part < 1, "above 0 and below 1")
+        if self.max_gross > 1 and self.maintenance_margin * self.max_gross >= 1:
+            raise UserError(
+                f"maintenance_margin {self.maintenance_margin:g} would close positions of max_gross "
+                f"{self.max_gross:g} times the equity as soon as they are opened; lower one of the two, so that their "
+                "product is below 1."
+            )
+        if (rate := self.financing_bps_per_year) is not None:
+            expected = "from 0 to 100000 basis points"
+            check_number("financing_bps_per_year", rate, lambda bps: 0 <= bps <= 100_000, expected)
+            if self.fill_at == "close":
+                raise UserError(
+                    "financing_bps_per_year charges positions for the nights after each close, but with fill_at "
+                    '"close" they change at that close; use fill_at "next_open", or leave it out.'
+                )
 
 
 @dataclass(frozen=True)
@@ -99,28 +142,56 @@ class TradingRules(CostsAndLimits):
         """The position of each choice of a discrete action: -1 short, 0 flat, 1 long."""
         return (-1, 0, 1) if self.allow_short else (0, 1)
 
+    @property
+    def needs_range(self) -> str | None:
+        """The setting that needs the high and low of each bar; None if there is no such setting."""
+        return next((name for name in _WITHIN_RANGE if getattr(self, name) is not None), None)
+
+    @property
+    def acts_within_bars(self) -> bool:
+        """Whether more happens in a bar than fills at one price, see `within_bar`."""
+        return self.needs_range is not None or self.leverage > 1 or self.financing_bps_per_year is not None
+
+    @property
+    def leverage(self) -> float:
+        """The largest sum of all positions as a multiple of the equity; 1 if no money is borrowed."""
+        return max(1.0, self.max_gross)
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight of an asset that an action can ask for."""
+        return max(1.0, self.max_position)
+
     def may_refuse(self, n_assets: int) -> bool:
         """Whether the action space holds actions beyond a limit, which would be refused."""
         if self.on_limit == "clip" or self.action_mode == "trade":
             return False
-        position, gross = (1.0, n_assets) if self.action_mode == "target_weights" else (1 / n_assets, 1.0)
+        whole = self.leverage
+        position, gross = (whole / n_assets, whole)
+        if self.action_mode == "target_weights":
+            position, gross = self.largest_weight, self.largest_weight * n_assets
         return position > self.max_position or gross > self.max_gross
 
     def terms(self, periods_per_year: float) -> Terms:
         """These rules as the kernel takes them; `periods_per_year` bars make a year."""
         sell_fee_bps = self.fee_bps if self.sell_fee_bps is None else self.sell_fee_bps
+        charges_per_year = periods_per_year if self.financing_bps_per_year is None else _DAYS_PER_YEAR
         trade_percent = self.trade_limit_percent or (_USUAL_TRADE_PERCENT if self.action_mode == "trade" else math.inf)
         return Terms(
             buy_rate=(self.fee_bps + self.slippage_bps) / 10_000,
             sell_rate=(sell_fee_bps + self.slippage_bps) / 10_000,
             fixed_fee=self.fixed_fee,
-            borrow_rate=self.borrow_bps_per_year / 10_000 / periods_per_year,
+            borrow_rate=self.borrow_bps_per_year / 10_000 / charges_per_year,
             lowest=-self.max_position if self.allow_short else 0.0,
             highest=self.max_position,
             max_gross=self.max_gross,
             max_trade=trade_percent / 100,
-            reserve=self.min_cash,
+            reserve=self.min_cash - (self.leverage - 1.0),
             smallest_order=self.min_order,
             lot=self.lot_size,
             relative=float(self.action_mode == "trade"),
+            stop_loss=self.stop_loss or 0.0,
+            take_profit=self.take_profit or 0.0,
+            maintenance=self.maintenance_margin if self.leverage > 1 else 0.0,
+            financing_rate=(self.financing_bps_per_year or 0.0) / 10_000 / _DAYS_PER_YEAR,
         )

@@ -1,24 +1,55 @@
 """One account in a market, stepped by the kernel in plain Python or as machine code, with the same results.
 
 A assets. Both classes hold `cash`, `costs` (of the last step), `equity` and `margin_called` (see `execution`), and one
-number per asset in `holdings` and `filled`.
+number per asset in `holdings` and `filled`; those that trade within bars (see `within_bar`) also in `exited` and
+`exit_prices`.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.compiled_kernel import compiled_step
+from ml_pipeline.trading.accounts.compiled_kernel import compiled_step, compiled_step_within
 from ml_pipeline.trading.accounts.execution import PLAIN, weight_in_equity
 from ml_pipeline.trading.accounts.orders import Terms
+from ml_pipeline.trading.accounts.within_bar import Bar, Book
 from ml_pipeline.trading.market.data import FloatArray
 
 # What a pickled account leaves out: machine code, the market's tables, and views.
-_NOT_PICKLED = {"_step", "_tables", "_targets", "_trades", "_seen"}
+_NOT_PICKLED = {"_step", "_tables", "_arrays", "_targets", "_trades", "_seen"}
 
-FillTables = tuple[FloatArray, FloatArray, FloatArray]
-"""Fill prices, half-spreads and closes, each (bars, A); row t of the first two belongs to an order decided at bar t."""
+
+# What changes besides in an account that trades within bars.
+_CHANGING_WITHIN = ("entries", "exited", "exit_prices", "called", "days")
+# A sum of weights that nothing reaches.
+_UNLIMITED = 1e6
+
+
+class BarTables(NamedTuple):
+    """What happens after an order decided at bar t, in row t: the bar after it, each (bars - 1, A). See `Bar`.
+
+    days: float64 (bars - 1, 1).
+    """
+
+    opens: FloatArray
+    lows: FloatArray
+    highs: FloatArray
+    can_exit: NDArray[np.bool_]
+    days: FloatArray
+
+
+class FillTables(NamedTuple):
+    """Prices by bar, each (bars, A); row t of the first two belongs to an order decided at bar t.
+
+    bars: for accounts that trade within bars.
+    """
+
+    prices: FloatArray
+    half_spreads: FloatArray
+    closes: FloatArray
+    bars: BarTables | None = None
 
 
 class PlainAccount:
@@ -35,21 +66,24 @@ class PlainAccount:
 
     def bind(self, tables: FillTables) -> None:
         """Read prices from `tables`. A pickled account holds none, so call this after unpickling."""
-        self._fill_prices, spreads, self._market_closes = tables
+        self._fill_prices, spreads, self._market_closes, self._bars = tables
         self._half_spreads = spreads if spreads.any() else None
 
     def __getstate__(self) -> dict[str, Any]:
-        of_market = {"_fill_prices", "_half_spreads", "_market_closes"}
+        of_market = {"_fill_prices", "_half_spreads", "_market_closes", "_bars"}
         return {name: value for name, value in self.__dict__.items() if name not in of_market}
 
     def state(self) -> dict[str, Any]:
         """What changes from step to step, for `set_state`."""
-        return {name: getattr(self, name) for name in self._changing}
+        return {name: getattr(self, name) for name in self._names()}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken, in an account of the same terms and assets."""
-        for name in self._changing:
+        for name in self._names():
             setattr(self, name, state[name])
+
+    def _names(self) -> tuple[str, ...]:
+        return self._changing if self._bars is None else (*self._changing, *_CHANGING_WITHIN)
 
     def weights(self) -> list[float]:
         """Each holding as a fraction of the equity, within -clip..clip; 0 if the equity is not positive."""
@@ -63,6 +97,8 @@ class PlainAccount:
         self.margin_called = False
         self.holdings, self.orders, self.filled = ([0.0] * n_assets for _ in range(3))
         self.closes = self._market_closes[bar].tolist()
+        self.days = 0.0
+        self.entries, self.exited, self.exit_prices, self.called = ([0.0] * n_assets for _ in range(4))
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
         """Fill the orders decided at `bar`, and value the account at the close of the next bar.
@@ -75,6 +111,13 @@ class PlainAccount:
         prices = self._fill_prices[bar].tolist()
         half_spreads = self._no_spreads if spreads is None else spreads[bar].tolist()
         holdings, orders, filled = self.holdings, self.orders, self.filled
+        if self._bars is not None:
+            exits = [0.0] * len(closes)
+            book = Book(holdings, self.entries, orders, filled, exits, self.exited, self.exit_prices, self.called)
+            self.cash, self.costs, self.equity, self.margin_called = PLAIN.step_within(
+                weights, may_trade, self.cash, self._bar(bar, prices, half_spreads), book, terms
+            )
+            return
         if len(closes) == 1:
             self.cash, self.costs, self.equity, self.margin_called, holdings[0], orders[0], filled[0] = PLAIN.step_one(
                 weights[0], may_trade[0], self.cash, holdings[0], prices[0], half_spreads[0], closes[0], terms
@@ -84,11 +127,17 @@ class PlainAccount:
             weights, may_trade, self.cash, holdings, prices, half_spreads, closes, terms, orders, filled
         )
 
+    def _bar(self, bar: int, prices: list[float], half_spreads: list[float]) -> Bar:
+        assert self._bars is not None
+        opens, lows, highs, can_exit, (self.days,) = (table[bar].tolist() for table in self._bars)
+        return Bar(prices, half_spreads, opens, lows, highs, self.closes, can_exit, self.days)
+
 
 class LimitTrackingAccount(PlainAccount):
     """`PlainAccount` that reports in `binding_limits` which limits were binding in the last step.
 
-    A limit is binding if the fills would differ without it. "cash" means that buys were scaled down to the cash.
+    A limit is binding if the fills would differ without it. "cash" means that buys were scaled down to the cash,
+    "margin_call" that the broker closed positions.
     """
 
     _changing = (*PlainAccount._changing, "binding_limits")
@@ -106,6 +155,8 @@ class LimitTrackingAccount(PlainAccount):
         super().step(bar, weights, may_trade, closing=closing)
         short_of_cash = any(order > filled for order, filled in zip(self.orders, self.filled, strict=True))
         self.binding_limits = ["cash"] if short_of_cash else []
+        if any(self.called):
+            self.binding_limits.append("margin_call")
         if closing:
             return
         prices = self._fill_prices[bar].tolist()
@@ -118,12 +169,13 @@ class LimitTrackingAccount(PlainAccount):
 
 
 def _without_each(terms: Terms) -> dict[str, Terms]:
+    leverage = max(1.0, terms.max_gross)
     without = {
-        "max_position": terms._replace(lowest=-1.0 if terms.lowest else 0.0, highest=1.0),
-        "max_gross": terms._replace(max_gross=1.0),
+        "max_position": terms._replace(lowest=-leverage if terms.lowest else 0.0, highest=leverage),
+        "max_gross": terms._replace(max_gross=1.0 if leverage == 1.0 else _UNLIMITED),
         "lot_size": terms._replace(lot=0.0),
         "min_order": terms._replace(smallest_order=0.0),
-        "min_cash": terms._replace(reserve=0.0),
+        "min_cash": terms._replace(reserve=1.0 - leverage),
     }
     # Relative weights are measured in units of the largest trade, so there it is no limit.
     return without if terms.relative else {**without, "trade_limit_percent": terms._replace(max_trade=math.inf)}
@@ -137,13 +189,13 @@ class CompiledAccount:
         self._terms_and_clip = (*map(float, terms), clip)
         self._closing_terms_and_clip = (*map(float, terms.closing()), clip)
         self._n_assets = tables[0].shape[1]
-        self._step = compiled_step()
+        self._step = compiled_step() if tables.bars is None else compiled_step_within()
         self.begin(0, 1.0)
         self.step(0, [0.0] * self._n_assets, [False] * self._n_assets)  # compile now, not in the first step
 
     def begin(self, bar: int, cash: float) -> None:
-        self._account = np.zeros((6, self._n_assets))
-        self._targets, self._trades, self._seen = self._account[3:]
+        self._account = np.zeros((6 if self._tables.bars is None else 11, self._n_assets))
+        self._targets, self._trades, self._seen = self._account[3:6]
         self._money = np.array([cash, 0.0, *self._terms_and_clip])
         self.equity = cash
         self.margin_called = False
@@ -157,7 +209,7 @@ class CompiledAccount:
         for i, weight in enumerate(weights):  # faster than a slice, which first turns the list into an array
             targets[i] = weight
             trades[i] = may_trade[i]
-        self.equity, self.margin_called = self._step(bar, self._account, self._money, *self._tables)
+        self.equity, self.margin_called = self._step(bar, self._account, self._money, *self._arrays)
         if closing:
             self._money[2:] = self._terms_and_clip
         self._bar = bar + 1
@@ -186,7 +238,7 @@ class CompiledAccount:
 
     @property
     def closes(self) -> list[float]:
-        return self._tables[2][self._bar].tolist()
+        return self._tables.closes[self._bar].tolist()
 
     @property
     def holdings(self) -> list[float]:
@@ -196,14 +248,19 @@ class CompiledAccount:
     def filled(self) -> list[float]:
         return self._account[2].tolist()
 
+    @property
+    def exited(self) -> list[float]:
+        return self._account[8].tolist()
+
     def bind(self, tables: FillTables) -> None:
         """As `PlainAccount.bind`."""
         self._tables = tables
+        self._arrays = tables[:3] + (tables.bars or ())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._targets, self._trades, self._seen = self._account[3:]  # views do not survive pickling
-        self._step = compiled_step()
+        self._targets, self._trades, self._seen = self._account[3:6]  # views do not survive pickling
+        self._step = compiled_step() if len(self._account) == 6 else compiled_step_within()

@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml_pipeline.trading.accounts.array_ops import Batch, Tables, advance, choose, outcomes, weights_in_equity
+from ml_pipeline.trading.accounts.array_ops import (
+    Batch,
+    Tables,
+    advance,
+    advance_within,
+    choose,
+    outcomes,
+    weights_in_equity,
+)
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
 from ml_pipeline.trading.accounts.orders import Ops
 
@@ -67,6 +75,9 @@ class TorchArrays:
 
     def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return advance(self, *arguments)
+
+    def advance_within(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
+        return advance_within(self, *arguments)
 
     def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
         return outcomes(*arguments)

@@ -3,6 +3,7 @@
 The profits of an asset's trades add up to the change of equity that the asset made.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,24 +52,21 @@ def trades_of(ledger: Ledger, costs: Costs | None = None) -> list[Trade]:
 
 
 def _trades_of_symbol(ledger: Ledger, symbol: str, trading: FloatArray, holding: FloatArray) -> list[Trade]:
-    columns = (ledger[f"{kind}_{symbol}"] for kind in ("filled", "fill_price", "position"))
-    all_filled, prices, positions = columns
     trades: list[Trade] = []
     trade: _OpenTrade | None = None
     before = rest_price = 0.0
-    for row in np.flatnonzero(all_filled).tolist():
-        filled, price, after = float(all_filled[row]), float(prices[row]), float(positions[row])
+    for row, filled, price, after, cost in _fills_of_symbol(ledger, symbol, trading):
         if trade is not None and after * trade.sign < -_ROUNDING * trade.largest:  # through zero
             part = before / -filled
-            trade.fill(-before, price, part * trading[row])
+            trade.fill(-before, price, part * cost)
             trades.append(trade.ended(ledger, row, holding))
             trade = _OpenTrade(symbol, row, after)
-            trade.fill(after, price, (1 - part) * trading[row])
+            trade.fill(after, price, (1 - part) * cost)
         else:
             if trade is None:
                 trade = _OpenTrade(symbol, row, after)
                 trade.fill(before, rest_price, 0.0)  # what rounding left of the trade before
-            trade.fill(filled, price, trading[row])
+            trade.fill(filled, price, cost)
             if abs(after) <= _ROUNDING * trade.largest:
                 trade.fill(-after, price, 0.0)
                 trades.append(trade.ended(ledger, row, holding))
@@ -76,8 +74,28 @@ def _trades_of_symbol(ledger: Ledger, symbol: str, trading: FloatArray, holding:
         before = after
     if trade is not None:
         trade.fill(-before, float(ledger[f"close_{symbol}"][-1]), 0.0)  # as if closed at the last close, at no cost
-        trades.append(trade.ended(ledger, len(positions), holding))
+        trades.append(trade.ended(ledger, len(holding), holding))
     return trades
+
+
+def _fills_of_symbol(
+    ledger: Ledger, symbol: str, trading: FloatArray
+) -> Iterator[tuple[int, float, float, float, float]]:
+    """(row, signed quantity, price, position afterwards, costs) of each fill.
+
+    Two fills of a row share its costs in proportion to their value.
+    """
+    filled, prices, positions = (ledger[f"{kind}_{symbol}"] for kind in ("filled", "fill_price", "position"))
+    exited, exit_prices = (ledger.get(f"{kind}_{symbol}", np.zeros(len(filled))) for kind in ("exited", "exit_price"))
+    for row in np.flatnonzero((filled != 0) | (exited != 0)).tolist():
+        values = [float(abs(q[row]) * p[row]) if q[row] else 0.0 for q, p in ((filled, prices), (exited, exit_prices))]
+        part = values[0] / sum(values)
+        if filled[row]:
+            before_exit = float(positions[row] - exited[row]) if exited[row] else float(positions[row])
+            yield row, float(filled[row]), float(prices[row]), before_exit, part * float(trading[row])
+        if exited[row]:
+            after, cost = float(positions[row]), (1 - part) * float(trading[row])
+            yield row, float(exited[row]), float(exit_prices[row]), after, cost
 
 
 class _OpenTrade:

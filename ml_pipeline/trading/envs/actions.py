@@ -24,14 +24,14 @@ class ActionReader:
         self.space = action_space(rules, n_assets)
         self._rules = rules
         self._symbols = symbols
-        self._position_weights = [position / n_assets for position in rules.positions]
+        self._position_weights = [position / n_assets * rules.leverage for position in rules.positions]
         self._flat = rules.positions.index(0)
         self._discrete = rules.action_mode in {"discrete", "buy_hold_sell"}
         self._stepwise = rules.action_mode == "buy_hold_sell"
         # The weights of a single asset's choices, made once: most training steps take this path.
         one_choice = self._discrete and n_assets == 1 and not self._stepwise and rules.on_limit == "clip"
         self._choosable = [[weight] for weight in self._position_weights] if one_choice else None
-        self._lowest = -1.0 if rules.allow_short or rules.action_mode == "trade" else 0.0
+        self._lowest, self._highest = action_bounds(rules)
         self.begin()
 
     def begin(self) -> None:
@@ -77,6 +77,12 @@ class ActionReader:
         self._choices = [self._flat if can else had for can, had in zip(fillable, self._choices, strict=True)]
         return [0.0] * len(fillable), fillable
 
+    def note_exits(self, exited: list[float], holdings: list[float]) -> None:
+        """Take the choice of each asset that left its position within the bar as flat, as the observed weight is."""
+        for i, quantity in enumerate(exited):
+            if quantity and not holdings[i]:
+                self._choices[i] = self._flat
+
     def _read_choice(self, action: Any, weights: list[list[float]], can: bool) -> tuple[list[float], list[bool]]:
         try:
             choice = index(action)
@@ -107,10 +113,10 @@ class ActionReader:
         return UserError(f"Action {action} is not in {self.space}; choices are whole numbers from 0.")
 
     def _bounded(self, action: Any) -> list[float]:
-        weights, lowest = self._numbers(action), self._lowest
+        weights, lowest, highest = self._numbers(action), self._lowest, self._highest
         if not isfinite(sum(weights)) and not all(map(isfinite, weights)):
-            raise UserError(f"Action {action} is not finite; expected numbers from {lowest:g} to 1.")
-        return [lowest if weight < lowest else 1.0 if weight > 1.0 else weight for weight in weights]
+            raise UserError(f"Action {action} is not finite; expected numbers from {lowest:g} to {highest:g}.")
+        return [lowest if weight < lowest else highest if weight > highest else weight for weight in weights]
 
     def _numbers(self, action: Any) -> list[Any]:
         numbers = action.tolist() if isinstance(action, np.ndarray) else list(action)
@@ -134,11 +140,16 @@ class ActionReader:
             )
 
 
+def action_bounds(rules: TradingRules) -> tuple[float, float]:
+    """The lowest and the highest number of an action in a Box."""
+    if rules.action_mode == "trade":
+        return -1.0, 1.0
+    return -rules.largest_weight if rules.allow_short else 0.0, rules.largest_weight
+
+
 def action_space(rules: TradingRules, n_assets: int) -> spaces.Space[Any]:
     """The action space of `n_assets` under `rules`."""
-    if rules.action_mode == "trade":
-        return spaces.Box(-1.0, 1.0, (n_assets,), np.float32)
-    if rules.action_mode == "target_weights":
-        return spaces.Box(-1.0 if rules.allow_short else 0.0, 1.0, (n_assets,), np.float32)
+    if rules.action_mode in {"trade", "target_weights"}:
+        return spaces.Box(*action_bounds(rules), (n_assets,), np.float32)
     n_choices = 3 if rules.action_mode == "buy_hold_sell" else len(rules.positions)
     return spaces.Discrete(n_choices) if n_assets == 1 else spaces.MultiDiscrete([n_choices] * n_assets)

@@ -14,11 +14,12 @@ from gymnasium.vector.utils import batch_space
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.plain_data import from_plain, to_plain
-from ml_pipeline.trading.accounts.array_ops import Batch, CompiledArrays, NumpyArrays, Tables
+from ml_pipeline.trading.accounts.array_ops import Bars, Batch, CompiledArrays, NumpyArrays, Tables
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.orders import Terms
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.envs.actions import action_space
+from ml_pipeline.trading.accounts.within_bar import Book
+from ml_pipeline.trading.envs.actions import action_bounds, action_space
 from ml_pipeline.trading.envs.fast import Engine, FastTradingEnv, compiles
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.rewards import LogReturn, Reward
@@ -121,6 +122,11 @@ class BatchedTradingEnv(VectorEnv):
             closes=xp.array(np.concatenate([market.close for market in markets]).T),
             features=xp.array(np.concatenate([market.features for market in markets])),
         )
+        self._bars = None
+        if self.rules.acts_within_bars:
+            of_markets = zip(*(market.bar_tables(self.rules) or () for market in markets), strict=True)
+            tables = (np.concatenate([np.vstack([of_one, of_one[-1:]]) for of_one in each]).T for each in of_markets)
+            self._bars = Bars(*map(xp.array, tables))
         self._first_rows = xp.array(np.cumsum(n_bars) - n_bars)
         length = self._episode_length
         first, last = self.window - 1, n_bars - 1
@@ -137,6 +143,8 @@ class BatchedTradingEnv(VectorEnv):
         self._begun = True
         self._now, self._reward_state = self._fresh(self.num_envs)
         self._orders, self._filled = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(2))
+        if self._bars is not None:
+            self._entries, *self._exits = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(5))
         return self._xp.observations(*self._seen()), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -145,11 +153,15 @@ class BatchedTradingEnv(VectorEnv):
         xp, now = self._xp, self._now
         weights, may_trade, choices = self._read(actions, now)
         terms = self._terms._replace(buy_rate=now.buy_rates, sell_rate=now.sell_rates)
-        batch = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
+        accounts: Batch | Book = Batch(now.cash, now.equity, now.holdings, self._orders, self._filled)
+        if self._bars is not None:
+            accounts = Book(now.holdings, self._entries, self._orders, self._filled, *self._exits)
         if self._closings is None:
-            moved = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+            moved = self._advance(weights, may_trade, accounts, terms)
         else:
-            moved, choices = self._advance_or_close(weights, may_trade, batch, terms, choices)
+            moved, choices = self._advance_or_close(weights, may_trade, accounts, terms, choices)
+        if isinstance(accounts, Book):
+            choices = self._without_exits(choices, accounts)
         cash, self.costs, equity, margin_called = moved
         rewards, self._reward_state = self.reward.step(xp.ops, self._reward_state, now.equity, equity)
         ruin = RUIN_FRACTION * self.rules.initial_cash
@@ -170,7 +182,8 @@ class BatchedTradingEnv(VectorEnv):
         if not self._begun:
             return [{}]
         now, reward_state = ([xp.to_host(values) for values in part] for part in (self._now, self._reward_state))
-        return [to_plain({"now": now, "reward": reward_state, "generator": xp.generator_state()})]
+        entries = {} if self._bars is None else {"entries": xp.to_host(self._entries)}
+        return [to_plain({"now": now, "reward": reward_state, "generator": xp.generator_state(), **entries})]
 
     def set_states(self, states: Sequence[dict[str, Any]]) -> None:
         """Continue from a state of `get_states`; the environment must be made with the same arguments.
@@ -186,6 +199,8 @@ class BatchedTradingEnv(VectorEnv):
         self._now = _Episodes(*map(xp.array, state["now"]))
         self._reward_state = tuple(map(xp.array, state["reward"]))
         xp.restore_generator(state["generator"])
+        if self._bars is not None:
+            self._entries = xp.array(state["entries"])
 
     @property
     def device(self) -> str | None:
@@ -217,6 +232,21 @@ class BatchedTradingEnv(VectorEnv):
         self._now = _Episodes(*(renew(old, ended, new) for old, new in zip(self._now, fresh, strict=True)))
         states = zip(self._reward_state, reward_state, strict=True)
         self._reward_state = tuple(renew(old, ended, new) for old, new in states)
+        if self._bars is not None:
+            self._entries = renew(self._entries, ended, self._xp.full(fresh.holdings.shape, 0.0, self._xp.money))
+
+    def _advance(self, weights: Any, may_trade: Any, accounts: Batch | Book, terms: Terms) -> tuple[Any, ...]:
+        xp, now = self._xp, self._now
+        if isinstance(accounts, Batch):
+            moved = xp.advance(self._tables, now.rows, weights, may_trade, accounts, terms)
+        else:
+            moved = xp.advance_within(self._tables, self._bars, now.rows, weights, may_trade, now.cash, accounts, terms)
+        return tuple(moved)
+
+    def _without_exits(self, choices: Any, book: Book) -> Any:
+        """`ActionReader.note_exits` for arrays."""
+        left = (book.exited != 0.0) & (book.holdings == 0.0)
+        return self._xp.to_indices(self._xp.ops.where(left, self.rules.positions.index(0), choices))
 
     def _read(self, actions: Any, now: _Episodes) -> tuple[Any, Any, Any]:
         """(weights, whether to trade, choices), each (A, N): `ActionReader.read` for arrays."""
@@ -227,37 +257,41 @@ class BatchedTradingEnv(VectorEnv):
             raise UserError(f"Actions need the shape {self.action_space.shape}, but got {np.shape(actions)}.")
         if self._discrete:
             wanted = xp.to_indices(given)
-            highest = len(self.rules.positions) - 1
+            latest = len(self.rules.positions) - 1
             stepwise = self.rules.action_mode == "buy_hold_sell"
-            if self._device is None and (wanted.min() < 0 or wanted.max() > (2 if stepwise else highest)):
-                n_choices = 3 if stepwise else highest + 1
+            if self._device is None and (wanted.min() < 0 or wanted.max() > (2 if stepwise else latest)):
+                n_choices = 3 if stepwise else latest + 1
                 raise self._refusal(wanted, lambda choice: 0 <= choice < n_choices, f"not in 0..{n_choices - 1}")
             if stepwise:
-                wanted = ops.least(ops.greatest(now.choices + wanted - 1, 0), highest)
-            weights, may_trade, choices = xp.choose(wanted, now.choices, fillable, self.rules.positions.index(0))
+                wanted = ops.least(ops.greatest(now.choices + wanted - 1, 0), latest)
+            weights, may_trade, choices = xp.choose(
+                wanted, now.choices, fillable, self.rules.positions.index(0), self.rules.leverage
+            )
             return weights, may_trade, choices
-        lowest = -1.0 if self.rules.allow_short or self.rules.action_mode == "trade" else 0.0
+        lowest, highest = action_bounds(self.rules)
         if not xp.finite(given):
-            raise self._refusal(given, isfinite, f"not finite; expected numbers from {lowest:g} to 1")
-        weights = ops.least(ops.greatest(xp.array(given, xp.money), lowest), 1.0)
+            raise self._refusal(given, isfinite, f"not finite; expected numbers from {lowest:g} to {highest:g}")
+        weights = ops.least(ops.greatest(xp.array(given, xp.money), lowest), highest)
         if self.rules.action_threshold:
             fillable = fillable & (abs(weights) >= self.rules.action_threshold)
         return weights, fillable, now.choices
 
     def _advance_or_close(
-        self, weights: Any, may_trade: Any, batch: Batch, terms: Terms, choices: Any
+        self, weights: Any, may_trade: Any, accounts: Batch | Book, terms: Terms, choices: Any
     ) -> tuple[tuple[Any, ...], Any]:
         """(what `advance` returns, choices), with all positions closed where the fill is the last of a session."""
         xp, now, where = self._xp, self._now, self._xp.ops.where
         closing = xp.take(self._closings, now.rows)[0]
         if self._device is None and not closing.any():
-            return xp.advance(self._tables, now.rows, weights, may_trade, batch, terms), choices
+            return self._advance(weights, may_trade, accounts, terms), choices
         fillable = self._always if self._fillable is None else xp.take(self._fillable, now.rows)
-        other = Batch(*(values + 0.0 for values in batch))
-        moved = xp.advance(self._tables, now.rows, weights, may_trade, batch, terms)
+        arrays: Any = accounts
+        other = type(arrays)(*(values + 0.0 for values in arrays))
+        moved = self._advance(weights, may_trade, accounts, terms)
         nothing = xp.full(self._always.shape, 0.0, xp.money)
-        closed = xp.advance(self._tables, now.rows, nothing, fillable, other, terms.closing())
-        for values, instead in zip(batch[2:], other[2:], strict=True):
+        closed = self._advance(nothing, fillable, other, terms.closing())
+        unchanged = 2 if isinstance(accounts, Batch) else 0
+        for values, instead in zip(arrays[unchanged:], other[unchanged:], strict=True):
             values[:] = where(closing, instead, values)
         flat = where(fillable, self.rules.positions.index(0), now.choices)
         choices = xp.to_indices(where(closing, flat, choices))

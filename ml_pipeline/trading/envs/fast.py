@@ -15,7 +15,7 @@ from ml_pipeline.runtime.plain_data import NotPlain
 from ml_pipeline.trading.accounts.compiled_kernel import can_compile
 from ml_pipeline.trading.accounts.execution import PLAIN_OPS, RUIN_FRACTION
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.accounts.single import CompiledAccount, FillTables, PlainAccount
+from ml_pipeline.trading.accounts.single import BarTables, CompiledAccount, FillTables, PlainAccount
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.rewards import LogReturn, Reward, keeps_own_values
@@ -28,7 +28,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
     Observation: float32 (W * D + A,), the scaled features of the last W bars, oldest first, then the weight of each
     asset in the equity; all within -clip..clip.
-    Action: see `TradingRules`. An asset that has no bar to fill an order in keeps its position.
+    Action: see `TradingRules`. An asset that has no bar to fill an order in keeps its position. One that was stopped
+    is flat until the next order; its choice of a discrete action is flat as well, so that "long" is a new order.
     Reward: see `rewards`; by default ln(V[t+1] / V[t]) of the equity V after costs.
     With `flat_at_close`, the action before the last fill of a session is not read: all positions are closed.
     Ruin and a margin call terminate; the end of the data, or of `episode_length` steps, truncates.
@@ -78,7 +79,11 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self._fillable = None if fillable.all() else np.asarray(fillable)
         flat = self.rules.flat_at_close
         self._closings = np.asarray(self.market.closings(self.rules.fill_at)) if flat else None
-        return self._fill_prices, self._half_spreads, np.asarray(self.market.close)
+        self._acts_within_bars = self.rules.acts_within_bars
+        bars = self.market.bar_tables(self.rules)
+        if bars is not None:
+            bars = BarTables._make(np.asarray(table) for table in bars)
+        return FillTables(self._fill_prices, self._half_spreads, np.asarray(self.market.close), bars)
 
     def __getstate__(self) -> dict[str, Any]:
         of_market = {"_features", "_fill_prices", "_half_spreads", "_fillable", "_closings"}
@@ -151,6 +156,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
             account.step(bar, weights, trades, closing=True)
         else:
             account.step(bar, weights, trades)
+        if self._acts_within_bars:
+            self._actions.note_exits(account.exited, account.holdings)
         reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1
         self._ruined = ruined = account.margin_called or account.equity <= self._ruin

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.accounts.rules import FillAt
+from ml_pipeline.trading.accounts.rules import FillAt, TradingRules
+from ml_pipeline.trading.accounts.single import BarTables
 from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
 from ml_pipeline.trading.features.indicators import FeatureTable
 from ml_pipeline.trading.features.scaling import FeatureScaler
@@ -35,6 +36,8 @@ class PreparedMarket:
     half_spread: float64 (T, A), half the quoted spread at the bar's close as a fraction of the price; None without
     quotes.
     session_end: bool (T,), the last bar of each session; None if that is not known.
+    high, low: as open; None if no rule needs them. day: int64 (T,), the calendar day of each bar by the market's clock;
+    None: that of its time.
     """
 
     symbols: tuple[str, ...]
@@ -48,6 +51,9 @@ class PreparedMarket:
     half_spread: FloatArray | None = None
     n_asset_features: int = 1
     session_end: NDArray[np.bool_] | None = None
+    high: FloatArray | None = None
+    low: FloatArray | None = None
+    day: NDArray[np.int64] | None = None
 
     shared_between_environments: ClassVar[bool] = True
 
@@ -89,7 +95,7 @@ class PreparedMarket:
 
     def assets(self, columns: NDArray[np.int64]) -> "PreparedMarket":
         """The market with only these assets; the features stay as they are."""
-        of_assets = ("open", "close", "tradable", "half_spread")
+        of_assets = ("open", "high", "low", "close", "tradable", "half_spread")
         arrays: dict[str, Any] = {
             name: array[:, columns] for name, array in self._arrays().items() if name in of_assets
         }
@@ -114,13 +120,44 @@ class PreparedMarket:
             raise UserError("flat_at_close needs bars shorter than a session; use shorter bars, or leave it out.")
         return self.session_end[1:] if fill_at == "next_open" else self.session_end[:-1]
 
+    def bar_tables(self, rules: TradingRules) -> BarTables | None:
+        """The bar after each order, for accounts that trade within bars; None if these rules do not.
+
+        Raises UserError if the rules need the range of the bars, and there is none.
+        """
+        if not rules.acts_within_bars:
+            return None
+        low, high = self.low, self.high
+        if low is None or high is None:
+            if rules.needs_range is not None:
+                raise UserError(f"{rules.needs_range} needs the high and low of each bar, but the market has none.")
+            low = high = self.close  # not looked at
+        return BarTables(self.open[1:], low[1:], high[1:], self.tradable[1:], self._days_charged(rules)[:, None])
+
+    def _days_charged(self, rules: TradingRules) -> FloatArray:
+        """The calendar days between the two bars after bar t, (T - 1,), 0 at the end; 1 if rates are per bar."""
+        if rules.financing_bps_per_year is None:
+            return np.ones(self.n_bars - 1)
+        day = self.times.astype("datetime64[D]").astype(np.int64) if self.day is None else self.day
+        return np.append(np.diff(day[1:]), 0).astype(np.float64)
+
     def _arrays(self) -> dict[str, Any]:
-        names = ("times", "open", "close", "tradable", "features", "half_spread", "session_end")
+        more = ("features", "half_spread", "session_end", "day")
+        names = ("times", "open", "high", "low", "close", "tradable", *more)
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureScaler) -> PreparedMarket:
-    """The prices of `market`, and `features` scaled by `scaler`."""
+def prepare_market(
+    market: MarketData, features: FeatureTable, scaler: FeatureScaler, rules: TradingRules | None = None
+) -> PreparedMarket:
+    """The prices of `market` that accounts under `rules` need, and `features` scaled by `scaler`.
+
+    Raises UserError if the rules need the range of bars, but an asset's highs or lows are nothing but its closes.
+    """
+    needing = None if rules is None else rules.needs_range
+    by_day = rules is not None and rules.financing_bps_per_year is not None
+    if needing is not None:
+        _require_ranges(market, needing)
     return PreparedMarket(
         symbols=market.symbols,
         times=market.times,
@@ -133,4 +170,18 @@ def prepare_market(market: MarketData, features: FeatureTable, scaler: FeatureSc
         half_spread=market.half_spread,
         n_asset_features=features.n_asset_features,
         session_end=market.session_end,
+        high=None if needing is None else np.nan_to_num(market.high, nan=0.0),
+        low=None if needing is None else np.nan_to_num(market.low, nan=0.0),
+        day=market.timing.clock.days(market.timing.opens(market.times))[0] if by_day else None,
     )
+
+
+def _require_ranges(market: MarketData, needing: str) -> None:
+    """Data without highs or lows have the closes in their place, see `market_from_arrays`."""
+    for name in ("high", "low"):
+        same = (getattr(market, name) == market.close) | ~market.tradable
+        for symbol in np.array(market.symbols)[same.all(axis=0)]:
+            raise UserError(
+                f"{needing} needs the high and low of each bar, but every {name} of {symbol} is its close, as where "
+                f"data have no {name}; use data with both, or leave {needing} out."
+            )

@@ -47,7 +47,12 @@ class StatefulTradingEnv(FastTradingEnv):
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         observation, _ = super().reset(seed=seed, options=options)
         self.limit_counts = Counter()
-        self._recorder = LedgerRecorder(self.market.symbols, quotes=self.market.half_spread is not None)
+        self._recorder = LedgerRecorder(
+            self.market.symbols,
+            quotes=self.market.half_spread is not None,
+            exits=self.rules.acts_within_bars,
+            by_day=self.rules.financing_bps_per_year is not None,
+        )
         self._record(self._account.closes, self._half_spreads[0])  # nothing is filled yet: any prices will do
         return observation, self._info()
 
@@ -88,6 +93,9 @@ class StatefulTradingEnv(FastTradingEnv):
             filled=account.filled,
             fill_prices=fill_prices,
             half_spreads=half_spreads.tolist() if self._recorder.quotes else None,
+            exited=account.exited if self._recorder.exits else None,
+            exit_prices=account.exit_prices if self._recorder.exits else None,
+            interest_days=account.days if self._recorder.by_day else None,
         )
         self._recorder.append(row)
 

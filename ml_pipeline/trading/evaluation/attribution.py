@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ml_pipeline.trading.accounts.costs import Costs
-from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol, symbols_of
+from ml_pipeline.trading.accounts.ledger import Ledger, fills_of, per_symbol, symbols_of
 from ml_pipeline.trading.evaluation.uncertainty import long_run_covariance
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -30,10 +30,9 @@ class AlphaBeta:
 
 def gains_by_asset(ledger: Ledger) -> FloatArray:
     """What each asset gained in each row before costs, in money, (n, A): the change of its value less what was paid."""
-    position, close, filled, price = (
-        per_symbol(ledger, kind) for kind in ("position", "close", "filled", "fill_price")
-    )
-    return np.asarray(np.diff(position * close, axis=0, prepend=0.0) - filled * price)
+    (filled, price), (exited, exit_price) = fills_of(ledger)
+    value = per_symbol(ledger, "position") * per_symbol(ledger, "close")
+    return np.asarray(np.diff(value, axis=0, prepend=0.0) - filled * price - exited * exit_price)
 
 
 def profit_by_asset(ledger: Ledger, costs: Costs) -> dict[str, dict[str, float]]:

@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 
 from ml_pipeline.config.errors import CheckFailed, UserError
-from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.accounts.ledger import Ledger, fills_of, per_symbol
+from ml_pipeline.trading.accounts.rules import LARGEST_LEVERAGE, TradingRules
 from ml_pipeline.trading.market.data import FloatArray
 
 # A larger relative difference of equity than this is an error in one of the two engines.
@@ -34,8 +34,9 @@ def certify_ledger(ledger: Ledger, rules: TradingRules, periods_per_year: float)
 def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> FloatArray:
     """The equity of each row by vectorbt's `Portfolio.from_orders`, from only the fills and closes of the ledger.
 
-    Costs are computed again from `rules` and the half-spreads of the ledger. vectorbt has no borrowing fee, so the fee
-    of the shorts at each close is subtracted from its result, as far as there is cash to pay it.
+    vectorbt fills one order per row and asset, so what was closed within a bar has a second row of that bar.
+    Costs are computed again from `rules` and the half-spreads of the ledger. vectorbt has neither borrowing fee
+    nor financing, so those at each close are subtracted from its result, without leverage as far as there is cash.
     Raises UserError if vectorbt is not installed.
     """
     try:
@@ -44,30 +45,47 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
             import vectorbt
     except ImportError as error:
         raise UserError("--certify needs vectorbt, which is not installed; pip install vectorbt.") from error
-    none = np.zeros(len(ledger["time"]))
-    filled, price, spread, close, position = (
-        np.column_stack([ledger.get(f"{name}_{symbol}", none) for symbol in symbols_of(ledger)])
-        for name in ("filled", "fill_price", "half_spread", "close", "position")
-    )
+    spread, close, position = (per_symbol(ledger, kind) for kind in ("half_spread", "close", "position"))
+    (filled, price), (exited, exit_price) = fills_of(ledger)
+    if exited.any():
+        filled, price = _alternating(filled, exited), _alternating(price, exit_price)
+        spread, close = _alternating(spread, spread), _alternating(close, close)
     terms = rules.terms(periods_per_year)
+    # vectorbt borrows nothing, so it is given what the account may have borrowed.
+    lent = LARGEST_LEVERAGE * float(ledger["equity"].max()) if rules.leverage > 1 else 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         portfolio = vectorbt.Portfolio.from_orders(
-            close=np.nan_to_num(close, nan=1.0),
+            close=np.where(close > 0, close, 1.0),
             size=filled,
-            price=np.nan_to_num(price, nan=1.0),
+            price=np.where(price > 0, price, 1.0),
             fees=np.where(filled > 0, terms.buy_rate, terms.sell_rate) + spread,
             fixed_fees=np.where(filled != 0, terms.fixed_fee, 0.0),
             direction="both",
-            init_cash=float(ledger["equity"][0]),
+            init_cash=float(ledger["equity"][0]) + lent,
             cash_sharing=True,
             group_by=True,
             call_seq="auto",  # sells before buys
             freq="1D",
         )
         value, cash = (np.asarray(each(), dtype=np.float64).reshape(-1) for each in (portfolio.value, portfolio.cash))
-    borrowed = np.where(position < 0, -position * np.nan_to_num(close), 0.0).sum(axis=1) * terms.borrow_rate
-    return np.asarray(value - np.minimum(np.cumsum(borrowed), cash))
+    per_bar = len(close) // len(position)
+    value, cash, close = (rows[per_bar - 1 :: per_bar] for rows in (value, cash, close))
+    days = ledger.get("interest_days", np.ones(len(position)))
+    borrowed = np.where(position < 0, -position * close, 0.0).sum(axis=1) * terms.borrow_rate * days
+    if rules.leverage == 1:
+        return np.asarray(value - np.minimum(np.cumsum(borrowed), cash))
+    interest = np.zeros(len(position))  # until each row
+    for row, fee in enumerate(borrowed):
+        before = interest[row - 1] if row else 0.0
+        owed = max(lent + before - cash[row], 0.0)
+        interest[row] = before + fee + owed * terms.financing_rate * days[row]
+    return np.asarray(value - lent - interest)
+
+
+def _alternating(first: FloatArray, second: FloatArray) -> FloatArray:
+    """The rows of both in turn, (2n, A)."""
+    return np.stack([first, second], axis=1).reshape(-1, first.shape[1])
 
 
 def largest_difference(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> float:

@@ -117,6 +117,13 @@ def _price(ledger: Ledger, symbol: str) -> TimeChart:
         Marks("bought", buys, prices[buys], UP_COLOR, "up"),
         Marks("sold", sales, prices[sales], DOWN_COLOR, "down"),
     ]
+    if f"exited_{symbol}" in ledger:
+        exited, prices = ledger[f"exited_{symbol}"], ledger[f"exit_price_{symbol}"]
+        bought, sold = (np.flatnonzero(side) for side in (exited > 0, exited < 0))
+        marks += [
+            Marks("bought within the bar", bought, prices[bought], UP_COLOR, "up"),
+            Marks("sold within the bar", sold, prices[sold], DOWN_COLOR, "down"),
+        ]
     curve = Curve("close", ledger[f"close_{symbol}"], "#7d8590", width=1.0)
     return TimeChart(f"{symbol}: price and fills", "price", [curve], marks)
 

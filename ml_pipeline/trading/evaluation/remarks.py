@@ -8,7 +8,15 @@ from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.evaluation.results import Evaluation
 
 # Limits that the baselines do not obey, see `baselines`.
-_LIMITS = ("max_position", "max_gross", "trade_limit_percent", "action_threshold", "min_cash")
+_LIMITS = (
+    "max_position",
+    "max_gross",
+    "trade_limit_percent",
+    "action_threshold",
+    "min_cash",
+    "stop_loss",
+    "take_profit",
+)
 RANGES = (
     "±: one standard error (of ratios by Lo 2002, for autocorrelated returns). In brackets: the 95 % interval of a "
     "stationary bootstrap."

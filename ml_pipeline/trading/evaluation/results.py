@@ -125,5 +125,6 @@ def _costs(rules: TradingRules) -> str:
         (rules.fixed_fee, f"{rules.fixed_fee:g} an order"),
         (rules.slippage_bps, f"slippage of {rules.slippage_bps:g} bps"),
         (rules.borrow_bps_per_year, f"borrowing at {rules.borrow_bps_per_year:g} bps a year"),
+        (rules.financing_bps_per_year, f"financing at {rules.financing_bps_per_year or 0:g} bps a year"),
     )
     return ", ".join([f"after fees of {rules.fee_bps:g} bps{selling}", *(text for cost, text in others if cost)])

@@ -26,6 +26,7 @@ FREE: dict[str, Any] = {
     "fixed_fee": 0.0,
     "slippage_bps": 0.0,
     "borrow_bps_per_year": 0.0,
+    "financing_bps_per_year": None,
 }
 """Rules without any cost; the quoted spread belongs to the market."""
 
@@ -136,6 +137,7 @@ def _other_costs(rules: TradingRules, quotes: bool) -> tuple[str, ...]:
             (quotes, "the quoted spread"),
             (rules.fixed_fee, f"a fee of {rules.fixed_fee:g} per order"),
             (rules.borrow_bps_per_year, f"borrowing at {rules.borrow_bps_per_year:g} bps a year"),
+            (rules.financing_bps_per_year, f"financing at {rules.financing_bps_per_year or 0:g} bps a year"),
         )
         if is_on
     )

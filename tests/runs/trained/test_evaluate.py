@@ -93,7 +93,7 @@ def test_other_data_whose_feature_sees_ahead_are_refused(checkpoint, tmp_path):
     [
         (["--fee-bps", "-1"], "fee_bps must be from 0 to 1000 basis points, but got -1"),
         (["--fee-bps", "1e9"], "fee_bps must be from 0 to 1000 basis points"),
-        (["--max-position", "2"], "max_position must be above 0 and at most 1"),
+        (["--max-position", "2"], "max_position 2 is above max_gross 1, which bounds all positions"),
         (["--eval-episodes", "3"], "--eval-episodes is for Gymnasium environments"),
         (["--max-posit", "1"], 'Unknown flag --max-posit. Did you mean "--max-position"'),
         (["--symbols", "trained"], 'has no symbol "trained". Did you mean "trained_on"'),

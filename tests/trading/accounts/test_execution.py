@@ -163,7 +163,8 @@ def test_terms_of_the_rules():
     terms = rules.terms(252)
     assert (terms.buy_rate, terms.sell_rate, terms.borrow_rate) == pytest.approx((0.0007, 0.0009, 0.0001))
     assert (terms.lowest, terms.highest, terms.max_trade) == (0, 1, math.inf)
-    assert TradingRules("trade").terms(252)[-5:] == (0.1, 0, 0, 0, 1)
+    trade = TradingRules("trade", stop_loss=0.02).terms(252)
+    assert (trade.max_trade, trade.relative, trade.stop_loss, trade.take_profit) == (0.1, 1, 0.02, 0)
 
 
 @given(orders=quantities, cash=st.floats(0, 1e6), data=st.data())

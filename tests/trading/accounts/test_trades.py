@@ -78,8 +78,11 @@ def _gains(ledger):
     for symbol in symbols_of(ledger):
         position, filled = ledger[f"position_{symbol}"].tolist(), ledger[f"filled_{symbol}"].tolist()
         close, price = (np.nan_to_num(ledger[f"{kind}_{symbol}"]).tolist() for kind in ("close", "fill_price"))
+        none = np.zeros(len(close))
+        exited, exit_price = (np.nan_to_num(ledger.get(f"{kind}_{symbol}", none)) for kind in ("exited", "exit_price"))
         rows = range(1, len(close))
         gains.append(sum(position[k] * close[k] - position[k - 1] * close[k - 1] - filled[k] * price[k] for k in rows))
+        gains[-1] -= float(exited @ exit_price)
     return np.array(gains)
 
 
@@ -111,9 +114,12 @@ def _assert_adds_up(ledger, rules, per_year):
     n_assets=st.integers(1, 4),
     mode=st.sampled_from(ACTION_MODES),
     volatility=st.sampled_from([0.01, 0.05, 0.4]),
+    within=st.booleans(),
 )
-def test_trades_and_open_positions_add_up_to_the_change_of_equity(random_case, seed, n_assets, mode, volatility):
-    market, rules, actions = random_case(seed, n_assets, mode, volatility)
+def test_trades_and_open_positions_add_up_to_the_change_of_equity(
+    random_case, *, seed, n_assets, mode, volatility, within
+):
+    market, rules, actions = random_case(seed, n_assets, mode, volatility, within=within)
     _assert_adds_up(_run(market, rules, actions), rules, market.periods_per_year)
 
 

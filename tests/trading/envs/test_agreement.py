@@ -25,8 +25,11 @@ class ReferenceAccount:
         self.market, self.rules = market, rules
         n_assets = market.close.shape[1]
         self.cash, self.held, self.position = rules.initial_cash, np.zeros(n_assets), np.zeros(n_assets)
+        self.entry, self.lent = np.zeros(n_assets), 0.0
         self.limit = math.inf if rules.trade_limit_percent is None else rules.trade_limit_percent / 100
         self.lowest = -1 if rules.allow_short else 0
+        self.leverage, self.largest = max(1.0, rules.max_gross), max(1.0, rules.max_position)
+        self.days = np.append(np.diff(market.day if rules.financing_bps_per_year is not None else [0]), 0)
 
     def step(self, t, action):
         """Fill the orders of bar t, pay for what is borrowed; return the equity at the next close, and whether a fee
@@ -43,19 +46,65 @@ class ReferenceAccount:
         else:
             targets = self.targets(action, can, price, worth)
             self.fill(self.orders(targets, can, price, worth), price, spread, worth)
-        short = -np.minimum(self.held, 0) @ market.close[t + 1]
-        fee = short * rules.borrow_bps_per_year / 1e4 / market.periods_per_year
+        self.leave(t + 1, spread, worth)
+        close = market.close[t + 1]
+        gross = np.abs(self.held) @ close
+        if self.leverage > 1 and self.cash + self.held @ close < rules.maintenance_margin * gross:
+            self.close_out(np.flatnonzero(market.tradable[t + 1] * self.held), close, spread, worth)
+        yearly = -np.minimum(self.held, 0) @ close * rules.borrow_bps_per_year / 1e4
+        fee = yearly / market.periods_per_year
+        if rules.financing_bps_per_year is not None:
+            owed = max(-self.cash, 0.0) if self.leverage > 1 else 0.0
+            fee = (yearly + owed * rules.financing_bps_per_year / 1e4) / 365 * self.days[t + 1]
+        if self.leverage > 1:
+            self.cash -= fee
+            return self.cash + self.held @ close, False
         margin_called, self.cash = fee > max(self.cash, 0.0), max(self.cash - fee, 0.0)
         return self.cash + self.held @ market.close[t + 1], margin_called
+
+    def leave(self, bar, spread, worth):
+        """Close each position whose stop or target lies within the bar; the stop if both do."""
+        rules, market = self.rules, self.market
+        at = {}
+        for a in np.flatnonzero(market.tradable[bar] * self.held):
+            side, opened = np.sign(self.held[a]), market.open[bar, a]
+            worst, best = (market.low, market.high)[:: int(side)]
+            if rules.take_profit is not None:
+                target = self.entry[a] * (1 + side * rules.take_profit)
+                if (best[bar, a] - target) * side >= 0:
+                    at[a] = side * max(side * opened, side * target)
+            if rules.stop_loss is not None:
+                stop = self.entry[a] * (1 - side * rules.stop_loss)
+                if (worst[bar, a] - stop) * side <= 0:
+                    at[a] = side * min(side * opened, side * stop)
+        self.close_out(at, np.array([at.get(a, 0.0) for a in range(len(self.held))]), spread, worth)
+
+    def close_out(self, assets, prices, spread, worth):
+        """Market orders without limits; with leverage whatever they cost is borrowed."""
+        limited, self.lent = self.rules, math.inf if self.leverage > 1 else 0.0
+        self.rules = replace(limited, lot_size=0.0, min_order=0.0, min_cash=0.0)
+        self.fill({a: -self.held[a] for a in assets}, prices, spread, worth)
+        self.rules, self.lent = limited, 0.0
+        for a in assets:
+            self.position[a] = 0 if self.held[a] == 0 else self.position[a]
+
+    def note(self, a, quantity, price):
+        """Fill, and renew the average entry price of what is held."""
+        before, self.held[a] = self.held[a], self.held[a] + quantity
+        if before * self.held[a] <= 0:
+            self.entry[a] = price
+        elif before * quantity > 0:
+            self.entry[a] = (before * self.entry[a] + quantity * price) / self.held[a]
 
     def close(self, can, price, spread, worth):
         """Fill the opposite of every position, without any limit."""
         orders = {a: -self.held[a] for a in np.flatnonzero(can & (price > 0))}
         orders = {a: order for a, order in orders.items() if abs(order) * price[a] > 1e-9 * worth}
         self.position[can] = 0
-        limited, self.rules = self.rules, replace(self.rules, lot_size=0.0, min_order=0.0, min_cash=0.0)
+        limited, self.lent = self.rules, math.inf if self.leverage > 1 else 0.0
+        self.rules = replace(limited, lot_size=0.0, min_order=0.0, min_cash=0.0)
         self.fill(orders, price, spread, worth)
-        self.rules = limited
+        self.rules, self.lent = limited, 0.0
 
     def targets(self, action, can, price, worth):
         """Weights (A,) that an action asks for; what it leaves alone is taken out of `can`."""
@@ -63,9 +112,11 @@ class ReferenceAccount:
         targets = np.zeros(n_assets)
         for a in range(n_assets):
             if rules.action_mode in {"discrete", "buy_hold_sell"}:
-                targets[a] = self.take_position(a, action[a], can) / n_assets
+                targets[a] = self.take_position(a, action[a], can) / n_assets * self.leverage
                 continue
-            wanted = np.clip(action[a], -1.0 if rules.action_mode == "trade" else self.lowest, 1)
+            wanted = np.clip(action[a], self.lowest * self.largest, self.largest)
+            if rules.action_mode == "trade":
+                wanted = np.clip(action[a], -1.0, 1.0)
             can[a] &= abs(wanted) >= rules.action_threshold
             if rules.action_mode == "trade":
                 unit = 0.1 if self.limit == math.inf else self.limit
@@ -106,17 +157,18 @@ class ReferenceAccount:
             cost = value * ((sell_fee + rules.slippage_bps) / 1e4 + spread[a]) + rules.fixed_fee
             if order < 0 and value > cost:
                 self.cash += value - cost
-                self.held[a] += order
+                self.note(a, order, price[a])
         buys = {a: order for a, order in orders.items() if order > 0}
         rate = (rules.fee_bps + rules.slippage_bps) / 1e4 + spread
         needed = sum(order * price[a] * (1 + rate[a]) for a, order in buys.items())
-        free = max(self.cash - rules.min_cash * worth - rules.fixed_fee * len(buys), 0.0)
+        reserve = (rules.min_cash - self.leverage + 1) * worth - self.lent
+        free = max(self.cash - reserve - rules.fixed_fee * len(buys), 0.0)
         for a, order in buys.items():
             quantity = self.whole(order * min(1.0, free / needed))
             value = quantity * price[a]
             if value > self.smallest(worth):
                 self.cash -= value * (1 + rate[a]) + rules.fixed_fee
-                self.held[a] += quantity
+                self.note(a, quantity, price[a])
 
     def smallest(self, worth):
         return max(self.rules.min_order, 1e-9 * worth)
@@ -185,9 +237,12 @@ def _tensor(values):
     n_assets=st.integers(1, 4),
     mode=st.sampled_from(["discrete", "target_weights", "buy_hold_sell", "trade"]),
     volatility=st.sampled_from([0.01, 0.05, 0.3]),
+    within=st.booleans(),
 )
-def test_every_environment_equals_a_reference_written_from_the_rules(random_case, *, seed, n_assets, mode, volatility):
-    market, rules, actions = random_case(seed, n_assets, mode, volatility)
+def test_every_environment_equals_a_reference_written_from_the_rules(
+    random_case, *, seed, n_assets, mode, volatility, within
+):
+    market, rules, actions = random_case(seed, n_assets, mode, volatility, within=within)
     expected = reference(market, rules, actions)
     worth = np.maximum(expected, 1e-6 * expected[0])
 
@@ -197,7 +252,7 @@ def test_every_environment_equals_a_reference_written_from_the_rules(random_case
     np.testing.assert_array_equal(stateful, fast)
     np.testing.assert_array_equal(seen_stateful, seen)
     np.testing.assert_allclose(env.ledger()["equity"], expected, rtol=1e-9, atol=1e-9 * rules.initial_cash)
-    assert (env.ledger()["cash"] >= 0).all()
+    assert rules.max_gross > 1 or (env.ledger()["cash"] >= 0).all()
     batched, seen_batched, equity = run_batched(market, rules, actions, None)
     np.testing.assert_allclose(batched, fast, rtol=1e-9)
     np.testing.assert_allclose(equity[1:-1], expected[1:-1], rtol=1e-9, atol=1e-9 * rules.initial_cash)
@@ -209,9 +264,10 @@ def test_every_environment_equals_a_reference_written_from_the_rules(random_case
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 3),
     mode=st.sampled_from(["discrete", "target_weights", "buy_hold_sell", "trade"]),
+    within=st.booleans(),
 )
-def test_tensors_equal_arrays(random_case, *, seed, n_assets, mode):
-    market, rules, actions = random_case(seed, n_assets, mode, 0.05)
+def test_tensors_equal_arrays(random_case, *, seed, n_assets, mode, within):
+    market, rules, actions = random_case(seed, n_assets, mode, 0.05, within=within)
     _, seen, equity = run_batched(market, rules, actions, None)
     _, seen_tensors, equity_tensors = run_batched(market, rules, actions, "cpu")
     np.testing.assert_allclose(equity_tensors, equity, rtol=1e-9)
@@ -222,8 +278,8 @@ def test_tensors_equal_arrays(random_case, *, seed, n_assets, mode):
 @pytest.mark.skipif(not HAS_NUMBA, reason="numba is not installed")
 @pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
 def test_machine_code_equals_plain_python_to_the_last_digit(random_case, mode):
-    for seed in range(20):
-        market, rules, actions = random_case(seed, 1 + seed % 5, mode, 0.05)
+    for seed in range(30):
+        market, rules, actions = random_case(seed, 1 + seed % 5, mode, 0.05, within=seed % 3 > 0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of the compiler
             compiled, seen, _ = run_single("compiled", market, rules, actions)
@@ -249,9 +305,10 @@ def _with_sessions(market, rules, seed):
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 4),
     mode=st.sampled_from(["discrete", "target_weights", "buy_hold_sell", "trade"]),
+    within=st.booleans(),
 )
-def test_every_environment_is_flat_at_the_close_as_the_reference_is(random_case, *, seed, n_assets, mode):
-    market, rules, actions = random_case(seed, n_assets, mode, 0.05)
+def test_every_environment_is_flat_at_the_close_as_the_reference_is(random_case, *, seed, n_assets, mode, within):
+    market, rules, actions = random_case(seed, n_assets, mode, 0.05, within=within)
     market, rules = _with_sessions(market, rules, seed)
     expected = reference(market, rules, actions)
     fast, seen, _ = run_single(FastTradingEnv, market, rules, actions)
@@ -271,7 +328,7 @@ def test_every_environment_is_flat_at_the_close_as_the_reference_is(random_case,
 @pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
 def test_machine_code_is_flat_at_the_close_to_the_last_digit(random_case, mode):
     for seed in range(10):
-        market, rules, actions = random_case(seed, 1 + seed % 5, mode, 0.05)
+        market, rules, actions = random_case(seed, 1 + seed % 5, mode, 0.05, within=seed % 2 > 0)
         market, rules = _with_sessions(market, rules, seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of the compiler

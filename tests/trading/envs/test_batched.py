@@ -184,13 +184,14 @@ def test_batches_that_cannot_be_made(tiny_market):
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_an_environment_with_the_state_of_another_goes_on_as_that_one(tiny_market, device):
-    market = tiny_market(100 * np.exp(np.random.default_rng(5).normal(0, 0.02, 80).cumsum()))
+@pytest.mark.parametrize("rules", [TradingRules(), TradingRules(stop_loss=0.02)])
+def test_an_environment_with_the_state_of_another_goes_on_as_that_one(tiny_market, device, rules):
+    close = 100 * np.exp(np.random.default_rng(5).normal(0, 0.02, 80).cumsum())
+    market = tiny_market(close, high=close * 1.01, low=close * 0.99)
 
     def make():
-        return BatchedTradingEnv(
-            market, 30, reward=make_reward("calmar_ratio"), episode_length=9, fee_bps=(0, 20), device=device
-        )
+        given = {"reward": make_reward("calmar_ratio"), "episode_length": 9, "fee_bps": (0, 20), "device": device}
+        return BatchedTradingEnv(market, 30, rules, **given)
 
     actions = np.random.default_rng(6).integers(0, 3, (40, 30))
     actions = actions if device is None else _tensor(actions)

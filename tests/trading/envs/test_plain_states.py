@@ -17,7 +17,9 @@ RULES = {
     "buy_hold_sell": TradingRules(action_mode="buy_hold_sell", min_cash=0.1),
     "target_weights": TradingRules(action_mode="target_weights", max_gross=0.8, fee_bps=5),
     "trade": TradingRules(action_mode="trade", lot_size=0.1),
+    "within": TradingRules(stop_loss=0.02, max_gross=2, max_position=2, financing_bps_per_year=500, fee_bps=5),
 }
+RANGE = {"high": WALK * 1.01, "low": WALK * 0.99}
 
 
 def play(env, n_steps, seed):
@@ -37,7 +39,7 @@ def play(env, n_steps, seed):
 def test_a_state_goes_on_with_the_same_bits_in_another_environment(tiny_market, kind, engine, mode):
     if engine == "compiled":
         pytest.importorskip("numba")
-    market = tiny_market(WALK)
+    market = tiny_market(WALK, **RANGE)
 
     def make():
         return kind(market, RULES[mode], window=2, episode_length=9, reward=make_reward("sharpe_ratio"), engine=engine)
@@ -56,9 +58,10 @@ def test_a_state_goes_on_with_the_same_bits_in_another_environment(tiny_market, 
         assert other.limit_counts == env.limit_counts
 
 
-def test_what_a_state_leaves_out_is_what_no_step_changes(tiny_market):
+@pytest.mark.parametrize("mode", ["discrete", "within"])
+def test_what_a_state_leaves_out_is_what_no_step_changes(tiny_market, mode):
     """Every attribute of the environment and its account that differs after a step is in the state."""
-    env = FastTradingEnv(tiny_market(WALK), RULES["discrete"], engine="plain")
+    env = FastTradingEnv(tiny_market(WALK, **RANGE), RULES[mode], engine="plain")
     env.reset(seed=0)
     for owner in (env, env._account, env._actions):
         before = {name: repr(value) for name, value in vars(owner).items()}

@@ -44,8 +44,8 @@ def _run(market, rules, actions):
 @pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
 def test_vectorbt_says_the_same_of_random_orders_with_every_cost(random_case, mode):
     n_trades = 0
-    for seed in range(25):
-        market, rules, actions = random_case(seed, 1 + seed % 4, mode, 0.03)
+    for seed in range(30):
+        market, rules, actions = random_case(seed, 1 + seed % 4, mode, 0.03, within=seed % 2 > 0)
         ledger = _run(market, rules, actions)
         n_trades += sum(np.count_nonzero(column) for name, column in ledger.items() if name.startswith("filled"))
         assert largest_difference(ledger, rules, market.periods_per_year) < TOLERANCE, (seed, rules)
@@ -107,6 +107,62 @@ def test_backtesting_py_says_the_same_of_whole_lots(tiny_market):
         theirs = stats["_equity_curve"]["Equity"].to_numpy()[1:]
         assert np.count_nonzero(filled) > 10
         np.testing.assert_allclose(ledger["equity"], theirs, rtol=1e-9)
+
+
+@pytest.mark.slow
+@needs_backtesting
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("side", ["long", "short"])
+def test_backtesting_py_stops_and_takes_profit_where_the_account_does(tiny_market, side):
+    """It knows no fractions: it is given the prices of stop and target that belong to the open of the entry. It also
+    assumes the stop where a bar reaches both, and also stops in the bar of the entry."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import backtesting
+        import pandas as pd
+
+    choice, sign = (2, 1) if side == "long" else (0, -1)
+    n_exits = 0
+    for seed in range(6):
+        generator = np.random.default_rng(seed)
+        close = 100 * np.exp(generator.normal(0, 0.02, 120).cumsum())
+        open_ = np.append(close[0], close[:-1]) * np.exp(generator.normal(0, 0.004, 120))
+        high, low = (
+            np.exp(s * generator.exponential(0.01, 120)) * f(open_, close)
+            for s, f in ((1, np.maximum), (-1, np.minimum))
+        )
+        rules = TradingRules(
+            lot_size=1,
+            fee_bps=0 if side == "short" else 20,
+            max_position=0.9,
+            initial_cash=100_000,
+            stop_loss=0.02,
+            take_profit=0.03,
+        )
+        market = tiny_market(close, open_, high=high, low=low)
+        ledger = _run(market, rules, np.where(generator.random((120, 1)) < 0.6, choice, 1))
+        filled, exited = ledger["filled_A"] * sign, ledger["exited_A"]
+        n_exits += np.count_nonzero(exited)
+
+        class Replay(backtesting.Strategy):
+            def init(self):
+                pass
+
+            def next(self, filled=filled, open_=open_):
+                row = len(self.data)  # filled at the open of this row
+                if row < len(filled) and filled[row] > 0:
+                    levels = {"sl": open_[row] * (1 - 0.02 * sign), "tp": open_[row] * (1 + 0.03 * sign)}
+                    (self.buy if sign > 0 else self.sell)(size=filled[row], **levels)
+                elif row < len(filled) and filled[row] < 0:
+                    self.position.close()
+
+        frame = pd.DataFrame({"Open": open_, "High": high, "Low": low, "Close": close})
+        frame = pd.concat([frame.iloc[:1], frame]).set_axis(pd.date_range("2000-01-01", periods=121))
+        Replay.next.__defaults__ = (np.append(0.0, filled), np.append(0.0, open_))
+        stats = backtesting.Backtest(frame, Replay, cash=100_000, commission=rules.fee_bps / 1e4).run()
+        theirs = stats["_equity_curve"]["Equity"].to_numpy()[1:]
+        np.testing.assert_allclose(ledger["equity"], theirs, rtol=1e-9)
+    assert n_exits > 30
 
 
 @pytest.mark.slow

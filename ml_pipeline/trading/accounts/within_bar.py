@@ -1,0 +1,184 @@
+"""The kernel's step for bars in which more happens than fills at one price: exits within the bar, margin, interest.
+
+After the orders of the bar, in this order:
+1. The average entry price of each position follows from its fills; costs are not part of it.
+2. Stop-loss and take-profit are looked for between the low and the high of the bar. A stop is filled at its price, or
+   at the open of the bar if that is worse; a target at its price, or at the open if that is better. If the bar reaches
+   both, the stop is assumed. So a position that was opened at the open of a bar may be closed in it.
+3. If the account may borrow and its equity at the close is below `maintenance` times the value of its positions, the
+   broker closes all of them at the close. The account goes on with what is left, unless that is ruin.
+4. Short holdings pay their borrowing fee at the close, and negative cash its financing, for the days until the next
+   bar. An account that may borrow pays with borrowed money; for others a fee above the cash is a margin call that ends
+   the episode, see `execution`.
+Closing a position is a market order without limits: it pays the costs of any other. Where no money is borrowed, a buy
+is scaled down to the cash there is.
+
+A assets, N accounts; each number of an asset is a float, or an array or tensor (N,), as in `execution`.
+"""
+
+import math
+from collections.abc import Callable, MutableSequence, Sequence
+from typing import Any, NamedTuple
+
+from ml_pipeline.trading.accounts.orders import Compiled, Number, Ops, Terms
+
+
+class Bar(NamedTuple):
+    """Prices of a bar, each (A,).
+
+    prices, half_spreads: of its orders. opens, lows, highs, closes: of the bar itself. can_exit: whether the asset has
+    a bar of its own in which orders can be filled. days: one number for all assets, the days for which interest is
+    charged at the close; 1 where rates are per bar.
+    """
+
+    prices: Sequence[Number]
+    half_spreads: Sequence[Number]
+    opens: Sequence[Number]
+    lows: Sequence[Number]
+    highs: Sequence[Number]
+    closes: Sequence[Number]
+    can_exit: Sequence[Any]
+    days: Number
+
+
+class Book(NamedTuple):
+    """The positions of an account, each (A,), which a step changes in place.
+
+    entries: average entry prices, 0 without a position. filled: quantities of the orders. exited, exit_prices: signed
+    quantities closed within the bar, and their prices; called: those of them that a margin call closed. orders and
+    exits are what was ordered.
+    """
+
+    holdings: MutableSequence[Number]
+    entries: MutableSequence[Number]
+    orders: MutableSequence[Number]
+    filled: MutableSequence[Number]
+    exits: MutableSequence[Number]
+    exited: MutableSequence[Number]
+    exit_prices: MutableSequence[Number]
+    called: MutableSequence[Number]
+
+
+def stepping_within(
+    ops: Ops, compiled: Compiled, size_orders: Callable[..., Number], fill_orders: Callable[..., Any]
+) -> Any:
+    """`step_within` for the kind of number that `ops` works on."""
+    least, greatest = ops.least, ops.greatest
+    entry_price, exit_order = _entry_price(ops, compiled), _exit_order(ops, compiled)
+    closing_terms = compiled(_closing_terms)
+    call_margin = _margin_call(ops, compiled, fill_orders, closing_terms)
+
+    @compiled
+    def step_within(  # noqa: PLR0917  # positional, in the hot path
+        weights: Sequence[Number], may_trade: Sequence[Any], cash: Number, bar: Bar, book: Book, terms: Terms
+    ) -> tuple[Number, Number, Number, Any]:
+        """As `execution`'s step: (cash, costs paid in this bar, equity at the closes, margin_called)."""
+        equity = size_orders(weights, may_trade, cash, book.holdings, bar.prices, terms, book.orders)
+        cash, costs = fill_orders(book.orders, cash, equity, bar.prices, bar.half_spreads, terms, book.filled)
+        n_assets = len(book.holdings)
+        for i in range(n_assets):
+            held = book.holdings[i] + book.filled[i]
+            book.entries[i] = entry_price(book.entries[i], book.holdings[i], book.filled[i], held, bar.prices[i])
+            book.holdings[i] = held
+            book.exits[i], book.exit_prices[i] = exit_order(
+                held, book.entries[i], bar.opens[i], bar.lows[i], bar.highs[i], bar.can_exit[i], terms
+            )
+        cash, paid = fill_orders(
+            book.exits, cash, equity, book.exit_prices, bar.half_spreads, closing_terms(terms), book.exited
+        )
+        costs = costs + paid
+        for i in range(n_assets):
+            book.holdings[i] = book.holdings[i] + book.exited[i]
+        if terms.maintenance > 0.0:
+            cash, paid = call_margin(cash, equity, bar, book, terms)
+            costs = costs + paid
+        worth = cash * 0.0
+        fee = worth
+        for i in range(n_assets):
+            value = book.holdings[i] * bar.closes[i]
+            worth = worth + value
+            fee = fee + greatest(value * -terms.borrow_rate, 0.0)
+        fee = fee * bar.days
+        if terms.maintenance > 0.0:
+            paid = fee + greatest(-cash, 0.0) * (terms.financing_rate * bar.days)
+            return cash - paid, costs + paid, cash - paid + worth, fee < 0.0
+        paid = least(fee, cash)
+        return cash - paid, costs + paid, cash - paid + worth, fee > cash
+
+    return step_within
+
+
+def _margin_call(ops: Ops, compiled: Compiled, fill_orders: Callable[..., Any], closing_terms: Any) -> Any:
+    where = ops.where
+
+    @compiled
+    def call_margin(cash: Number, equity: Number, bar: Bar, book: Book, terms: Terms) -> tuple[Number, Number]:
+        """Close all positions at the close if the account lacks margin; (cash afterwards, costs paid)."""
+        worth = cash
+        gross = cash * 0.0
+        n_assets = len(book.holdings)
+        for i in range(n_assets):
+            value = book.holdings[i] * bar.closes[i]
+            worth = worth + value
+            gross = gross + abs(value)
+        lacks_margin = worth < gross * terms.maintenance
+        for i in range(n_assets):
+            book.exits[i] = where(lacks_margin & bar.can_exit[i], -book.holdings[i], 0.0)
+        cash, costs = fill_orders(
+            book.exits, cash, equity, bar.closes, bar.half_spreads, closing_terms(terms), book.called
+        )
+        for i in range(n_assets):
+            book.holdings[i] = book.holdings[i] + book.called[i]
+            book.exited[i] = book.exited[i] + book.called[i]
+            book.exit_prices[i] = where(book.called[i] != 0.0, bar.closes[i], book.exit_prices[i])
+        return cash, costs
+
+    return call_margin
+
+
+def _closing_terms(terms: Terms) -> Terms:
+    """The costs of `terms` without their limits. Machine code knows no defaults, so every field is given."""
+    costs = (terms.buy_rate, terms.sell_rate, terms.fixed_fee, terms.borrow_rate)
+    reserve = -math.inf if terms.maintenance > 0.0 else 0.0
+    return Terms(*costs, -1.0, 1.0, 1.0, math.inf, reserve, 0.0, 0.0, 0.0, 0.0, 0.0, terms.maintenance, 0.0)
+
+
+def _entry_price(ops: Ops, compiled: Compiled) -> Any:
+    where = ops.where
+
+    @compiled
+    def entry_price(entry: Number, before: Number, filled: Number, held: Number, price: Number) -> Number:
+        """The average entry price of a position that a fill took from `before` to `held`; 0 without a position."""
+        some = where(held != 0.0, held, 1.0)
+        average = (entry * before + price * filled) / some
+        entry = where(before * filled > 0.0, average, entry)  # a position that shrinks keeps its price
+        entry = where((before * held <= 0.0) & (filled != 0.0), price, entry)
+        return where(held != 0.0, entry, 0.0)
+
+    return entry_price
+
+
+def _exit_order(ops: Ops, compiled: Compiled) -> Any:
+    where, least, greatest = ops.where, ops.least, ops.greatest
+
+    @compiled
+    def exit_order(  # noqa: PLR0917  # positional, in the hot path
+        held: Number, entry: Number, opened: Number, low: Number, high: Number, can_exit: Any, terms: Terms
+    ) -> tuple[Number, Number]:
+        """(quantity that closes the position, or 0 if the bar reaches neither stop nor target, its price)."""
+        is_short = held < 0.0
+        reached, price = is_short & (held > 0.0), opened
+        if terms.take_profit > 0.0:
+            target = where(is_short, entry * (1.0 - terms.take_profit), entry * (1.0 + terms.take_profit))
+            reached = where(is_short, low <= target, high >= target)
+            price = where(is_short, least(opened, target), greatest(opened, target))
+        if terms.stop_loss > 0.0:
+            stop = where(is_short, entry * (1.0 + terms.stop_loss), entry * (1.0 - terms.stop_loss))
+            stopped = where(is_short, high >= stop, low <= stop)
+            at_stop = where(is_short, greatest(opened, stop), least(opened, stop))
+            price = where(stopped, at_stop, price)
+            reached = reached | stopped
+        reached = reached & can_exit & (held != 0.0)
+        return where(reached, -held, 0.0), where(reached, price, 0.0)
+
+    return exit_order
