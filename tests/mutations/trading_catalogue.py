@@ -217,6 +217,14 @@ ACCOUNTS = (
         "test_after_a_stop_the_choice_is_flat_so_that_long_is_a_new_order",
     ),
     Mutation(
+        "a limit that is only touched is filled",
+        f"{TRADING}/accounts/within_bar.py",
+        "through = where(buys, low < limit, high > limit)",
+        "through = where(buys, low <= limit, high >= limit)",
+        f"{TRADING_TESTS}/accounts/test_limit_orders.py::"
+        "test_an_order_is_filled_where_the_bar_trades_through_its_limit",
+    ),
+    Mutation(
         "a weekend is one day of interest",
         f"{TRADING}/envs/prepared_market.py",
         "return np.append(np.diff(day[1:]), 0).astype(np.float64)",

@@ -93,6 +93,7 @@ def advance_within(  # noqa: PLR0917
     no_quotes = tables.half_spreads.shape[1] == 1
     opens, lows, highs, can_exit, (days,) = (xp.take(table, rows) for table in bars)
     bar = Bar(
+        xp.take(tables.closes, rows),
         xp.take(tables.fill_prices, rows),
         tables.half_spreads if no_quotes else xp.take(tables.half_spreads, rows),
         opens,

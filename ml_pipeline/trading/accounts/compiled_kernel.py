@@ -103,8 +103,8 @@ def compiled_step() -> Callable[..., tuple[float, bool]]:
 def compiled_step_within() -> Callable[..., tuple[float, bool]]:
     """As `compiled_step`, for an account that trades within bars.
 
-    account: float64 (11, A); after the rows of `compiled_step` come entries, exits, exited, exit prices and called of
-    `Book`. The last arguments are `BarTables`.
+    account: float64 (12, A); after the rows of `compiled_step` come entries, exits, exited, exit prices, called and
+    fill prices of `Book`. The last arguments are `BarTables`.
     """
     kernel_step, weigh = _kernel().step_within, _jit(inlined=True)(weight_in_equity)
 
@@ -115,6 +115,7 @@ def compiled_step_within() -> Callable[..., tuple[float, bool]]:
             account[4] != 0.0,
             money[0],
             Bar(
+                closes[bar],
                 fill_prices[bar],
                 half_spreads[bar],
                 opens[bar],
@@ -124,7 +125,17 @@ def compiled_step_within() -> Callable[..., tuple[float, bool]]:
                 can_exit[bar],
                 days[bar, 0],
             ),
-            Book(holdings, account[6], account[1], account[2], account[7], account[8], account[9], account[10]),
+            Book(
+                holdings,
+                account[6],
+                account[1],
+                account[2],
+                account[7],
+                account[8],
+                account[9],
+                account[10],
+                account[11],
+            ),
             Terms(*to_fixed_tuple(money[2:], _N_TERMS)),
         )
         clip = money[2 + _N_TERMS]
@@ -230,6 +241,7 @@ def compiled_advance_within() -> Callable[..., tuple[Any, Any, Any, Any]]:
                 may_trade[:, n],
                 cash_before[n],
                 Bar(
+                    tables.closes[:, row],
                     tables.fill_prices[:, row],
                     tables.half_spreads[:, row if quoted else 0],
                     bars.opens[:, row],
@@ -248,6 +260,7 @@ def compiled_advance_within() -> Callable[..., tuple[Any, Any, Any, Any]]:
                     book.exited[:, n],
                     book.exit_prices[:, n],
                     book.called[:, n],
+                    book.fill_prices[:, n],
                 ),
                 Terms(terms.buy_rate[n], terms.sell_rate[n], *terms[2:]),
             )

@@ -125,6 +125,7 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
         [-1.0, 2.0]
         """
         n_assets = len(orders)
+        before = cash
         zero = cash * 0.0
         costs, needed, fees, spent = zero, zero, zero, zero
         for i in range(n_assets):
@@ -134,7 +135,8 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
             takes, fee = need(orders[i], prices[i], half_spreads[i], terms)
             needed = needed + takes
             fees = fees + fee
-        part = share(cash, needed, fees, equity, terms)
+        # Nobody knows which of two limit orders is filled first, so buys have only the cash from before the bar.
+        part = share(before if terms.limit >= 0.0 else cash, needed, fees, equity, terms)
         smallest = greatest(equity * SMALLEST_ORDER, terms.smallest_order)
         for i in range(n_assets):
             bought, paid, cost = buy(orders[i], part, prices[i], half_spreads[i], smallest, terms)

@@ -18,7 +18,7 @@ _USUAL_TRADE_PERCENT = 10.0
 LARGEST_LEVERAGE = 20.0
 _DAYS_PER_YEAR = 365
 # Settings that act where the range of a bar reaches a price.
-_WITHIN_RANGE = ("stop_loss", "take_profit")
+_WITHIN_RANGE = ("limit_bps", "stop_loss", "take_profit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,9 @@ class CostsAndLimits:
     """Fraction of equity that buys leave in cash."""
     flat_at_close: bool = False
     """Close all positions at the last fill of each session (of each day in timezone, if there is no session)."""
+    limit_bps: float | None = None
+    """Orders are limit orders for one bar, this many basis points below (buys) or above (sales) the close they are
+    decided on, and are filled if the bar trades through that price; none: market orders."""
     stop_loss: float | None = None
     """Loss at which a position is closed within a bar, as a fraction of its average entry price; none: no stop."""
     take_profit: float | None = None
@@ -91,6 +94,14 @@ class CostsAndLimits:
         if (part := self.take_profit) is not None:
             check_number("take_profit", part, lambda part: 0 < part <= 10, "above 0 and at most 10, a fraction")
         check_positive("initial_cash", self.initial_cash)
+        if (distance := self.limit_bps) is not None:
+            expected = "from 0 to below 10000 basis points"
+            check_number("limit_bps", distance, lambda bps: 0 <= bps < 10_000, expected)
+            if self.fill_at == "close":
+                raise UserError(
+                    'limit_bps fills orders within the next bar, and not at the close; use fill_at "next_open", '
+                    "or leave limit_bps out."
+                )
         self._check_leverage()
 
     def _check_leverage(self) -> None:
@@ -192,6 +203,7 @@ class TradingRules(CostsAndLimits):
             relative=float(self.action_mode == "trade"),
             stop_loss=self.stop_loss or 0.0,
             take_profit=self.take_profit or 0.0,
+            limit=-1.0 if self.limit_bps is None else self.limit_bps / 10_000,
             maintenance=self.maintenance_margin if self.leverage > 1 else 0.0,
             financing_rate=(self.financing_bps_per_year or 0.0) / 10_000 / _DAYS_PER_YEAR,
         )

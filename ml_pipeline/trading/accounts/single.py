@@ -22,7 +22,7 @@ _NOT_PICKLED = {"_step", "_tables", "_arrays", "_targets", "_trades", "_seen"}
 
 
 # What changes besides in an account that trades within bars.
-_CHANGING_WITHIN = ("entries", "exited", "exit_prices", "called", "days")
+_CHANGING_WITHIN = ("entries", "exited", "exit_prices", "called", "fill_prices", "days")
 # A sum of weights that nothing reaches.
 _UNLIMITED = 1e6
 
@@ -98,7 +98,9 @@ class PlainAccount:
         self.holdings, self.orders, self.filled = ([0.0] * n_assets for _ in range(3))
         self.closes = self._market_closes[bar].tolist()
         self.days = 0.0
-        self.entries, self.exited, self.exit_prices, self.called = ([0.0] * n_assets for _ in range(4))
+        self.entries, self.exited, self.exit_prices, self.called, self.fill_prices = (
+            [0.0] * n_assets for _ in range(5)
+        )
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
         """Fill the orders decided at `bar`, and value the account at the close of the next bar.
@@ -113,7 +115,10 @@ class PlainAccount:
         holdings, orders, filled = self.holdings, self.orders, self.filled
         if self._bars is not None:
             exits = [0.0] * len(closes)
-            book = Book(holdings, self.entries, orders, filled, exits, self.exited, self.exit_prices, self.called)
+            book = Book(
+                holdings, self.entries, orders, filled, exits,
+                self.exited, self.exit_prices, self.called, self.fill_prices,
+            )  # fmt: skip
             self.cash, self.costs, self.equity, self.margin_called = PLAIN.step_within(
                 weights, may_trade, self.cash, self._bar(bar, prices, half_spreads), book, terms
             )
@@ -130,7 +135,8 @@ class PlainAccount:
     def _bar(self, bar: int, prices: list[float], half_spreads: list[float]) -> Bar:
         assert self._bars is not None
         opens, lows, highs, can_exit, (self.days,) = (table[bar].tolist() for table in self._bars)
-        return Bar(prices, half_spreads, opens, lows, highs, self.closes, can_exit, self.days)
+        decided = self._market_closes[bar].tolist()
+        return Bar(decided, prices, half_spreads, opens, lows, highs, self.closes, can_exit, self.days)
 
 
 class LimitTrackingAccount(PlainAccount):
@@ -151,7 +157,7 @@ class LimitTrackingAccount(PlainAccount):
         self.binding_limits: list[str] = []
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
-        cash, holdings = self.cash, self.holdings.copy()
+        cash, holdings, entries = self.cash, self.holdings.copy(), self.entries.copy()
         super().step(bar, weights, may_trade, closing=closing)
         short_of_cash = any(order > filled for order, filled in zip(self.orders, self.filled, strict=True))
         self.binding_limits = ["cash"] if short_of_cash else []
@@ -163,7 +169,14 @@ class LimitTrackingAccount(PlainAccount):
         spreads = self._no_spreads if self._half_spreads is None else self._half_spreads[bar].tolist()
         for name, terms in self._relaxed.items():
             orders, filled = self.orders.copy(), self.filled.copy()
-            PLAIN.step(weights, may_trade, cash, holdings.copy(), prices, spreads, self.closes, terms, orders, filled)
+            if self._bars is None:
+                PLAIN.step(
+                    weights, may_trade, cash, holdings.copy(), prices, spreads, self.closes, terms, orders, filled
+                )
+            else:
+                others = ([0.0] * len(filled) for _ in range(5))
+                book = Book(holdings.copy(), entries.copy(), orders, filled, *others)
+                PLAIN.step_within(weights, may_trade, cash, self._bar(bar, prices, spreads), book, terms)
             if filled != self.filled:
                 self.binding_limits.append(name)
 
@@ -194,7 +207,7 @@ class CompiledAccount:
         self.step(0, [0.0] * self._n_assets, [False] * self._n_assets)  # compile now, not in the first step
 
     def begin(self, bar: int, cash: float) -> None:
-        self._account = np.zeros((6 if self._tables.bars is None else 11, self._n_assets))
+        self._account = np.zeros((6 if self._tables.bars is None else 12, self._n_assets))
         self._targets, self._trades, self._seen = self._account[3:6]
         self._money = np.array([cash, 0.0, *self._terms_and_clip])
         self.equity = cash

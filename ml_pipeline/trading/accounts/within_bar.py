@@ -1,10 +1,15 @@
 """The kernel's step for bars in which more happens than fills at one price: exits within the bar, margin, interest.
 
-After the orders of the bar, in this order:
-1. The average entry price of each position follows from its fills; costs are not part of it.
+In this order:
+1. With `limit`, orders are sized at the close they were decided on and valid for one bar. A buy is filled if the low
+   of the bar is below its limit, at the limit or at a lower open; a sale as its mirror image. Otherwise it lapses. If
+   the bar also reaches the stop or target of the position that it finds, that comes first, and an order that would be
+   filled after the open lapses. Buys have only the cash from before the bar.
+   The average entry price of each position follows from its fills; costs are not part of it.
 2. Stop-loss and take-profit are looked for between the low and the high of the bar. A stop is filled at its price, or
    at the open of the bar if that is worse; a target at its price, or at the open if that is better. If the bar reaches
-   both, the stop is assumed. So a position that was opened at the open of a bar may be closed in it.
+   both, the stop is assumed. So a position that was opened at the open of a bar may be closed in it. After a fill at a
+   limit within the bar only the close proves that a target was reached.
 3. If the account may borrow and its equity at the close is below `maintenance` times the value of its positions, the
    broker closes all of them at the close. The account goes on with what is left, unless that is ruin.
 4. Short holdings pay their borrowing fee at the close, and negative cash its financing, for the days until the next
@@ -26,11 +31,12 @@ from ml_pipeline.trading.accounts.orders import Compiled, Number, Ops, Terms
 class Bar(NamedTuple):
     """Prices of a bar, each (A,).
 
-    prices, half_spreads: of its orders. opens, lows, highs, closes: of the bar itself. can_exit: whether the asset has
-    a bar of its own in which orders can be filled. days: one number for all assets, the days for which interest is
-    charged at the close; 1 where rates are per bar.
+    decided: closes at which the orders were decided. prices, half_spreads: of its orders. opens, lows, highs, closes:
+    of the bar itself. can_exit: whether the asset has a bar of its own in which orders can be filled. days: one number
+    for all assets, the days for which interest is charged at the close; 1 where rates are per bar.
     """
 
+    decided: Sequence[Number]
     prices: Sequence[Number]
     half_spreads: Sequence[Number]
     opens: Sequence[Number]
@@ -46,7 +52,7 @@ class Book(NamedTuple):
 
     entries: average entry prices, 0 without a position. filled: quantities of the orders. exited, exit_prices: signed
     quantities closed within the bar, and their prices; called: those of them that a margin call closed. orders and
-    exits are what was ordered.
+    exits are what was ordered. fill_prices: of `filled`.
     """
 
     holdings: MutableSequence[Number]
@@ -57,6 +63,7 @@ class Book(NamedTuple):
     exited: MutableSequence[Number]
     exit_prices: MutableSequence[Number]
     called: MutableSequence[Number]
+    fill_prices: MutableSequence[Number]
 
 
 def stepping_within(
@@ -65,6 +72,7 @@ def stepping_within(
     """`step_within` for the kind of number that `ops` works on."""
     least, greatest = ops.least, ops.greatest
     entry_price, exit_order = _entry_price(ops, compiled), _exit_order(ops, compiled)
+    limit_fill, since_fill = _limit_fill(ops, compiled), _since_fill(ops, compiled)
     closing_terms = compiled(_closing_terms)
     call_margin = _margin_call(ops, compiled, fill_orders, closing_terms)
 
@@ -73,15 +81,30 @@ def stepping_within(
         weights: Sequence[Number], may_trade: Sequence[Any], cash: Number, bar: Bar, book: Book, terms: Terms
     ) -> tuple[Number, Number, Number, Any]:
         """As `execution`'s step: (cash, costs paid in this bar, equity at the closes, margin_called)."""
-        equity = size_orders(weights, may_trade, cash, book.holdings, bar.prices, terms, book.orders)
-        cash, costs = fill_orders(book.orders, cash, equity, bar.prices, bar.half_spreads, terms, book.filled)
         n_assets = len(book.holdings)
+        limited = terms.limit >= 0.0
         for i in range(n_assets):
+            book.fill_prices[i] = bar.decided[i] if limited else bar.prices[i]
+        equity = size_orders(weights, may_trade, cash, book.holdings, book.fill_prices, terms, book.orders)
+        if limited:
+            for i in range(n_assets):
+                leaving, _ = exit_order(
+                    book.holdings[i], book.entries[i], bar.opens[i], bar.lows[i], bar.highs[i], bar.can_exit[i], terms
+                )
+                book.orders[i], book.fill_prices[i] = limit_fill(
+                    book.orders[i], leaving, bar.decided[i], bar.opens[i], bar.lows[i], bar.highs[i], terms
+                )
+        cash, costs = fill_orders(book.orders, cash, equity, book.fill_prices, bar.half_spreads, terms, book.filled)
+        for i in range(n_assets):
+            price, low, high = book.fill_prices[i], bar.lows[i], bar.highs[i]
             held = book.holdings[i] + book.filled[i]
-            book.entries[i] = entry_price(book.entries[i], book.holdings[i], book.filled[i], held, bar.prices[i])
+            book.entries[i] = entry_price(book.entries[i], book.holdings[i], book.filled[i], held, price)
             book.holdings[i] = held
+            opened = bar.opens[i]
+            if limited:
+                opened, low, high = since_fill(book.filled[i], held, price, opened, low, high, bar.closes[i])
             book.exits[i], book.exit_prices[i] = exit_order(
-                held, book.entries[i], bar.opens[i], bar.lows[i], bar.highs[i], bar.can_exit[i], terms
+                held, book.entries[i], opened, low, high, bar.can_exit[i], terms
             )
         cash, paid = fill_orders(
             book.exits, cash, equity, book.exit_prices, bar.half_spreads, closing_terms(terms), book.exited
@@ -140,7 +163,40 @@ def _closing_terms(terms: Terms) -> Terms:
     """The costs of `terms` without their limits. Machine code knows no defaults, so every field is given."""
     costs = (terms.buy_rate, terms.sell_rate, terms.fixed_fee, terms.borrow_rate)
     reserve = -math.inf if terms.maintenance > 0.0 else 0.0
-    return Terms(*costs, -1.0, 1.0, 1.0, math.inf, reserve, 0.0, 0.0, 0.0, 0.0, 0.0, terms.maintenance, 0.0)
+    return Terms(*costs, -1.0, 1.0, 1.0, math.inf, reserve, 0.0, 0.0, 0.0, 0.0, 0.0, terms.maintenance, 0.0, -1.0)
+
+
+def _limit_fill(ops: Ops, compiled: Compiled) -> Any:
+    where, least, greatest = ops.where, ops.least, ops.greatest
+
+    @compiled
+    def limit_fill(  # noqa: PLR0917  # positional, in the hot path
+        order: Number, leaving: Number, decided: Number, opened: Number, low: Number, high: Number, terms: Terms
+    ) -> tuple[Number, Number]:
+        """(the order, or 0 if it lapses, its price). leaving: what stop or target close of the position before."""
+        buys = order > 0.0
+        limit = where(buys, decided * (1.0 - terms.limit), decided * (1.0 + terms.limit))
+        price = where(buys, least(opened, limit), greatest(opened, limit))
+        through = where(buys, low < limit, high > limit) & ((price == opened) | (leaving == 0.0))
+        return where(through, order, 0.0), where(through, price, opened)
+
+    return limit_fill
+
+
+def _since_fill(ops: Ops, compiled: Compiled) -> Any:
+    where = ops.where
+
+    @compiled
+    def since_fill(  # noqa: PLR0917  # positional, in the hot path
+        filled: Number, held: Number, price: Number, opened: Number, low: Number, high: Number, close: Number
+    ) -> tuple[Number, Number, Number]:
+        """(first price, low, high) that the position surely or, at its worst, saw after a fill within the bar."""
+        within = (filled != 0.0) & (price != opened)
+        is_short = held < 0.0
+        low_after, high_after = where(is_short, close, low), where(is_short, high, close)
+        return where(within, price, opened), where(within, low_after, low), where(within, high_after, high)
+
+    return since_fill
 
 
 def _entry_price(ops: Ops, compiled: Compiled) -> Any:

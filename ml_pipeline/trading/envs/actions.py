@@ -30,6 +30,7 @@ class ActionReader:
         self._stepwise = rules.action_mode == "buy_hold_sell"
         # The weights of a single asset's choices, made once: most training steps take this path.
         one_choice = self._discrete and n_assets == 1 and not self._stepwise and rules.on_limit == "clip"
+        one_choice = one_choice and rules.limit_bps is None
         self._choosable = [[weight] for weight in self._position_weights] if one_choice else None
         self._lowest, self._highest = action_bounds(rules)
         self.begin()
@@ -55,6 +56,7 @@ class ActionReader:
         if self._choosable is not None:
             return self._read_choice(action, self._choosable, fillable[0])
         wanted: list[int] = []
+        self._before = self._choices.copy()
         if self._discrete:
             wanted = self._chosen(action)
             weights = [self._position_weights[choice] for choice in wanted]
@@ -74,8 +76,15 @@ class ActionReader:
 
     def close(self, fillable: list[bool]) -> tuple[list[float], list[bool]]:
         """`read` of no action: every position is closed, where it can be filled."""
+        self._before = self._choices
         self._choices = [self._flat if can else had for can, had in zip(fillable, self._choices, strict=True)]
         return [0.0] * len(fillable), fillable
+
+    def note_lapsed(self, filled: list[float]) -> None:
+        """Take back the choice of each asset whose limit order was not filled, so that repeating it orders again."""
+        for i, quantity in enumerate(filled):
+            if not quantity:
+                self._choices[i] = self._before[i]
 
     def note_exits(self, exited: list[float], holdings: list[float]) -> None:
         """Take the choice of each asset that left its position within the bar as flat, as the observed weight is."""

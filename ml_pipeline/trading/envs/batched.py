@@ -144,7 +144,7 @@ class BatchedTradingEnv(VectorEnv):
         self._now, self._reward_state = self._fresh(self.num_envs)
         self._orders, self._filled = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(2))
         if self._bars is not None:
-            self._entries, *self._exits = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(5))
+            self._entries, *self._exits = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(6))
         return self._xp.observations(*self._seen()), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -161,7 +161,7 @@ class BatchedTradingEnv(VectorEnv):
         else:
             moved, choices = self._advance_or_close(weights, may_trade, accounts, terms, choices)
         if isinstance(accounts, Book):
-            choices = self._without_exits(choices, accounts)
+            choices = self._without_exits(self._without_lapsed(choices, accounts), accounts)
         cash, self.costs, equity, margin_called = moved
         rewards, self._reward_state = self.reward.step(xp.ops, self._reward_state, now.equity, equity)
         ruin = RUIN_FRACTION * self.rules.initial_cash
@@ -242,6 +242,12 @@ class BatchedTradingEnv(VectorEnv):
         else:
             moved = xp.advance_within(self._tables, self._bars, now.rows, weights, may_trade, now.cash, accounts, terms)
         return tuple(moved)
+
+    def _without_lapsed(self, choices: Any, book: Book) -> Any:
+        """`ActionReader.note_lapsed` for arrays."""
+        if self.rules.limit_bps is None:
+            return choices
+        return self._xp.to_indices(self._xp.ops.where(book.filled != 0.0, choices, self._now.choices))
 
     def _without_exits(self, choices: Any, book: Book) -> Any:
         """`ActionReader.note_exits` for arrays."""

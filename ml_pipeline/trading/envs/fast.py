@@ -157,6 +157,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         else:
             account.step(bar, weights, trades)
         if self._acts_within_bars:
+            if self.rules.limit_bps is not None:
+                self._actions.note_lapsed(account.filled)
             self._actions.note_exits(account.exited, account.holdings)
         reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1

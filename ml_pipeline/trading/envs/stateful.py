@@ -60,7 +60,8 @@ class StatefulTradingEnv(FastTradingEnv):
         bar = self._bar
         observation, reward, terminated, truncated, _ = super().step(action)
         self.limit_counts.update(self._account.binding_limits)
-        self._record(self._fill_prices[bar].tolist(), self._half_spreads[bar])
+        prices = self._account.fill_prices if self._recorder.exits else self._fill_prices[bar].tolist()
+        self._record(prices, self._half_spreads[bar])
         return observation, reward, terminated, truncated, self._info()
 
     def ledger(self) -> Ledger:

@@ -98,6 +98,7 @@ def _unlimited(rules: TradingRules, action_mode: ActionMode) -> TradingRules:
         action_threshold=0.0,
         min_cash=0.0,
         flat_at_close=False,
+        limit_bps=None,
         stop_loss=None,
         take_profit=None,
         on_limit="clip",

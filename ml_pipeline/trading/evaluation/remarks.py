@@ -14,6 +14,7 @@ _LIMITS = (
     "trade_limit_percent",
     "action_threshold",
     "min_cash",
+    "limit_bps",
     "stop_loss",
     "take_profit",
 )

@@ -26,6 +26,7 @@ class ReferenceAccount:
         n_assets = market.close.shape[1]
         self.cash, self.held, self.position = rules.initial_cash, np.zeros(n_assets), np.zeros(n_assets)
         self.entry, self.lent = np.zeros(n_assets), 0.0
+        self.from_limit = np.zeros(n_assets, dtype=bool)
         self.limit = math.inf if rules.trade_limit_percent is None else rules.trade_limit_percent / 100
         self.lowest = -1 if rules.allow_short else 0
         self.leverage, self.largest = max(1.0, rules.max_gross), max(1.0, rules.max_position)
@@ -40,13 +41,25 @@ class ReferenceAccount:
         else:
             price, can = market.close[t], market.tradable[t].copy()
         worth = max(self.cash + self.held @ price, 0.0)
+        self.position_before = self.position.copy()
         spread = 0.0 * price if market.half_spread is None else market.half_spread[t]
         if rules.flat_at_close and market.session_end[t + 1 if rules.fill_at == "next_open" else t]:
             self.close(can, price, spread, worth)
         else:
+            price = market.close[t] if rules.limit_bps is not None else price
+            worth = max(self.cash + self.held @ price, 0.0)
             targets = self.targets(action, can, price, worth)
-            self.fill(self.orders(targets, can, price, worth), price, spread, worth)
+            orders, before = self.orders(targets, can, price, worth), self.position_before.copy()
+            if rules.limit_bps is not None:
+                orders, price = self.reached(orders, t)
+            held = self.held.copy()
+            self.fill(orders, price, spread, worth)
+            if rules.limit_bps is not None:
+                self.position = np.where(self.held == held, before, self.position)
+                self.from_limit = (self.held != held) & (price != market.open[t + 1])
+                self.limit_price = price
         self.leave(t + 1, spread, worth)
+        self.from_limit[:] = False
         close = market.close[t + 1]
         gross = np.abs(self.held) @ close
         if self.leverage > 1 and self.cash + self.held @ close < rules.maintenance_margin * gross:
@@ -62,27 +75,53 @@ class ReferenceAccount:
         margin_called, self.cash = fee > max(self.cash, 0.0), max(self.cash - fee, 0.0)
         return self.cash + self.held @ market.close[t + 1], margin_called
 
-    def leave(self, bar, spread, worth):
-        """Close each position whose stop or target lies within the bar; the stop if both do."""
+    def reached(self, orders, t):
+        """(orders that fill within bar t + 1, prices) if they are limit orders decided at the close of bar t."""
+        market, kept, prices = self.market, {}, self.market.open[t + 1].copy()
+        leaving = self.exits(t + 1)
+        for a, order in orders.items():
+            side, opened = np.sign(order), prices[a]
+            limit = market.close[t, a] * (1 - side * self.rules.limit_bps / 1e4)
+            best = (market.high, market.low)[int(side > 0)][t + 1, a]
+            if side * best >= side * limit:
+                continue
+            if side * opened > side * limit:
+                if a in leaving:
+                    continue
+                prices[a] = limit
+            kept[a] = order
+        return kept, prices
+
+    def exits(self, bar):
+        """By asset whose stop or target lies within the bar, the price; that of the stop if both do."""
         rules, market = self.rules, self.market
         at = {}
+        if rules.stop_loss is None and rules.take_profit is None:
+            return at
         for a in np.flatnonzero(market.tradable[bar] * self.held):
             side, opened = np.sign(self.held[a]), market.open[bar, a]
-            worst, best = (market.low, market.high)[:: int(side)]
+            worst, best = (each[bar, a] for each in (market.low, market.high)[:: int(side)])
+            if self.from_limit[a]:
+                opened, best = self.limit_price[a], market.close[bar, a]
             if rules.take_profit is not None:
                 target = self.entry[a] * (1 + side * rules.take_profit)
-                if (best[bar, a] - target) * side >= 0:
+                if (best - target) * side >= 0:
                     at[a] = side * max(side * opened, side * target)
             if rules.stop_loss is not None:
                 stop = self.entry[a] * (1 - side * rules.stop_loss)
-                if (worst[bar, a] - stop) * side <= 0:
+                if (worst - stop) * side <= 0:
                     at[a] = side * min(side * opened, side * stop)
+        return at
+
+    def leave(self, bar, spread, worth):
+        """Close each position whose stop or target lies within the bar."""
+        at = self.exits(bar)
         self.close_out(at, np.array([at.get(a, 0.0) for a in range(len(self.held))]), spread, worth)
 
     def close_out(self, assets, prices, spread, worth):
         """Market orders without limits; with leverage whatever they cost is borrowed."""
         limited, self.lent = self.rules, math.inf if self.leverage > 1 else 0.0
-        self.rules = replace(limited, lot_size=0.0, min_order=0.0, min_cash=0.0)
+        self.rules = replace(limited, lot_size=0.0, min_order=0.0, min_cash=0.0, limit_bps=None)
         self.fill({a: -self.held[a] for a in assets}, prices, spread, worth)
         self.rules, self.lent = limited, 0.0
         for a in assets:
@@ -102,7 +141,7 @@ class ReferenceAccount:
         orders = {a: order for a, order in orders.items() if abs(order) * price[a] > 1e-9 * worth}
         self.position[can] = 0
         limited, self.lent = self.rules, math.inf if self.leverage > 1 else 0.0
-        self.rules = replace(limited, lot_size=0.0, min_order=0.0, min_cash=0.0)
+        self.rules = replace(limited, lot_size=0.0, min_order=0.0, min_cash=0.0, limit_bps=None)
         self.fill(orders, price, spread, worth)
         self.rules, self.lent = limited, 0.0
 
@@ -150,7 +189,7 @@ class ReferenceAccount:
 
     def fill(self, orders, price, spread, worth):
         """Sales first; what they use in, with the cash there is, is shared by the purchases."""
-        rules = self.rules
+        rules, before = self.rules, self.cash
         sell_fee = rules.fee_bps if rules.sell_fee_bps is None else rules.sell_fee_bps
         for a, order in orders.items():
             value = abs(order) * price[a]
@@ -162,7 +201,8 @@ class ReferenceAccount:
         rate = (rules.fee_bps + rules.slippage_bps) / 1e4 + spread
         needed = sum(order * price[a] * (1 + rate[a]) for a, order in buys.items())
         reserve = (rules.min_cash - self.leverage + 1) * worth - self.lent
-        free = max(self.cash - reserve - rules.fixed_fee * len(buys), 0.0)
+        cash = self.cash if rules.limit_bps is None else before
+        free = max(cash - reserve - rules.fixed_fee * len(buys), 0.0)
         for a, order in buys.items():
             quantity = self.whole(order * min(1.0, free / needed))
             value = quantity * price[a]
