@@ -168,6 +168,43 @@ def test_backtesting_py_stops_and_takes_profit_where_the_account_does(tiny_marke
 @pytest.mark.slow
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
+def test_vectorbt_stops_and_takes_profit_where_the_account_does(tiny_market):
+    """By its own `sl_stop` and `tp_stop`. It differs in two ways, which the orders here avoid: it looks for no stop in
+    the bar of an entry, so entries are at the close, and it fills one order per bar, so none follows an exit at the
+    same close. It books an order at the close in that bar's row, and the ledger in the next one."""
+    import vectorbt
+
+    n_exits, n_bars = 0, 150
+    for seed in range(6):
+        generator = np.random.default_rng(seed)
+        close = 100 * np.exp(generator.normal(0, 0.02, n_bars).cumsum())
+        open_ = np.append(close[0], close[:-1]) * np.exp(generator.normal(0, 0.01, n_bars))
+        high = np.maximum(open_, close) * np.exp(generator.exponential(0.01, n_bars))
+        low = np.minimum(open_, close) * np.exp(-generator.exponential(0.01, n_bars))
+        rules = TradingRules(fee_bps=20, fill_at="close", stop_loss=0.03, take_profit=0.04, allow_short=False)
+        env = StatefulTradingEnv(tiny_market(close, open_, high=high, low=low), rules)
+        env.reset(seed=0)
+        wanted, long, left = generator.random(n_bars) < 0.5, False, False
+        entries, exits = np.zeros((2, n_bars), dtype=bool)
+        for t in range(n_bars - 1):
+            choice = long if left else bool(wanted[t])
+            entries[t], exits[t] = choice and not long, long and not choice
+            left = env.step(int(choice))[0][-1] == 0 and choice
+            long = choice and not left
+        ledger = env.ledger()
+        n_exits += np.count_nonzero(ledger["exited_A"])
+        theirs = vectorbt.Portfolio.from_signals(
+            close, entries, exits, open=open_, high=high, low=low, sl_stop=0.03, tp_stop=0.04, fees=0.002,
+            init_cash=rules.initial_cash, stop_entry_price="fillprice", stop_exit_price="stoplimit", freq="1D",
+        ).value()  # fmt: skip
+        same_row = ~(entries | exits)
+        np.testing.assert_allclose(ledger["equity"][same_row], np.asarray(theirs)[same_row], rtol=1e-9)
+    assert n_exits > 80
+
+
+@pytest.mark.slow
+@needs_vectorbt
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["discrete", "target_weights"])
 def test_vectorbt_counts_the_same_trades_with_the_same_profits(random_case, mode):
     """Without a borrowing fee, which it does not have; its positions are our trades."""
