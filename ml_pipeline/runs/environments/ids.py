@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.runtime.user_code import failed_import, import_user_module
@@ -71,14 +72,17 @@ def keyword_error(env_id: str, error: Exception, given: Mapping[str, Any]) -> Us
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if not isinstance(error, TypeError) or found is None or found[1] not in given:
         return None
-    known = _keywords(env_id)
+    try:
+        known = _keywords(env_id)
+    except Exception:  # of an entry point that cannot be imported, or whose signature cannot be read
+        return None
     takes = f"it takes {', '.join(known)}" if known else "it takes none"
     return UserError(f'{env_id} has no keyword "{found[1]}"; {takes}.{did_you_mean(found[1], known)}')
 
 
 def _keywords(env_id: str) -> list[str]:
     """The keywords of an environment's constructor, those that it hands on to the classes above it included."""
-    entry_point: Any = gymnasium.registry[env_id.rpartition(":")[2]].entry_point
+    entry_point: Any = gymnasium.spec(_with_version(env_id.rpartition(":")[2])).entry_point
     creator = gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     names: dict[str, None] = {}
     for constructor in creator.__mro__ if isinstance(creator, type) else [creator]:
@@ -91,6 +95,12 @@ def _keywords(env_id: str) -> list[str]:
         if not any(each.kind == each.VAR_KEYWORD for each in parameters):
             break
     return list(names)
+
+
+def _with_version(name: str) -> str:
+    """The name that is registered: `gymnasium.make` takes the newest version where none is given."""
+    namespace, base, version = parse_env_id(name)
+    return get_env_id(namespace, base, find_highest_version(namespace, base) if version is None else version)
 
 
 def _hint(env_id: str) -> str:

@@ -135,3 +135,27 @@ def test_keywords_that_a_class_hands_on_are_those_of_the_class_above():
     said = str(keyword_error("Handing-v0", error, {"colours": 1}))
     assert said == 'Handing-v0 has no keyword "colours"; it takes colour, size. Did you mean "colour"?'
     assert keyword_error("Handing-v0", error, {"size": 1}) is None
+
+
+def test_an_id_without_a_version_has_the_keywords_of_the_newest():
+    error = TypeError("__init__() got an unexpected keyword argument 'foo'")
+    said = str(keyword_error("CartPole", error, {"foo": 1}))
+    assert said == 'CartPole has no keyword "foo"; it takes sutton_barto_reward.'
+
+
+class Unreadable:
+    """A creator whose signature cannot be read."""
+
+    __signature__ = "none"
+
+    def __call__(self, **keywords):
+        return Sized()
+
+
+@pytest.mark.parametrize("entry_point", [Unreadable(), "no_such_module:Env"], ids=["unreadable", "gone"])
+def test_keywords_that_cannot_be_looked_up_are_not_told(monkeypatch, entry_point):
+    spec = gymnasium.envs.registration.EnvSpec("Odd-v0", entry_point=entry_point)
+    monkeypatch.setitem(gymnasium.registry, "Odd-v0", spec)
+    error = TypeError("__init__() got an unexpected keyword argument 'colours'")
+    assert keyword_error("Odd-v0", error, {"colours": 1}) is None
+    assert keyword_error("Nowhere-v0", error, {"colours": 1}) is None
