@@ -92,6 +92,5 @@ def _default_folder(start: EvaluationStart) -> Path:
 
 def _as_name(value: Any) -> str:
     """A setting as a part of a folder's name."""
-    if isinstance(value, tuple):
-        return "+".join(value).replace("/", "-")
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    name = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+    return name.replace("/", "-")

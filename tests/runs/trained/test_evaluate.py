@@ -78,6 +78,11 @@ def test_limits_and_fees_are_changed_and_the_report_says_so(checkpoint):
     assert (figures["max_position"], figures["fee_bps"], figures["sell_fee_bps"]) == (1.0, 5, 30)
 
 
+def test_a_value_with_a_slash_is_one_folder(checkpoint):
+    report = _evaluate(checkpoint, "--timezone", "America/New_York")
+    assert report.folder == checkpoint.parent / "evaluation-timezone-America-New_York"
+
+
 def test_other_data_whose_feature_sees_ahead_are_refused(checkpoint, tmp_path):
     other = tmp_path / "other.csv"
     _write_prices(other, np.append(np.diff(np.log(WALK)), 0))
