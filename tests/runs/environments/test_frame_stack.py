@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
-from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+from ml_pipeline.models.rl.preprocessing.observation_layout import channels_last, observation_layout
 from ml_pipeline.runs.environments.frame_stack import stacked
 
 MASKS = np.eye(3, dtype=np.int8)
@@ -78,10 +79,32 @@ def test_grayscale_frames_are_channels_of_one_image():
 def test_colour_frames_are_channels_of_one_image(shape, merged, first_point):
     space, observation = seen(spaces.Box(0, 255, shape, np.uint8), 2, 1)
     assert (space.shape, space.dtype, observation.dtype) == (merged, np.uint8, np.uint8)
-    channels = observation[0, 0] if shape[2] <= shape[0] else observation[:, 0, 0]
+    channels = observation[0, 0] if channels_last(shape) else observation[:, 0, 0]
     assert channels.tolist() == first_point
     (image,) = observation_layout(space).images
     assert image.shape[0] == len(first_point)
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_frames", "most"),
+    [((40, 50, 3), 16, 13), ((3, 50, 40), 16, 13), ((30, 40, 3), 16, 10), ((40, 50), 50, 49)],
+    ids=str,
+)
+def test_more_channels_than_an_image_can_have_are_refused(shape, n_frames, most):
+    space = spaces.Box(0, 255, shape, np.uint8)
+    with pytest.raises(UserError, match=rf"frame_stack {n_frames} makes .*; stack at most {most}\.") as told:
+        stacked(Clock(space), n_frames)
+    assert "\n" not in str(told.value)
+    channels = n_frames * (3 if len(shape) == 3 else 1)
+    assert f"makes {channels} channels" in str(told.value)
+    for image in observation_layout(stacked(Clock(space), most).observation_space).images:
+        assert image.shape[0] == channels // n_frames * most
+
+
+def test_small_pictures_which_are_numbers_are_stacked_as_often_as_one_likes():
+    space, _ = seen(spaces.Box(0, 255, (7, 7, 3), np.uint8), 4, 1)
+    assert space.shape == (7, 7, 12)
+    assert observation_layout(space).is_plain
 
 
 def test_the_mask_of_a_dict_is_the_last_one_alone():

@@ -1,7 +1,7 @@
 """What the columns of an encoded observation are: numbers, images, or a mask of actions. D observation size."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +59,15 @@ def observation_layout(space: spaces.Space) -> ObservationLayout:
     return ObservationLayout(np.array(numbers, dtype=np.int64), tuple(images), mask)
 
 
+def channels_last(shape: Sequence[int]) -> bool:
+    """Whether an image of this shape is (height, width, channels), rather than (channels, height, width).
+
+    >>> channels_last((84, 84, 4)), channels_last((4, 84, 84))
+    (True, False)
+    """
+    return shape[2] <= shape[0]
+
+
 def _leaves(space: spaces.Space, key: str | None = None) -> Iterator[tuple[str | None, spaces.Space, int]]:
     """The parts in the order in which they are encoded: the key in a Dict, the space, the number of its columns."""
     if isinstance(space, spaces.Dict):
@@ -74,11 +83,11 @@ def _leaves(space: spaces.Space, key: str | None = None) -> Iterator[tuple[str |
 def _image(part: spaces.Space, columns: slice) -> ImageColumns | None:
     if not isinstance(part, spaces.Box) or part.dtype != np.uint8 or len(part.shape) != 3:
         return None
-    channels_last = part.shape[2] <= part.shape[0]
-    channels, height, width = np.roll(part.shape, 1).tolist() if channels_last else part.shape
+    is_last = channels_last(part.shape)
+    channels, height, width = np.roll(part.shape, 1).tolist() if is_last else part.shape
     if min(height, width) < _SMALLEST_IMAGE:
         return None
-    return ImageColumns(columns, (channels, height, width), channels_last)
+    return ImageColumns(columns, (channels, height, width), is_last)
 
 
 def _check_mask(part: spaces.Space) -> None:
