@@ -18,7 +18,14 @@ Reader = Callable[[Any, Path], Flat]
 _WITHOUT_EFFECT = frozenset(
     {"name", "description", "version", "out_dir", "save_path", "deterministic", "backtest_config"}
 )
-_WITHOUT_EFFECT_IN_KWARGS = frozenset({"verbose", "stats_window_size", "tensorboard_log", "rollout_buffer_class"})
+_WITHOUT_EFFECT_IN_KWARGS = frozenset({"verbose", "stats_window_size", "tensorboard_log"})
+
+_POLICIES = (
+    "MlpPolicy",
+    "CnnPolicy",
+    "MultiInputPolicy",
+    "MlpLstmPolicy",
+)  # a tuple: a list has no hash
 
 
 def is_sectioned(content: Mapping[Any, Any], sections: Mapping[str, Reader]) -> bool:
@@ -92,8 +99,9 @@ def _algorithm(value: Any, source: Path) -> Flat:
 
 
 def _policy(value: Any, source: Path) -> Flat:
-    if value not in {"MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy"}:
-        raise UserError(f'{source}: policy must be "MlpPolicy" or "MlpLstmPolicy", but got "{value}".')
+    if value not in _POLICIES:
+        *others, last = (f'"{name}"' for name in _POLICIES)
+        raise UserError(f"{source}: policy must be {', '.join(others)} or {last}, but got {value}.")
     return {"memory": "lstm"} if value == "MlpLstmPolicy" else {}
 
 
@@ -142,6 +150,7 @@ _AGENT_KWARGS: dict[str, Reader] = {
     "policy_kwargs": section("policy_kwargs", _POLICY_KWARGS),
     "use_sde": only("use_sde", False),
     "sde_sample_freq": only("sde_sample_freq", -1),
+    "rollout_buffer_class": only("rollout_buffer_class", None),
     "rollout_buffer_kwargs": only("rollout_buffer_kwargs", None, {}),
 }  # fmt: skip
 _AGENT: dict[str, Reader] = {

@@ -23,6 +23,7 @@ AGENT = {
         "ent_coef": 0.01,
         "normalize_advantage": True,
         "use_sde": False,
+        "rollout_buffer_class": None,
         "verbose": 2,
         "seed": 42,
         "policy_kwargs": {"net_arch": [{"pi": [256, 256], "vf": [256, 256]}], "activation_fn": "torch.nn.ReLU"},
@@ -70,7 +71,12 @@ def test_flat_files_stay_what_they_are():
         ({"agent_config": 7}, "agent_config must be a section of settings, but got 7"),
         ({"agent_config": {"kwargs": {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [9]}}}}}, "the same layers"),
         ({"agent_config": {"kwargs": {"learning_rate": {"type": "linear"}}}}, "have type and initial_value"),
-        ({"agent_config": {"kwargs": {"policy": "Mlp"}}}, 'policy must be "MlpPolicy"'),
+        (
+            {"agent_config": {"kwargs": {"policy": "Mlp"}}},
+            'policy must be "MlpPolicy", "CnnPolicy", "MultiInputPolicy" or "MlpLstmPolicy", but got Mlp',
+        ),
+        ({"agent_config": {"kwargs": {"policy": ["MlpPolicy"]}}}, r"policy must be .*, but got \['MlpPolicy'\]"),
+        ({"kwargs": {"rollout_buffer_class": "mine.Buffer"}}, "rollout_buffer_class must be None, for there is no"),
         ({"algo": "ppo", "agent_config": {"total_timesteps": 1}, "total_timesteps": 2}, "total_timesteps is set twice"),
     ],
 )
