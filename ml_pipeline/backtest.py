@@ -1,10 +1,14 @@
 """Entry: backtest what a settings file trained, on data that the training did not see, and report.
 
 python -m ml_pipeline.backtest --config configs/fast_training_ppo.json
-python -m ml_pipeline.backtest --run checkpoints/RUN --data other.csv
+python -m ml_pipeline.backtest --config configs/fast_training_ppo.json --data other.csv
 """
 
 import sys
+from pathlib import Path
+
+if not __package__:  # run as a file: the repository takes this folder's place on the path
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 

@@ -17,7 +17,7 @@ COMMANDS = {
     "train": Command(
         "Train a PPO agent over parallel environments, evaluate it, and save it.",
         "ml_pipeline.train_ppo",
-        "ml_pipeline.runs.train_config:CommandLine",
+        "ml_pipeline.runs.train_command_line:CommandLine",
     ),
     "evaluate": Command(
         "Evaluate a trained agent on a single environment.",
@@ -62,7 +62,7 @@ COMMANDS = {
     "tune-workers": Command(
         "Measure how many workers pay for an environment; takes the settings of train.",
         "ml_pipeline.tune_workers",
-        "ml_pipeline.runs.train_config:SettingsCommandLine",
+        "ml_pipeline.runs.train_command_line:SettingsCommandLine",
     ),
     "check": Command(
         "Check that parallel environments work on this machine, in under a minute.",

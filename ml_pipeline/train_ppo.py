@@ -35,7 +35,7 @@ from ml_pipeline.monitoring.listener import RunStart
 from ml_pipeline.monitoring.run_console import RunConsole
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runs.train_config import TrainStart, parse_train_start
+from ml_pipeline.runs.train_command_line import TrainStart, parse_train_start
 
 if TYPE_CHECKING:
     from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory

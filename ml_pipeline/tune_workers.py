@@ -30,7 +30,7 @@ from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost, measure_step
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.train_config import parse_train_config
+from ml_pipeline.runs.train_command_line import parse_train_config
 from ml_pipeline.runtime.action_masks import reported_mask
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.other_load import OtherLoad

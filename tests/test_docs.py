@@ -20,7 +20,7 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.settings import flatten, hints_of
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
 from ml_pipeline.models.rl.update.ppo_update import UpdateStatistics
-from ml_pipeline.runs.train_config import parse_train_start
+from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.features.indicators import make_features
 

@@ -7,7 +7,7 @@ from ml_pipeline.config.familiar_names import _LOOKS, _OURS, _REMARKS, familiar_
 from ml_pipeline.config.files import convert_settings
 from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.settings import hints_of
-from ml_pipeline.runs.train_config import CommandLine
+from ml_pipeline.runs.train_command_line import CommandLine
 
 
 def answer(line):

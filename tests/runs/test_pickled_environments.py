@@ -19,10 +19,11 @@ from ml_pipeline.models.rl.core.stepping.state import PickledState
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs import training
 from ml_pipeline.runs.checkpoint import load_checkpoint
+from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runs.train_config import TrainConfig, resumed_config
+from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime import user_key
 
 PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,))

@@ -12,7 +12,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.runs.presets import preset_file
-from ml_pipeline.runs.train_config import TrainConfig, parse_train_config, parse_train_start
+from ml_pipeline.runs.train_command_line import parse_train_config, parse_train_start
+from ml_pipeline.runs.train_config import TrainConfig
 
 ZOO = yaml.safe_load(preset_file("zoo").read_text())
 

@@ -24,12 +24,14 @@ from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.monitoring.metrics_file import MetricsFile
 from ml_pipeline.runs import training
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
+from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.state import FolderClaim, FolderInUse, read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
-from ml_pipeline.runs.train_config import TrainConfig, parse_train_start, resumed_config
+from ml_pipeline.runs.train_command_line import parse_train_start
+from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.settings import TradingConfig
 
 PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,))

@@ -12,7 +12,8 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_envs, make_task
-from ml_pipeline.runs.train_config import TrainConfig, parse_train_start
+from ml_pipeline.runs.train_command_line import parse_train_start
+from ml_pipeline.runs.train_config import TrainConfig
 
 BATCHED = ["--vec-env", "batched", "--n-envs", "64", "--n-steps", "16", "--minibatch-size", "512", "--n-epochs", "1"]
 SMALL = ["--hidden-sizes", "8", "--num-episodes", "5", "--window", "2", "--episode-length", "11"]

@@ -15,20 +15,14 @@ Split = Literal["train", "validation", "test", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """What is evaluated, and on what.
+class ReportConfig:
+    """On what a policy is evaluated, and where the report is written.
 
     Raises UserError where a value is out of range.
     """
 
-    checkpoint: tyro.conf.Positional[Path]
-    """Run folder, whose best policy is evaluated, or a checkpoint, such as checkpoints/RUN/latest.pt."""
-
     split: Split | None = None
     """Part of the market to evaluate on; none: test, or everything with --data."""
-
-    eval_episodes: int | None = None
-    """Number of episodes in a Gymnasium environment; none: as many as the run had."""
 
     certify: bool = False
     """Replay the orders in vectorbt, and fail if its equity differs by more than 1e-9; needs the extra certify."""
@@ -37,10 +31,27 @@ class EvaluationConfig:
     """Folder for the report; none: the run folder for its best.pt as trained, else evaluation-WHAT in it."""
 
     def __post_init__(self) -> None:
-        if self.eval_episodes is not None:
-            check_count("eval_episodes", self.eval_episodes)
         if self.split is not None:
             check_choice("split", self.split, ["train", "validation", "test", "all"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(ReportConfig):
+    """What is evaluated, and on what.
+
+    Raises UserError where a value is out of range.
+    """
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Run folder, whose best policy is evaluated, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+
+    eval_episodes: int | None = None
+    """Number of episodes in a Gymnasium environment; none: as many as the run had."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eval_episodes is not None:
+            check_count("eval_episodes", self.eval_episodes)
 
 
 @dataclass(frozen=True, kw_only=True)

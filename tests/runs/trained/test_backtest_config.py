@@ -2,11 +2,17 @@
 
 import json
 import os
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 
 from ml_pipeline import backtest, train_ppo
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.settings import build, flatten
+from ml_pipeline.runs.checkpoint import save_checkpoint
+from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings
 from ml_pipeline.runs.trained.backtest_config import parse_backtest
 
 SETTINGS = {
@@ -30,6 +36,12 @@ def parsed(*flags):
     return parse_backtest([str(flag) for flag in flags], prog="backtest")
 
 
+def saved_run(folder, file):
+    """A run as the trainer leaves it, as far as its settings are concerned."""
+    folder.mkdir(parents=True)
+    save_checkpoint(folder / "latest.pt", {"config": flatten(build(TrainConfig, layered(read_train_settings(file))))})
+
+
 @pytest.mark.slow
 def test_it_trades_the_newest_run_of_the_file_on_bars_that_it_has_not_seen(file, tmp_path, capsys):
     for age, (name, flags) in enumerate([("old", []), ("new", ["--num-episodes", "2"]), ("other", ["--window", "3"])]):
@@ -47,23 +59,54 @@ def test_it_trades_the_newest_run_of_the_file_on_bars_that_it_has_not_seen(file,
 
 
 def test_without_a_run_it_says_what_to_do(file):
-    with pytest.raises(UserError, match=r"No run was trained with .*settings\.json yet; say train --config"):
+    with pytest.raises(
+        UserError, match=r"No run was trained with .* yet; train one by `ml-pipeline train --config .*`,"
+    ):
         parsed("--config", file)
 
 
-def test_a_run_may_be_named_and_one_of_both_must_be(file, tmp_path):
-    start = parsed("--run", "checkpoints/x", "--split", "validation", "--fee-bps", "2")
-    assert (str(start.config.checkpoint), start.config.split, start.changes) == (
-        "checkpoints/x",
-        "validation",
-        {"fee_bps": 2.0},
-    )
-    for flags in ([], ["--config", file, "--run", "x"]):
-        with pytest.raises(UserError, match="Name either the settings file of a training"):
-            parsed(*flags)
+def test_a_file_that_names_a_folder_is_looked_for_there(file, tmp_path):
+    file.write_text(json.dumps({**SETTINGS, "checkpoint_dir": "out/mine"}))
+    saved_run(tmp_path / "out" / "mine", file)
+    saved_run(tmp_path / "checkpoints" / "other", file)
+    assert parsed("--config", file).config.checkpoint == tmp_path / "out" / "mine"
+
+
+def test_a_run_that_cannot_be_read_leaves_a_way_to_go_on(file, tmp_path):
+    saved_run(tmp_path / "checkpoints" / "fine", file)
+    broken = tmp_path / "checkpoints" / "broken" / "latest.pt"
+    broken.parent.mkdir()
+    broken.write_bytes(b"cut short")
+    with pytest.raises(UserError, match=r"cannot be read .* Name the run to backtest by `ml-pipeline evaluate RUN`\."):
+        parsed("--config", file)
+    os.utime(broken, (1, 1))
+    assert parsed("--config", file).config.checkpoint == tmp_path / "checkpoints" / "fine"
+
+
+def test_the_settings_file_must_be_named_and_a_run_cannot_be(file):
+    with pytest.raises(UserError, match=r"needs --config, .* `ml-pipeline evaluate RUN`"):
+        parsed("--split", "validation")
+    with pytest.raises(UserError, match="Unknown flag --run"):
+        parsed("--config", file, "--run", "x")
+
+
+def test_it_takes_the_flags_of_an_evaluation(file, tmp_path):
+    saved_run(tmp_path / "checkpoints" / "x", file)
+    start = parsed("--config", file, "--split", "validation", "--fee-bps", "2", "--certify")
+    assert (start.config.split, start.config.certify, start.changes) == ("validation", True, {"fee_bps": 2.0})
+
+
+def test_run_as_a_file_it_finds_the_package_that_it_lies_in(monkeypatch):
+    folder = Path(backtest.__file__).parent
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    runpy.run_path(backtest.__file__)
+    assert sys.path[0] == str(folder.parent)
 
 
 def test_episodes_are_no_backtest(file):
     file.write_text(json.dumps({"env_id": "CartPole-v1"}))
-    with pytest.raises(UserError, match="is about CartPole-v1, and a backtest is of trading"):
+    with pytest.raises(
+        UserError,
+        match="of trading; name its run by `ml-pipeline evaluate RUN`",
+    ):
         parsed("--config", file)

@@ -11,11 +11,11 @@ from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import FORMAT
+from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
-from ml_pipeline.runs.train_config import resumed_config
 from ml_pipeline.runs.trained import export
 from ml_pipeline.runs.trained.enjoy import play
 from ml_pipeline.runs.trained.enjoy_config import EnjoyConfig

@@ -1,0 +1,128 @@
+"""Finds the run to resume or to backtest among earlier ones, and tells with which settings it goes on."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import flag_of
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.settings import build
+from ml_pipeline.config.wording import written
+from ml_pipeline.monitoring.console import shown_path
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
+from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in
+from ml_pipeline.trading.settings import TradingConfig
+
+# What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
+_KEPT = frozenset({
+    "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env", "seed", "n_steps", "hidden_sizes",
+    "activation", "normalize_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory",
+    "memory_size",
+})  # fmt: skip
+# What makes a market another task, so that `--resume auto` looks for another run; all else is a changed setting.
+_OF_MARKET = ("data", "symbols", "features")
+
+
+def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
+    """The settings to continue a checkpoint with: its own, its folder as the run folder, and `changes` to them by name.
+
+    Raises UserError where the checkpoint cannot be used, or where a change would make it another run.
+    """
+    earlier, changes = _settings_of_run(checkpoint), layered(changes)
+    for name in _changed(earlier, changes):
+        raise UserError(
+            f"The run in {checkpoint.parent} has {flag_of(name)} {written(earlier[name])}, and a resumed run keeps it, "
+            f"but got {written(changes[name])}; leave it out, or start a new run without --resume."
+        )
+    return build(TrainConfig, layered(earlier, changes))
+
+
+def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
+    """The checkpoint that --resume names: a file, or the latest of a run folder.
+
+    With "auto" it is the latest in the given `checkpoint_dir` or, without one, in the newest run of the task that is
+    given; None where there is none yet. Raises UserError where a path holds no checkpoint, or one that cannot be read.
+    """
+    if resume == "auto":
+        folder = given.get("checkpoint_dir")
+        return next((path for path in _latest_checkpoints(folder) if folder or _is_same_task(path, given)), None)
+    path = Path(resume).absolute()
+    checkpoint = path / LATEST_CHECKPOINT if path.is_dir() else path
+    if not checkpoint.is_file():
+        raise UserError(
+            f"There is no checkpoint at {checkpoint}; name a run folder or a .pt file, or say --resume auto."
+        )
+    return checkpoint
+
+
+def newest_run(settings: Mapping[str, Any]) -> Path | None:
+    """The folder of the newest run that was trained with these settings, and the defaults of those that are absent.
+
+    Its length, its workers and its learning rate may be others. Raises UserError where a newer one cannot be read.
+    """
+    config = build(TrainConfig, layered(settings))
+    given = {name: value for group in ("run", "ppo", "trading") for name, value in vars(getattr(config, group)).items()}
+    remedy = "Name the run to backtest by `ml-pipeline evaluate RUN`."
+    found = _latest_checkpoints(config.run.checkpoint_dir)
+    return next((path.parent for path in found if not _changed(_settings_among_runs(path, remedy), given)), None)
+
+
+def auto_notice(checkpoint: Path | None, given: Mapping[str, Any]) -> str:
+    """What --resume auto found, in a sentence."""
+    if checkpoint is not None:
+        return f"Resuming the run in {shown_path(checkpoint.parent)}."
+    env_id, folder = given.get("env_id"), given.get("checkpoint_dir")
+    whose = f" of {env_id}" if env_id else " of this market" if _market_settings(given) else ""
+    return f"There is no run{whose} to resume in {shown_path(folder or runs_folder())} yet, so a new one begins."
+
+
+def _latest_checkpoints(folder: Path | None) -> list[Path]:
+    """Those of a run folder, or of all that are in checkpoints/, the newest first."""
+    paths = [folder / LATEST_CHECKPOINT] if folder else runs_folder().glob(f"*/{LATEST_CHECKPOINT}")
+    found = [path for path in paths if path.is_file()]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _is_same_task(checkpoint: Path, given: Mapping[str, Any]) -> bool:
+    """Whether the run of a checkpoint is of the environment or the market that is given, as far as one is."""
+    earlier = _settings_among_runs(checkpoint, "Name the run to resume in place of auto.")
+    is_trading = given.get("env_id") is None
+    if ("env_id" in given or _market_settings(given)) and earlier["env_id"] != given.get("env_id"):
+        return False
+    return not is_trading or all(earlier[name] == given[name] for name in _OF_MARKET if name in given)
+
+
+def _market_settings(given: Mapping[str, Any]) -> list[str]:
+    return [each.name for each in fields(TradingConfig) if each.name in given]
+
+
+def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
+    kept = {*earlier} & {*_KEPT, *_market_settings(given)} & {*given}
+    return sorted(name for name in kept if earlier[name] != given[name])
+
+
+def _settings_among_runs(checkpoint: Path, remedy: str) -> dict[str, Any]:
+    """`_settings_of_run` of a run that nobody named; a UserError says how to name one."""
+    try:
+        return _settings_of_run(checkpoint)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')}. {remedy}") from error
+
+
+def _settings_of_run(checkpoint: Path) -> dict[str, Any]:
+    """The settings of an earlier start, which goes on where the checkpoint is now, even if it was moved.
+
+    They come from the checkpoint alone: config.yaml beside it is for reading.
+    """
+    # Takes torch, which only a resumption needs.
+    from ml_pipeline.runs.checkpoint import load_checkpoint, reading
+
+    saved = load_checkpoint(checkpoint)
+    with reading(checkpoint):
+        usual = {**vars(RunConfig()), **vars(PPOConfig())}  # a checkpoint of an older version knows fewer settings
+        kept = {name: usual[name] for name in _KEPT}
+        return {**kept, **settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}

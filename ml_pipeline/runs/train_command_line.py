@@ -1,0 +1,164 @@
+"""What one call of training asks for, and how the command line, files and an interrupted run make it up.
+
+Flags win over the file of --config, the file over the preset or the settings of the run that is resumed, and those over
+defaults.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import convert_settings
+from ml_pipeline.config.flags import flag_of, read_flags
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.settings import build
+from ml_pipeline.runs.earlier_runs import auto_notice, find_checkpoint, resumed_config
+from ml_pipeline.runs.presets import Preset, preset_file, preset_of
+from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings
+from ml_pipeline.trading.settings import TradingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainStart:
+    """What one call of the command line asks for."""
+
+    config: TrainConfig
+    checkpoint: Path | None
+    """Where to go on from; None is a new run."""
+
+    trust_checkpoint: bool = False
+    """Open what the checkpoint holds that can run code, though no run of this user wrote it."""
+
+    check_env: bool = False
+    """Look the environment over instead of training."""
+
+    seeds: tuple[int, ...] = ()
+    """Train one run for each of these, in place of the seed of `config`."""
+
+    notice: str | None = None
+    """Which run --resume auto found, or that it found none."""
+
+
+@dataclass(frozen=True)
+class _SettingsFrom:
+    """Where settings come from."""
+
+    config: Path | None = None
+    """YAML or JSON file of settings, named as the flags are; flags win over it."""
+
+    preset: Preset | None = None
+    """Tuned settings for the environment: zoo, those of rl-baselines3-zoo; flags and --config win over them."""
+
+
+@dataclass(frozen=True)
+class _StartConfig(_SettingsFrom):
+    """Where settings and progress come from."""
+
+    resume: str | None = None
+    """Run folder or checkpoint to resume; auto: the newest run of the same environment or market, or a new one if there
+    is none."""
+
+    trust_checkpoint: bool = False
+    """With --resume: open pickled states of environments that no run of yours on this machine signed; a pickle can run
+    any code."""
+
+    seeds: tuple[int, ...] = ()
+    """Train with these seeds, one run after another, in folders NAME-seed1, NAME-seed2, ..., and compare the runs."""
+
+    check_env: bool = False
+    """Check the environment instead of training: what it returns, and whether its seed determines everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine(TrainConfig):
+    """What the flags fill."""
+
+    start: _StartConfig = field(default_factory=_StartConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsCommandLine(TrainConfig):
+    """The flags of a command that reads the settings of a training, and trains nothing."""
+
+    start: _SettingsFrom = field(default_factory=_SettingsFrom)
+
+
+def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usual: Mapping[str, Any]) -> TrainConfig:
+    """The settings that the command line, the file and the preset it names make up; where they say nothing, `usual`.
+
+    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    """
+    given = _given(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
+    config = build(TrainConfig, layered(usual, given))
+    _reject_irrelevant_settings(config, given)
+    return config
+
+
+def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", description: str = "") -> TrainStart:
+    """Read the command line of a training run, the files it names, and the settings of the run that it resumes.
+
+    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    """
+    flags = read_flags(argv, CommandLine, prog=prog, description=description)
+    resume, check_env = (flags.pop(name, None) for name in ("resume", "check_env"))
+    trust = bool(flags.pop("trust_checkpoint", False))
+    if trust and not resume:
+        raise UserError("--trust-checkpoint is about the run that --resume names; leave it out, or name one.")
+    seeds = flags.pop("seeds", ())
+    _check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
+    if resume and flags.get("preset"):
+        raise UserError("--preset begins a new run, and --resume keeps the settings of one; leave one of the two out.")
+    given = _given(flags)
+    checkpoint = find_checkpoint(resume, given) if resume else None
+    config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
+    _reject_irrelevant_settings(config, given)
+    return TrainStart(
+        config=config,
+        checkpoint=checkpoint,
+        trust_checkpoint=trust,
+        check_env=bool(check_env),
+        seeds=seeds,
+        notice=auto_notice(checkpoint, given) if resume == "auto" else None,
+    )
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """What the preset, the file and the flags set, each winning over those before it; takes the first two out."""
+    file, preset = flags.pop("config", None), flags.pop("preset", None)
+    given = layered(read_train_settings(file) if file else {}, flags)
+    if preset is None:
+        return given
+    values = preset_of(preset, given.get("env_id"))
+    tuned = convert_settings(values, TrainConfig, source=preset_file(preset))
+    return layered(tuned, given)
+
+
+def _check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
+    """Raise UserError if seeds repeat, are out of range, or stand beside a flag that begins no new run of any seed."""
+    for seed in seeds:
+        RunConfig(seed=seed)
+    if len({*seeds}) < len(seeds):
+        raise UserError(f"seeds must be different numbers, but got {' '.join(map(str, seeds))}.")
+    for name, is_given in beside.items():
+        if seeds and is_given:
+            raise UserError(f"--seeds begins a new run for each seed, so that {flag_of(name)} does not go with it.")
+
+
+def _reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) -> None:
+    """Raise UserError for a setting of the market with another environment, and the reverse, rather than ignore it."""
+    env_id, eval_episodes = config.run.env_id, given.get("eval_episodes", RunConfig.eval_episodes)
+    if env_id is None and eval_episodes != RunConfig.eval_episodes:
+        raise UserError(
+            "--eval-episodes is about an environment of --env-id; a market is passed through once in an evaluation, so "
+            "leave it out."
+        )
+    usual = TradingConfig()
+    of_market = [
+        each.name for each in fields(usual) if each.name in given and given[each.name] != getattr(usual, each.name)
+    ]
+    if env_id is not None and of_market:
+        raise UserError(
+            f"{flag_of(of_market[0])} is about trading, but the environment is {env_id}; leave one of the two out."
+        )

@@ -1,0 +1,135 @@
+"""Flags win over the file, the file over defaults; nothing heavy is imported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import flag_of, read_flags
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.settings import build, flatten, hints_of
+from ml_pipeline.runs.train_command_line import parse_train_start
+from ml_pipeline.runs.train_config import TrainConfig
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_without_flags_everything_has_its_default(in_tmp):
+    start = parse_train_start([])
+    assert start.config == TrainConfig()
+    assert start.checkpoint is None
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(in_tmp):
+    Path("run.json").write_text(json.dumps({"n-envs": 8, "gamma": 0.5}))
+    start = parse_train_start(["--gamma", "0.9", "--config", "run.json"])
+    assert start.config == TrainConfig(run=RunConfig(n_envs=8), ppo=PPOConfig(gamma=0.9))
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [("num_episodes: 7", "--total-timesteps=1e6"), ("total_timesteps: 7", "--num-episodes=9")]
+)
+def test_one_length_of_training_replaces_the_other(in_tmp, lower, upper):
+    Path("run.yaml").write_text(lower)
+    run = parse_train_start(["--config", "run.yaml", upper]).config.run
+    assert (run.num_episodes, run.total_timesteps) in {(None, 1_000_000), (9, None)}
+
+
+def test_paths_do_not_depend_on_the_working_directory(in_tmp):
+    assert parse_train_start(["--checkpoint-dir", "runs/a"]).config.run.checkpoint_dir == in_tmp / "runs" / "a"
+
+
+def test_a_flag_of_the_market_with_another_environment_is_told(in_tmp):
+    with pytest.raises(UserError) as told:
+        parse_train_start(["--env-id", "CartPole-v1", "--data", "prices.csv"])
+    expected = "--data is about trading, but the environment is CartPole-v1; leave one of the two out."
+    assert str(told.value) == expected
+
+
+def test_episodes_of_evaluation_are_no_setting_of_a_market(in_tmp):
+    with pytest.raises(UserError, match="--eval-episodes is about an environment of --env-id"):
+        parse_train_start(["--eval-episodes", "3"])
+    assert parse_train_start(["--eval-episodes", "3", "--env-id", "CartPole-v1"]).config.run.eval_episodes == 3
+
+
+def test_every_setting_has_a_sentence_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        parse_train_start(["--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name in (*hints_of(TrainConfig), "config", "resume"):
+        after = shown.split(f" --{name.replace('_', '-')}", maxsplit=1)[1]
+        sentence, _, _ = after.partition(" (default: ")
+        assert sentence.endswith("."), name
+        assert len(sentence.split()) > 4, name
+
+
+@pytest.mark.slow
+def test_every_setting_can_be_given_as_a_flag():
+    for name, default in flatten(TrainConfig()).items():
+        values = default if isinstance(default, list) else [default]
+        words = ["none" if value is None else str(value) for value in values] or ["none"]
+        argv = [flag_of(name), *words]
+        if isinstance(default, bool):
+            argv = [flag_of(name) if default else f"--no-{flag_of(name).removeprefix('--')}"]
+        read = read_flags(argv, TrainConfig, prog="train_ppo.py", description="")
+        assert list(read) == [name]
+        assert build(TrainConfig, read) == TrainConfig()
+
+
+HEAVY = {"torch", "gymnasium", "polars", "matplotlib"}
+PARSE = f"""
+import sys
+from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.train_command_line import parse_train_start
+try:
+    with entry("train_ppo.py"):
+        parse_train_start(sys.argv[1:])
+finally:
+    heavy = {HEAVY} & sys.modules.keys()
+    assert not heavy, heavy
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argv", "code", "complaint"),
+    [
+        (["--n-envs", "8"], 0, ""),
+        (["--help"], 0, ""),
+        (["--n-env", "8"], 2, 'train_ppo.py: Unknown flag --n-env. Did you mean "--n-envs"?\n'),
+        (["--n-envs", "0"], 2, "train_ppo.py: n_envs must be a whole number of at least 1, but got 0.\n"),
+        (["--config", "nope"], 2, "train_ppo.py: nope cannot be read: No such file or directory.\n"),
+    ],
+)
+def test_the_command_line_is_answered_before_anything_heavy_is_imported(argv, code, complaint):
+    run = subprocess.run([sys.executable, "-c", PARSE, *argv], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (code, complaint)
+
+
+def test_seeds_are_trained_one_after_another():
+    assert parse_train_start(["--seeds", "1", "2", "30"]).seeds == (1, 2, 30)
+    assert parse_train_start([]).seeds == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--seeds", "1", "-2"], r"seed must be a whole number of at least 0, but got -2"),
+        (["--seeds", "1", "2", "1"], r"seeds must be different numbers, but got 1 2 1\."),
+        (["--seeds", "1", "--seed", "0"], "--seeds begins a new run for each seed, so that --seed does not go with it"),
+        (["--seeds", "1", "--resume", "auto"], "so that --resume does not go with it"),
+        (["--seeds", "1", "--check-env"], "so that --check-env does not go with it"),
+        (["--seeds", "one"], "--seeds must be whole numbers, but got"),
+    ],
+)
+def test_seeds_that_cannot_be_are_one_sentence(flags, sentence):
+    with pytest.raises(UserError, match=sentence):
+        parse_train_start(flags)
