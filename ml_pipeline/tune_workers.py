@@ -33,7 +33,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.train_command_line import parse_train_config
 from ml_pipeline.runtime.action_masks import reported_mask
 from ml_pipeline.runtime.cores import usable_cores
-from ml_pipeline.runtime.other_load import OtherLoad
+from ml_pipeline.runtime.other_load import BackgroundLoad
 
 PROG = "tune_workers.py"
 _USUAL_N_ENVS = 8
@@ -53,16 +53,18 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         from ml_pipeline.runs.tasks import make_task
 
         env_fns = make_task(config).train_env_fns(config.run.n_envs)
-        others = OtherLoad()
-        for said in others.before():
-            print(said, flush=True)
+        others = BackgroundLoad()
+        if (warning := others.warning_before()) is not None:
+            print(warning, flush=True)
         try:
             costs = measure_costs(env_fns)
-            rates = measure_rates(env_fns, _mean(costs), others.look)
+            rates = measure_rates(env_fns, _mean(costs), others.measure)
         except VectorEnvError as error:
             print(f"{prog}: {error}", file=sys.stderr)
             return 1
-        print(*others.during(), verdict(costs, rates), sep="\n")
+        if (warning := others.warning_during()) is not None:
+            print(warning)
+        print(verdict(costs, rates))
     return 0
 
 

@@ -93,27 +93,27 @@ class Modelled:
 class Quiet:
     """Others, who leave the machine alone."""
 
-    def look(self):
+    def measure(self):
         pass
 
-    def before(self):
-        return []
+    def warning_before(self):
+        return None
 
-    during = before
+    warning_during = warning_before
 
 
 class Busy(Quiet):
     def __init__(self):
-        self.n_looks = 0
+        self.n_measured = 0
 
-    def look(self):
-        self.n_looks += 1
+    def measure(self):
+        self.n_measured += 1
 
-    def before(self):
-        return ["busy before"]
+    def warning_before(self):
+        return "busy before"
 
-    def during(self):
-        return [f"busy in {self.n_looks} looks"]
+    def warning_during(self):
+        return f"busy in {self.n_measured} measurements"
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def measured(monkeypatch, capsys):
         monkeypatch.setattr(tasks, "make_task", lambda config: Task())
         monkeypatch.setattr(tune_workers, "usable_cores", lambda: 2.0)
         monkeypatch.setattr(tune_workers, "time", modelled)
-        monkeypatch.setattr(tune_workers, "OtherLoad", others)
+        monkeypatch.setattr(tune_workers, "BackgroundLoad", others)
         monkeypatch.setattr(tune_workers, "measure_step", modelled.measure_step)
         monkeypatch.setattr(tune_workers, "measure_rate", modelled.measure_rate)
         assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", str(len(waits_s))]) == 0
@@ -152,8 +152,8 @@ def test_the_sentence_names_the_slow_one_and_the_workers_that_help(measured):
 def test_a_busy_machine_is_told_before_and_after_the_figures(measured):
     first, *rates, during, sentence = measured(5e-3, 5e-3, others=Busy)
     assert first == "busy before"
-    assert len(rates) == 3  # and a look after each of them
-    assert during == "busy in 3 looks"
+    assert len(rates) == 3  # and others are measured after each of them
+    assert during == "busy in 3 measurements"
     assert sentence.endswith("--n-workers 2")
 
 
@@ -182,7 +182,7 @@ def test_an_environment_that_fails_is_told_with_its_index(monkeypatch, capsys):
             return [lambda: FaultyEnv("raise", at=3)] * n
 
     monkeypatch.setattr(tasks, "make_task", lambda config: Task())
-    monkeypatch.setattr(tune_workers, "OtherLoad", Quiet)
+    monkeypatch.setattr(tune_workers, "BackgroundLoad", Quiet)
     assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", "1"]) == 1
     assert "nvironment 0 of 1, seed 0) raised ValueError in step 3" in capsys.readouterr().err.replace(
         " (seed", ", seed"

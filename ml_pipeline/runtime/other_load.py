@@ -9,32 +9,36 @@ _BUSY = 0.3  # of a core that others use, from which on it is worth a sentence
 _LOOK_S = 0.2
 
 
-class OtherLoad:
-    """Looks now and then, while this process and its workers rest, how many cores others keep busy."""
+class BackgroundLoad:
+    """Measures now and then, while this process and its workers rest, how many cores others keep busy."""
 
     def __init__(self) -> None:
-        self._seen: list[float] = []
+        self._during: list[float] = []
 
-    def look(self) -> float:
-        """Cores that others used during this look, which takes 0.2 s."""
-        watch = IdleWatch()
-        time.sleep(_LOOK_S)
-        self._seen.append(usable_cores() - watch.free_cores())
-        return self._seen[-1]
+    def measure(self) -> float:
+        """Cores that others use, measured over 0.2 s during which this process sleeps; part of `warning_during`."""
+        self._during.append(_others_now())
+        return self._during[-1]
 
-    def before(self) -> list[str]:
-        """What is to be said before a measurement: nothing if the machine is quiet."""
-        busy = self.look()
+    def warning_before(self) -> str | None:
+        """Measure before anything else is measured, and say what is to be said; None if the machine is quiet."""
+        busy = _others_now()
         if busy < _BUSY:
-            return []
-        return [f"the machine is busy: others use {_of_cores(busy)}{_load()}; the figures may mislead"]
+            return None
+        return f"the machine is busy: others use {_of_cores(busy)}{_load()}; the figures may mislead"
 
-    def during(self) -> list[str]:
-        """What is to be said after it, by the looks since `before`."""
-        busy = max(self._seen[1:], default=0.0)
+    def warning_during(self) -> str | None:
+        """What is to be said of the measurements since; None if the machine was quiet."""
+        busy = max(self._during, default=0.0)
         if busy < _BUSY:
-            return []
-        return [f"the machine was busy: others used up to {_of_cores(busy)}{_load()}; measure again when it is quiet"]
+            return None
+        return f"the machine was busy: others used up to {_of_cores(busy)}{_load()}; measure again when it is quiet"
+
+
+def _others_now() -> float:
+    watch = IdleWatch()
+    time.sleep(_LOOK_S)
+    return usable_cores() - watch.free_cores()
 
 
 def _of_cores(busy: float) -> str:
