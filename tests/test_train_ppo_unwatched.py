@@ -211,7 +211,7 @@ class Pressing(CartPoleEnv):
     def __init__(self, **arguments):
         super().__init__(**arguments)
         Pressing.n_made = getattr(Pressing, "n_made", 0) + 1
-        if Pressing.n_made == 2:  # the first is looked at, the others are trained in
+        if Pressing.n_made == 2:  # the second that this process makes
             os.kill(os.getpid(), signal.SIGTERM)
 
 gymnasium.register("Pressing-v0", Pressing)
