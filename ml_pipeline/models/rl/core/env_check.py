@@ -48,9 +48,8 @@ def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> 
                 drawn = yield from watch_global_random(env_fn, n_steps=n_steps, seed=seed)
                 seen, failure = yield from _walk(one, n_steps, seed)
                 differing = None
-                if not (
-                    drawn or failure
-                ):  # an environment that draws from a global generator never repeats itself, and that is reported
+                # An environment that draws from a global generator never repeats itself, and that is reported.
+                if not (drawn or failure):
                     again, failure = yield from _walk(one, n_steps, seed)
                     fresh, failure_too = yield from _walk(other, n_steps, seed)
                     differing, failure = _first_difference(again, fresh, seed), failure or failure_too

@@ -1,4 +1,4 @@
-"""Checks what an environment returned, and names what cannot be used, and what to do about it."""
+"""Checks what an environment returned. Each error names what cannot be used and what to do."""
 
 import math
 import reprlib
