@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import shown_path
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
-from ml_pipeline.monitoring.console import entry, outlive_readers, shown_path
+from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.monitoring.listener import RunStart
 from ml_pipeline.monitoring.run_console import RunConsole
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT

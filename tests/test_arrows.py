@@ -41,7 +41,8 @@ ROOMS = {
     "config": Room(at_once=("pydantic", "tyro", "yaml")),
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
     "monitoring": Room(
-        ("config.errors", "runtime.whole_file", "runtime.interrupts", "runtime.standard_streams"), ("tqdm",)
+        ("config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts", "runtime.standard_streams"),
+        ("tqdm",),
     ),
     "reporting": Room((*VALUES, "monitoring"), ("numpy",), ("matplotlib",)),
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 
 def counted(n: int, what: str) -> str:
@@ -34,6 +36,13 @@ def in_one_line(value: object, longest: int = 200) -> str:
     """
     text = " ".join(str(value).split())
     return text if len(text) <= longest else f"{text[: longest - 4].rstrip()} ..."
+
+
+def shown_path(path: Path) -> Path:
+    """A path as a user would type it: relative to the working directory, where it lies below it."""
+    with suppress(FileNotFoundError):  # the working directory was deleted
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return path
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

@@ -64,13 +64,6 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
     return f"🚀 Using {environments} for training\n   {how}"
 
 
-def shown_path(path: Path) -> Path:
-    """A path as a user would type it: relative to the working directory, where it lies below it."""
-    with suppress(FileNotFoundError):  # the working directory was deleted
-        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return path
-
-
 @contextmanager
 def _modules_of_working_directory() -> Iterator[None]:
     """Lets a user's modules be imported where they lie, as `python -m` does. It comes last on the path: a file there

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from ml_pipeline.monitoring.console import banner, shown_path
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.monitoring.console import banner
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.progress import Progress
 from ml_pipeline.monitoring.sink import EpisodeRecord

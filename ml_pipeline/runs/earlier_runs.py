@@ -10,8 +10,7 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build
-from ml_pipeline.config.wording import written
-from ml_pipeline.monitoring.console import shown_path
+from ml_pipeline.config.wording import shown_path, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in
 from ml_pipeline.trading.settings import TradingConfig

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
+from ml_pipeline.config.wording import shown_path
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
@@ -19,7 +20,6 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
-from ml_pipeline.monitoring.console import shown_path
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv

@@ -1,13 +1,17 @@
 """A user's own code: imports it by name, calls it, and says in a sentence where it fails."""
 
+import sysconfig
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from traceback import extract_tb
+from traceback import FrameSummary, extract_tb
 from types import ModuleType
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, did_you_mean
+from ml_pipeline.config.wording import shown_path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def import_by_name(name: str) -> Any:
@@ -39,30 +43,36 @@ def import_user_module(name: str) -> ModuleType:
 def failed_import(error: Exception) -> str:
     """Where an import failed and why, to close a sentence: "line 3 of env.py imports pandaz, which is not there."."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"line {error.lineno} of {_shown(error.filename)} is no Python: {error.msg}."
+        return f"line {error.lineno} of {shown_path(Path(error.filename))} is no Python: {error.msg}."
     places = [each for each in extract_tb(error.__traceback__) if not each.filename.startswith("<frozen importlib")]
-    where = f"line {places[-1].lineno} of {_shown(places[-1].filename)}"
+    where = f"line {places[-1].lineno} of {shown_path(Path(places[-1].filename))}"
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"{where} imports {error.name}, which is not there."
     return f"{where} raised {_message(error)}."
 
 
 def call_user_code(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
-    """The result of the function. Raises UserError with the file and line if it fails."""
+    """The result of the function. Raises UserError with the user's file and line if it fails."""
     try:
         return function(argument)
     except Exception as error:
-        place = extract_tb(error.__traceback__)[-1]
+        place = innermost_user_line(error)
         raise UserError(
             f"{name} failed in line {place.lineno} of {Path(place.filename).name}: {_message(error)}."
         ) from error
 
 
+def innermost_user_line(error: BaseException) -> FrameSummary:
+    """Where an error was raised: the innermost line that is of no installed package and not ours, if there is one."""
+    frames = extract_tb(error.__traceback__)
+    others = [_PACKAGE, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))]
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith("<") and not any(map(Path(frame.filename).is_relative_to, others))
+    ]
+    return (own or frames)[-1]
+
+
 def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".")
-
-
-def _shown(file: str) -> str:
-    """A file as a user would type it: relative to the working directory, if it lies below it."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

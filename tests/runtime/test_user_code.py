@@ -1,11 +1,15 @@
 """A user's modules are imported by name, and what is wrong with them is said as what it is."""
 
+import os
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import ml_pipeline
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.user_code import import_by_name
+from ml_pipeline.runtime.user_code import call_user_code, import_by_name, innermost_user_line
 
 MODULES = {
     "fine.py": "def signal(bars): ...\n",
@@ -58,3 +62,30 @@ def test_what_cannot_be_imported_is_one_sentence(name, sentence):
 
 def test_what_can_be_is_returned():
     assert import_by_name("fine:signal").__name__ == "signal"
+
+
+def beyond_all(bars):
+    return np.percentile(bars, 200)
+
+
+def test_a_failure_inside_a_library_is_told_with_the_users_line():
+    line = beyond_all.__code__.co_firstlineno + 1
+    with pytest.raises(UserError, match=rf"beyond failed in line {line} of test_user_code\.py: ValueError: "):
+        call_user_code("beyond", beyond_all, np.zeros(2))
+
+
+def test_a_folder_whose_name_begins_as_the_packages_does_is_the_users():
+    beside = Path(ml_pipeline.__file__).resolve().parent.with_name("ml_pipeline_envs") / "mine.py"
+    with pytest.raises(ZeroDivisionError) as raised:
+        exec(compile("1 / 0", str(beside), "exec"))
+    assert innermost_user_line(raised.value).filename == str(beside)
+
+
+def test_a_failed_import_is_told_where_the_working_directory_was_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "cwd", _no_folder)
+    with pytest.raises(UserError, match=r"line 2 of .*fails\.py raised ZeroDivisionError"):
+        import_by_name("fails:f")
+
+
+def _no_folder():
+    raise FileNotFoundError(os.strerror(2))

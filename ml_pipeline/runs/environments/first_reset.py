@@ -1,11 +1,8 @@
-"""The first construction and reset of an environment, so that one which dies there is told in a sentence."""
+"""Makes and resets an environment once, and says in a sentence where it fails."""
 
-import sysconfig
-import traceback
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_in_process
@@ -13,9 +10,9 @@ from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.preprocessing.action_mask import reports_mask_outside_observation
 from ml_pipeline.runs.environments.gym_env import GymEnv
 from ml_pipeline.runs.environments.ids import id_error, import_module_of, keyword_error
+from ml_pipeline.runtime.user_code import innermost_user_line
 
 _CONSTRUCTOR = "its constructor"
-_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def reports_mask_at_reset(env: GymEnv, *, seed: int, step_timeout_s: float | None = None) -> bool:
@@ -67,15 +64,8 @@ def _failure(env: GymEnv, error: Exception, doing: str) -> UserError:
     if doing == _CONSTRUCTOR:
         told = id_error(env.env_id, error) or keyword_error(env.env_id, error, env.env_kwargs)
     said = " ".join(str(error).split())
+    where = innermost_user_line(error)
     return told or UserError(
-        f"{env.env_id} raises {type(error).__name__} in {doing}: {said.rstrip('.')} ({_place(error)})."
+        f"{env.env_id} raises {type(error).__name__} in {doing}: {said.rstrip('.')} "
+        f"({where.filename}, line {where.lineno})."
     )
-
-
-def _place(error: Exception) -> str:
-    """Where an error was raised: the innermost line that is of no installed package and not ours."""
-    frames = traceback.extract_tb(error.__traceback__)
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    own = [frame for frame in frames if not frame.filename.startswith(("<", str(_PACKAGE), *installed))]
-    where = (own or frames)[-1]
-    return f"{where.filename}, line {where.lineno}"
