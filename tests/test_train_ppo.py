@@ -320,3 +320,11 @@ def test_a_working_directory_that_cannot_be_written_is_one_sentence(monkeypatch)
     assert re.fullmatch(
         r"train_ppo.py: The folder /proc/checkpoints/\S+ cannot be made: .*--checkpoint-dir\.\n", done.stderr
     )
+
+
+def test_the_first_signal_is_the_one_that_a_run_was_stopped_by(monkeypatch):
+    terminal = train_ppo._Terminal()
+    monkeypatch.setattr(terminal, "say", lambda sentence: None)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        terminal._request_stop(number)
+    assert (terminal.stopped_by, terminal.stop.reason) == (signal.SIGTERM, "Stopped by SIGTERM.")
