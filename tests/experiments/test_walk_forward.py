@@ -69,7 +69,7 @@ def test_it_takes_the_costs_and_limits_of_training_and_its_settings(tmp_path, ca
         (["--folds", "0"], "walk_forward: folds must be a whole number of at least 1, but got 0."),
         (["--training-window", "rolled"], "walk_forward: --training-window must be rolling or expanding"),
         (["--train-fraction", "0.5"], "walk_forward: Unknown flag --train-fraction."),
-        (["--max-gross", "2"], "walk_forward: max_gross must be above 0 and at most 1"),
+        (["--max-gross", "21"], "walk_forward: max_gross must be above 0 and at most 20"),
     ],
 )
 def test_a_bad_flag_is_one_sentence(flags, sentence, capsys):
