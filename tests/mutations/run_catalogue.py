@@ -99,7 +99,7 @@ FOLDERS = (
         "ml_pipeline/runs/run.py",
         "check_not_written(checkpoint.absolute().parent)",
         "pass",
-        "tests/runs/test_run.py::test_a_folder_that_is_being_written_is_refused_to_a_new_run_and_to_a_resumption",
+        "tests/runs/test_run_folders.py::test_a_folder_that_is_being_written_is_refused_to_a_new_run_and_to_a_resumption",
     ),
     Mutation(
         "a thread that learns leaves its thread count to new threads",
@@ -117,14 +117,14 @@ RESUMING = (
         "ml_pipeline/runs/training.py",
         "if not self.trainer.finished:",
         "if True:",
-        "tests/runs/test_run.py::test_a_finished_run_that_is_resumed_keeps_its_files",
+        "tests/runs/test_run_folders.py::test_a_finished_run_that_is_resumed_keeps_its_files",
     ),
     Mutation(
         "new settings of a resumed run are lost if it is killed",
         "ml_pipeline/runs/training.py",
         "if not trainer.finished and not self._is_latest(self._resumed_from):",
         "if trainer.global_step == 0:",
-        "tests/runs/test_run.py::test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning",
+        "tests/runs/test_run_folders.py::test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning",
     ),
     Mutation(
         "the order of minibatches begins anew after a resumption",
