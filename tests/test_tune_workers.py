@@ -5,7 +5,6 @@ import subprocess
 import sys
 from functools import partial
 
-import numpy as np
 import pytest
 
 from ml_pipeline import tune_workers
@@ -16,6 +15,7 @@ from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost
 from ml_pipeline.models.rl.core.workers.groups import split
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
 from ml_pipeline.runs import tasks
+from tests.contracts.envs import MaskedEnv
 
 
 def workers(n):
@@ -247,21 +247,7 @@ def test_rates_are_measured_with_workers():
     assert 0 < rate <= 2 / 5e-3
 
 
-class Masked(TimedEnv):
-    """Allows one action, another one in each step, and refuses the other."""
-
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return super().reset(seed=seed)[0], {"action_mask": [1, 0]}
-
-    def step(self, action):
-        if action != self.t % 2:
-            raise ValueError("forbidden")
-        self.t += 1
-        return *super().step(action)[:4], {"action_mask": np.arange(2) == self.t % 2}
-
-
 def test_masks_are_kept_to():
-    env_fns = [lambda: ActionMaskInObservation(Masked())] * 2
+    env_fns = [lambda: ActionMaskInObservation(MaskedEnv())] * 2
     assert list(tune_workers.measure_costs(env_fns, budget_s=0.1)) == [0, 1]
     assert tune_workers.measure_rate(env_fns, 0)[1] > 0

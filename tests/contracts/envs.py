@@ -112,6 +112,41 @@ class WholeNumberEnv(CountingEnv):
         return self._t
 
 
+class MaskedEnv(gymnasium.Env):
+    """Allows one action, another one in each step, and refuses the others; an episode is 7 steps of reward 1.
+
+    report: where it tells its mask, in its "info" or by its "method" `action_masks`, as for MaskablePPO of sb3-contrib.
+    mask_size: how many entries the mask has; none: one per action, as it should be.
+    """
+
+    observation_space = spaces.Box(-1, 1, (2,))
+
+    def __init__(self, report: str = "info", *, n_actions: int = 3, mask_size: int | None = None) -> None:
+        self.action_space = spaces.Discrete(n_actions)
+        self.t = 0
+        self._mask_size = n_actions if mask_size is None else mask_size
+        self._tells_in_info = report == "info"
+        if report == "method":
+            self.action_masks = self._mask
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), self._info()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        if action != self.t % self.action_space.n:
+            raise ValueError("forbidden")
+        self.t += 1
+        return np.zeros(2, np.float32), 1.0, self.t == 7, False, self._info()
+
+    def _mask(self) -> np.ndarray:
+        return np.arange(self._mask_size) == self.t % self.action_space.n
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self._mask()} if self._tells_in_info else {}
+
+
 class PairError(ValueError):
     """Wants two arguments, as the errors of many libraries do."""
 

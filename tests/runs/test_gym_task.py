@@ -1,6 +1,7 @@
 """Environments by their id, and masks of actions in their infos."""
 
 import sys
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -11,49 +12,20 @@ from gymnasium import spaces
 from ml_pipeline import enjoy, evaluate_ppo, export_policy, load_policy, train_ppo
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
+from tests.contracts.envs import MaskedEnv
 
 
-class Choosy(gymnasium.Env):
-    """Allows one of three actions, another one in each step, and says so in its infos alone."""
-
-    observation_space = spaces.Box(-1, 1, (2,))
-    action_space = spaces.Discrete(3)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(2, np.float32), {"action_mask": np.arange(3) == 0}
-
-    def step(self, action):
-        assert action == self.t % 3
-        self.t += 1
-        return np.zeros(2, np.float32), 1.0, self.t == 7, False, {"action_mask": np.arange(3) == self.t % 3}
-
-
-class Asked(Choosy):
-    """The same, but its mask is told by a method, as for MaskablePPO of sb3-contrib."""
-
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0], {}
-
-    def step(self, action):
-        return *super().step(action)[:4], {}
-
-    def action_masks(self):
-        return np.arange(3) == self.t % 3
-
-
-class Forbidding(Choosy):
+class Forbidding(MaskedEnv):
     def step(self, action):
         return *super().step(action)[:4], {"action_mask": [0, 0, 0]}
 
 
-class Unready(Choosy):
+class Unready(MaskedEnv):
     def reset(self, *, seed=None, options=None):
         raise RuntimeError("no licence")
 
 
-class Wordy(Choosy):
+class Wordy(MaskedEnv):
     observation_space = spaces.Text(9)
 
     def reset(self, *, seed=None, options=None):
@@ -61,7 +33,11 @@ class Wordy(Choosy):
 
 
 class Verbose(Wordy):
-    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Text(9)
+    observation_space = spaces.Box(-1, 1, (2,))
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Text(9)
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(2, np.float32), {}
@@ -86,16 +62,20 @@ class Grid(gymnasium.Env):
         return 0, self.reward, self.t == self.length, False, {}
 
 
-ENVS = (Choosy, Asked, Grid, Forbidding, Unready, Wordy, Verbose)
+ENVS = {
+    "Choosy": MaskedEnv,
+    "Asked": partial(MaskedEnv, "method"),
+    **{each.__name__: each for each in (Grid, Forbidding, Unready, Wordy, Verbose)},
+}
 
 
 @pytest.fixture(autouse=True)
 def registered():
-    for env_class in ENVS:
-        gymnasium.register(f"{env_class.__name__}-v0", env_class)
+    for name, env_class in ENVS.items():
+        gymnasium.register(f"{name}-v0", env_class)
     yield
-    for env_class in ENVS:
-        del gymnasium.registry[f"{env_class.__name__}-v0"]
+    for name in ENVS:
+        del gymnasium.registry[f"{name}-v0"]
 
 
 def options(name, folder):

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from ml_pipeline.runtime.action_masks import mask_method, reported_mask
+from tests.contracts.envs import MaskedEnv
 
 MASK = np.array([0, 1, 0], np.int8)
 
 
-class Asked(gymnasium.Env):
-    def action_masks(self):
-        return [False, True, False]
+ASKED = MaskedEnv("method")
+ASKED.t = 1  # so that it allows the second action
 
 
 class Attribute(gymnasium.Env):
@@ -24,9 +24,9 @@ class Attribute(gymnasium.Env):
         (None, {"x": 1, "action_mask": MASK}, {}),
         (None, {"inner": ({"action_mask": MASK}, 2)}, {}),
         (None, 1, {"action_mask": MASK}),
-        (Asked(), 1, {}),
-        (gymnasium.Wrapper(Asked()), 1, {}),
-        (Asked(), 1, {"action_mask": MASK}),
+        (ASKED, 1, {}),
+        (gymnasium.Wrapper(ASKED), 1, {}),
+        (ASKED, 1, {"action_mask": MASK}),
         (None, {"action_mask": MASK}, {"action_mask": 1 - MASK}),
     ],
 )

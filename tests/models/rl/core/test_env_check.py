@@ -11,6 +11,7 @@ from gymnasium import spaces
 from ml_pipeline.models.rl.core.env_check import check_env, check_env_in_process
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
+from tests.contracts.envs import MaskedEnv
 
 
 class SpoiltEnv(CountingEnv):
@@ -109,44 +110,15 @@ def test_an_unfit_observation_is_told_beside_a_later_failure():
     assert failure.startswith("It raises ValueError in step 3")
 
 
-class Masked(CountingEnv):
-    """Allows one action, another one in each step, and refuses the others; `report` says where it tells."""
-
-    def __init__(self, report, size=4):
-        super().__init__(length=7)
-        self._report, self._size = report, size
-        if report == "method":
-            self.action_masks = self._mask
-
-    def _mask(self):
-        return np.arange(self._size) == self._t % 4
-
-    def reset(self, *, seed=None, options=None):
-        observation, _ = super().reset(seed=seed, options=options)
-        return observation, {"action_mask": self._mask()} if self._report == "info" else {}
-
-    def step(self, action):
-        if action != self._t % 4:
-            raise ValueError("forbidden")
-        observation, reward, terminated, truncated, _ = super().step(action)
-        return (
-            observation,
-            reward,
-            terminated,
-            truncated,
-            ({"action_mask": self._mask()} if self._report == "info" else {}),
-        )
-
-
 @pytest.mark.parametrize("report", ["info", "method"])
 def test_masks_are_kept_to(report):
-    assert check_env(lambda: Masked(report)) == []
-    assert check_env(lambda: ActionMaskInObservation(Masked(report))) == []
+    assert check_env(lambda: MaskedEnv(report)) == []
+    assert check_env(lambda: ActionMaskInObservation(MaskedEnv(report))) == []
 
 
 def test_a_mask_of_another_size_is_one_sentence():
     sentence = "The action mask must have 4 entries, one per choice, but has 3."
-    assert check_env(lambda: Masked("info", size=3)) == [sentence]
+    assert check_env(lambda: MaskedEnv(n_actions=4, mask_size=3)) == [sentence]
 
 
 @pytest.mark.parametrize(

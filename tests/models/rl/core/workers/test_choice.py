@@ -17,6 +17,7 @@ from ml_pipeline.models.rl.core.workers.choice import (
     measure_step,
     measure_wake,
 )
+from tests.contracts.envs import MaskedEnv
 
 
 @pytest.mark.parametrize(
@@ -64,26 +65,26 @@ def test_measuring_leaves_the_global_generators_as_they_were() -> None:
     assert np.random.get_state()[1].tolist() == before
 
 
-class ChoosyEnv(TimedEnv):
-    """Allows one action, another one in each step, takes 20 ms to say so, and refuses the other."""
+class SlowMaskedEnv(MaskedEnv):
+    """Takes 1 ms for a step, and 20 ms to say what is allowed."""
 
-    t = 0
-
-    def action_masks(self) -> np.ndarray:
-        end = time.thread_time() + 20e-3
-        while time.thread_time() < end:
-            pass
-        return np.arange(2) == self.t % 2
+    def _mask(self) -> np.ndarray:
+        _compute(20e-3)
+        return super()._mask()
 
     def step(self, action: Any) -> Any:
-        if action != self.t % 2:
-            raise ValueError("forbidden")
-        self.t += 1
+        _compute(1e-3)
         return super().step(action)
 
 
+def _compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
 def test_masks_are_kept_to_and_choosing_is_no_part_of_the_step() -> None:
-    cost = measure_step(ChoosyEnv(busy_s=1e-3), budget_s=0.05)
+    cost = measure_step(SlowMaskedEnv("method"), budget_s=0.05)
     assert cost is not None
     assert 1e-3 <= cost.cpu_s < 10e-3
 
