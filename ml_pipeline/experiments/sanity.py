@@ -4,7 +4,7 @@ python -m ml_pipeline.experiments.sanity
 python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_features:mine --fee-bps 10
 
 1. One that is given the next bar's return must get rich: it learns at all, and its orders are filled as it means them.
-2. One on the data as they are must beat guessing after costs. On the built-in market it can; on yours, we shall see.
+2. One on the data as they are must beat guessing after costs on the built-in market. On yours it may find nothing.
 3. One on shuffled returns must earn nothing: if it does, something tells it what comes. Columns of the data and your
    functions keep the bar that they stood before, so that one that was made from the next bar still tells of it.
 """
@@ -47,10 +47,15 @@ _NO_COSTS: dict[str, Any] = {
 
 
 class Verdict(NamedTuple):
-    """What one check found, and whether it is as it should be."""
+    """What one check found, and whether it is as it should be; None: neither a fault nor a proof."""
 
-    passed: bool
+    passed: bool | None
     sentence: str
+
+    @property
+    def line(self) -> str:
+        """For the terminal."""
+        return f"{'--  ' if self.passed is None else 'ok  ' if self.passed else 'FAIL'} {self.sentence}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +75,13 @@ class CommandLine:
 
 
 def main(argv: list[str], *, prog: str = "sanity") -> int:
-    """Print one line for each check; return 0 where all passed, else 1."""
+    """Print one line for each check; return 1 where one failed, else 0."""
     with entry(prog):
         settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["sanity"].sentence)
         passed = True
         for verdict in run_checks(settings.trading, settings.sanity):
-            print(f"{'ok  ' if verdict.passed else 'FAIL'} {verdict.sentence}", flush=True)
-            passed &= verdict.passed
+            print(verdict.line, flush=True)
+            passed &= verdict.passed is not False
     return 0 if passed else 1
 
 
@@ -116,13 +121,16 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
 
 
 def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
-    """The data and the costs as they are: the agent must beat guessing, and lose nothing."""
+    """The data and the costs as they are: on the built-in market the agent must beat guessing, and lose nothing.
+
+    Other data may hold nothing that pays, which is no fault.
+    """
     result = _trained(TradingTask(config, seed, market=market), steps, seed)
     agent, guess = result["agent"]["return"], result["random"]["return"]
-    return Verdict(
-        agent > max(guess, 0.0),
-        f"on {market.source}: {_times(agent)} of the start after costs, where guessing leaves {_times(guess)}",
-    )
+    found = f"on {market.source}: {_times(agent)} of the start after costs, where guessing leaves {_times(guess)}"
+    if agent > max(guess, 0.0) or config.data is None:
+        return Verdict(agent > max(guess, 0.0), found)
+    return Verdict(None, f"{found}; nothing that pays was found in these data")
 
 
 def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:

@@ -95,3 +95,21 @@ def test_a_leak_earns_on_noise_and_is_named():
     assert "feature_hint may have been made from later bars" in verdict.sentence
     knowing_nothing = replace(market, columns={"feature_hint": noise})
     assert sanity.shuffled(knowing_nothing, TradingConfig(features=("feature_hint", "rsi_14")), 30_000, 0).passed
+
+
+def test_data_in_which_nothing_pays_are_no_fault(monkeypatch, tmp_path, capsys):
+    figures = {"return": -0.2, "volatility": 0.2}
+    lost = {"agent": figures, "random": {**figures, "return": 0.0}, "buy_and_hold": figures}
+    rich = {"agent": {**figures, "return": 100.0}, "random": figures, "buy_and_hold": figures}
+    trained = iter([rich, lost, lost] * 2)
+    monkeypatch.setattr(sanity, "_trained", lambda *_: next(trained))
+    walk = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, 400).cumsum())
+    days = np.datetime64("2023-01-02") + np.arange(400)
+    rows = [f"{day},{price}" for day, price in zip(days, walk, strict=True)]
+    (tmp_path / "prices.csv").write_text("\n".join(["time,close", *rows]))
+    assert sanity.main(["--data", str(tmp_path / "prices.csv")]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith("--   on prices.csv: 0.82 times")
+    assert line.endswith("nothing that pays was found in these data")
+    assert sanity.main([]) == 1
+    assert capsys.readouterr().out.splitlines()[1].startswith("FAIL on the built-in market")
