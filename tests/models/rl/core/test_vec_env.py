@@ -311,3 +311,32 @@ def test_a_script_that_never_closes_its_workers_ends_quietly():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+IN_A_POOL = """
+import multiprocessing
+import gymnasium
+from ml_pipeline import ParallelEnv
+
+def rewards(seed):
+    with ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 2, num_workers=2) as envs:
+        envs.reset(seed=seed)
+        return envs.step([0, 1])[1].tolist()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(rewards, [0, 1]))
+    worker = multiprocessing.get_context("spawn").Process(target=rewards, args=(0,), daemon=True)
+    worker.start()
+    worker.join()
+    print(worker.exitcode)
+"""
+
+
+@pytest.mark.slow
+def test_a_daemonic_process_as_of_a_pool_may_have_workers(tmp_path):
+    (tmp_path / "in_a_pool.py").write_text(IN_A_POOL)
+    command = [sys.executable, str(tmp_path / "in_a_pool.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["[[1.0, 1.0], [1.0, 1.0]]", "0"]

@@ -116,6 +116,8 @@ class WorkerStarter:
         )
         link = WorkerLink(trainer_inbox, trainer_outbox, worker_runs=process.is_alive)
         try:
+            # A process of a multiprocessing.Pool is a daemon, which may start none. Workers end without it as well.
+            multiprocessing.current_process().daemon = False
             process.start()
         except BaseException:
             link.close()
