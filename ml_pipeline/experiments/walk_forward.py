@@ -92,8 +92,9 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
 
 def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> Iterator[Evaluation]:
     """Train and trade, one fold after another. Raises UserError where the bars do not suffice for so many."""
+    whole = TradingTask(config, walk.seed, market=market)
     folds = walk_forward_folds(
-        TradingTask(config, market=market).first_bar,
+        whole.first_bar,
         market.n_bars,
         walk.folds,
         window=walk.training_window,
@@ -101,7 +102,7 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
         source=market.source,
     )
     for splits in folds:
-        task = TradingTask(config, walk.seed, market=market, splits=splits)
+        task = whole.with_splits(splits)
         yield task.compare(_trained(task, walk.total_timesteps, walk.seed), "test").evaluation
 
 

@@ -72,10 +72,7 @@ class TradingTask:
         self.features = features
         self.first_bar = features.first_bar + config.window - 1  # the first with a window of complete features
         if scaler is None:
-            train = self.split("train")
-            rows = features.values[train.start - config.window + 1 : train.stop]
-            scaler = FeatureScaler.fit(rows)
-            self._notices += _about_constants(features.columns, scaler(rows), ~np.isnan(rows))
+            scaler = self._fitted_scaler()
         elif len(scaler.mean) != len(features.columns):
             raise UserError(f"The scaler is of {len(scaler.mean)} features, but there are {len(features.columns)}.")
         self.scaler = scaler
@@ -89,6 +86,28 @@ class TradingTask:
         task = copy(self)
         task.seed = seed
         return task
+
+    def with_splits(self, splits: Mapping[str, Split]) -> "TradingTask":
+        """The same task on other splits, whose training split scales the features.
+
+        The features, and what is known of their leaks, are those of all bars.
+        """
+        _ = self.leak_warnings
+        task = copy(self)
+        task._given_splits = splits
+        task.__dict__.pop("_splits", None)
+        task.scaler = task._fitted_scaler()
+        task._prepared = prepare_market(task.market, task.features, task.scaler, task.rules)
+        return task
+
+    def _fitted_scaler(self) -> FeatureScaler:
+        """A scaler of the training split. Makes the notices those of this split as well."""
+        train = self.split("train")
+        rows = self.features.values[train.start - self.config.window + 1 : train.stop]
+        scaler = FeatureScaler.fit(rows)
+        about_market = (*self.market.notices, *self.market.remarks)
+        self._notices = about_market + _about_constants(self.features.columns, scaler(rows), ~np.isnan(rows))
+        return scaler
 
     def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
         """Picklable factories of n training environments; they hold only the bars of the training split.

@@ -78,8 +78,8 @@ MARKETS = (
     Mutation(
         "the scaler has seen the test split",
         f"{TRADING}/task.py",
-        "rows = features.values[train.start - config.window + 1 : train.stop]",
-        "rows = features.values[train.start - config.window + 1 :]",
+        "rows = self.features.values[train.start - self.config.window + 1 : train.stop]",
+        "rows = self.features.values[train.start - self.config.window + 1 :]",
         f"{TRADING_TESTS}/test_task.py::test_scaled_features_of_the_training_split_have_mean_0_and_deviation_1",
         "T2a",
     ),

@@ -309,3 +309,21 @@ def test_the_number_of_bars_per_year_can_be_given(given):
     assert figures["agent"]["costs_paid"] < usual_figures["agent"]["costs_paid"]
     with pytest.raises(UserError, match="periods_per_year must be"):
         replace(CONFIG, periods_per_year=0)
+
+
+def test_other_splits_are_those_of_a_task_made_with_them_and_look_for_leaks_once(monkeypatch):
+    looked = []
+    monkeypatch.setattr("ml_pipeline.trading.task.check_features", lambda *_: looked.append(1) or ())
+    splits = {
+        "train": Split("train", 60, 200),
+        "validation": Split("validation", 200, 240),
+        "test": Split("test", 240, 299),
+    }
+    whole, made = TradingTask(CONFIG, market=MARKET), TradingTask(CONFIG, market=MARKET, splits=splits)
+    for task in (whole.with_splits(splits), whole.with_splits(splits)):
+        assert task.split("test") == splits["test"]
+        assert task.state() == made.state()
+        assert task.notices == made.notices
+        np.testing.assert_array_equal(task.bars_of("test").features, made.bars_of("test").features)
+    assert whole.split("test") != splits["test"]
+    assert len(looked) == 2  # of the whole and of the one that was made
