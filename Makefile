@@ -20,9 +20,9 @@ help:
 	$(PYTHON) -m venv $* || { rm -rf $*; exit 1; }
 
 # One stamp per set of packages: a second call finds it newer than pyproject.toml and installs nothing.
-# The compiler is an extra: where it cannot be had, all runs without it, if slower.
+# The compiler and the page are extras: where they cannot be had, the rest runs without them, if slower.
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python $(INSTALL) '.[fast]' || $(BIN)/python $(INSTALL) .
+	$(BIN)/python $(INSTALL) '.[fast,dashboard]' || $(BIN)/python $(INSTALL) .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python

@@ -43,6 +43,7 @@ ROOMS = {
     "monitoring": Room(
         ("config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts", "runtime.standard_streams"),
         ("tqdm",),
+        ("torch", "tensorboard", "wandb", "psutil", "pynvml", "matplotlib"),
     ),
     "reporting": Room((*VALUES, "monitoring"), ("numpy",), ("matplotlib",)),
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),
@@ -89,6 +90,15 @@ ROOMS = {
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs"),
         ("numpy", "gymnasium", "tyro"),
         ("matplotlib",),
+    ),
+    "service": Room(
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "integrations", "runs"),
+        ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
+    ),
+    "dashboard": Room(
+        ("config", "runtime", "monitoring", "reporting", "runs"),
+        ("numpy", "rich", "tyro"),
+        ("starlette", "uvicorn"),
     ),
 }
 # Commands may import anything, and nothing may import them.

@@ -166,7 +166,7 @@ def test_an_extra_is_installed_in_one_way():
         found += re.findall(r"install [^`\n]*\[[\w,-]+\]['\"]?", path.read_text())
     taken = r'install (-e "\.\[[\w,]+\]"|"gymnasium\[[\w-]+\]")'
     assert [each for each in found if not re.fullmatch(taken, each)] == []
-    assert 'install -e ".[fast]"' in found
+    assert 'install -e ".[fast,dashboard]"' in found
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=named)
