@@ -6,7 +6,6 @@ A folder has one writer. `FolderClaim` makes this process the writer or refuses;
 import contextlib
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import refuse_links
+from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
 from ml_pipeline.runtime.whole_file import written_whole
 
@@ -166,51 +166,12 @@ def _alone(folder: Path) -> Iterator[None]:
 
     Raises UserError where the folder cannot be written.
     """
-    path = folder / _LOCK_FILE
-    try:
-        descriptor = _open_locked(path)
-    except OSError as error:
-        raise UserError(f"The folder {folder} cannot be written: {error.strerror}; choose another.") from error
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # Windows keeps open files, and an empty one harms nobody
-            path.unlink()
-        os.close(descriptor)
-
-
-def _open_locked(path: Path) -> int:
-    """The descriptor of the lock file that lies there, once it is ours."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    with contextlib.ExitStack() as lock:
         try:
-            _lock(descriptor)
-            if _is_still(path, descriptor):  # else whoever had it before has deleted it
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    """Wait for the lock of an open file. Where the file system has none, go on: two starters may then meet."""
-    with contextlib.suppress(OSError):
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+            lock.enter_context(alone(folder / _LOCK_FILE))
+        except OSError as error:
+            raise UserError(f"The folder {folder} cannot be written: {error.strerror}; choose another.") from error
+        yield
 
 
 def _stored(folder: Path) -> RunState | None:

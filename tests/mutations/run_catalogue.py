@@ -75,7 +75,7 @@ SAVING = (
 FOLDERS = (
     Mutation(
         "two runs that start at once both write a folder",
-        "ml_pipeline/runs/state.py",
+        "ml_pipeline/runtime/file_lock.py",
         "fcntl.flock(descriptor, fcntl.LOCK_EX)",
         "pass",
         "tests/runs/test_state.py::test_of_processes_that_start_at_once_one_wins_each_folder[nothing]",

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs import state
 from ml_pipeline.runs.state import STATE_FILE, FolderClaim, FolderInUse, check_not_written, read_state
+from ml_pipeline.runtime import file_lock
 from ml_pipeline.runtime.process_identity import this_process
 
 ENDED = {"global_step": 64, "iterations": 2, "best_score": 1.5}
@@ -163,14 +163,20 @@ def _open_files():
     return os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else []
 
 
-@pytest.mark.parametrize("broken", ["_lock", "_is_still", "check_not_written", "_text_of", "_write", "_as_json"])
-def test_a_claim_that_breaks_off_leaves_no_folder_and_no_open_file(tmp_path, monkeypatch, broken):
+@pytest.mark.parametrize(
+    ("module", "broken"),
+    [
+        *((file_lock, name) for name in ("_lock", "_is_still")),
+        *((state, name) for name in ("check_not_written", "_text_of", "_write", "_as_json")),
+    ],
+)
+def test_a_claim_that_breaks_off_leaves_no_folder_and_no_open_file(tmp_path, monkeypatch, module, broken):
     def break_off(*_):
         raise KeyboardInterrupt
 
     before = len(_open_files())
     with monkeypatch.context() as patched:
-        patched.setattr(state, broken, break_off)
+        patched.setattr(module, broken, break_off)
         with pytest.raises(KeyboardInterrupt):
             FolderClaim(tmp_path / "new" / "run")
     assert list(tmp_path.iterdir()) == []
@@ -207,28 +213,6 @@ def test_of_processes_that_start_at_once_one_wins_each_folder(tmp_path, left):
         for racer in racers:
             racer.kill()
             racer.communicate()
-
-
-def test_whoever_waited_for_the_lock_keeps_out_those_who_come_later(tmp_path, monkeypatch):
-    opened, lock, entered = threading.Event(), state._lock, []
-
-    def lock_and_tell(descriptor):
-        opened.set()
-        lock(descriptor)
-
-    def wait_for_it():
-        with state._alone(tmp_path):
-            entered.append((tmp_path / "state.json.lock").exists())  # what others would lock
-
-    waiting = threading.Thread(target=wait_for_it)
-    with state._alone(tmp_path):
-        monkeypatch.setattr(state, "_lock", lock_and_tell)
-        waiting.start()
-        assert opened.wait(30)
-        assert entered == []
-    waiting.join(30)
-    assert entered == [True]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")

@@ -1,0 +1,143 @@
+"""request.json: what somebody asks of a run that goes on, which the run takes between two iterations.
+
+Anybody may write one, from any process. A request that is written before the last one was taken joins it: where both
+name a setting, the later value counts. What a run was asked after its last iteration waits for its resumption.
+"""
+
+import contextlib
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ml_pipeline.config.checks import check_count
+from ml_pipeline.config.errors import UserError, excerpt, nearest
+from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.whole_file import written_whole
+
+REQUEST_FILE = "request.json"
+_LOCK_FILE = "request.json.lock"
+_TAKEN_FILE = "request.json.taken"
+_MOST_BYTES = 1 << 16
+
+WorkerChoice = Literal["auto", "dynamic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a run is asked to change; None leaves a setting as it is. Raises UserError where a value cannot be used.
+
+    n_workers: this many worker processes from now on, 0 for none; "auto" and "dynamic" let the run choose, now and
+    later on. n_envs: this many environments.
+
+    >>> Request(n_workers=4)
+    Request(n_workers=4, n_envs=None)
+    """
+
+    n_workers: int | WorkerChoice | None = None
+    n_envs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n_workers, str):
+            if self.n_workers not in get_args(WorkerChoice):
+                raise UserError(
+                    f'n_workers must be a whole number, "auto" or "dynamic", but got "{excerpt(self.n_workers, 100)}".'
+                )
+        elif self.n_workers is not None:
+            check_count("n_workers", self.n_workers, minimum=0)
+        if self.n_envs is not None:
+            check_count("n_envs", self.n_envs)
+        if self.n_workers is None and self.n_envs is None:
+            raise UserError("A request must name n_workers or n_envs, but names neither.")
+
+    def named(self) -> dict[str, Any]:
+        """The settings that it names, with their values."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def write_request(folder: Path, *, n_workers: int | WorkerChoice | None = None, n_envs: int | None = None) -> Request:
+    """Ask the run that writes `folder` for a change, and return all that it is now asked for.
+
+    The run takes it at the end of its iteration, and says in run.log what it did. Several may ask at once: no request
+    is lost, except that of two values of one setting the later counts. Raises UserError where a value cannot be used,
+    or the folder is missing or cannot be written.
+    """
+    request = Request(n_workers=n_workers, n_envs=n_envs)
+    if not folder.is_dir():
+        raise UserError(f"There is no run folder {folder}; name that of a run that goes on.")
+    path = folder / REQUEST_FILE
+    try:
+        with alone(folder / _LOCK_FILE):
+            if os.path.lexists(path):
+                with contextlib.suppress(UserError):  # what is no request gives way
+                    request = Request(**{**_read(path).named(), **request.named()})
+            with written_whole(path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(request.named()) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+    return request
+
+
+class Requests:
+    """What is asked of the run that writes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / REQUEST_FILE
+        self._refused: tuple[int, int] | None = None  # inode and time of a file that could not be removed
+
+    def take(self) -> Request | None:
+        """What was asked since the last call; None, at the cost of one stat, if nothing was.
+
+        Raises UserError, once, where something else lies there; it is removed if it can be.
+        """
+        try:
+            found = os.lstat(self._path)
+        except OSError:
+            return None
+        identity = found.st_ino, found.st_mtime_ns
+        if identity == self._refused:
+            return None
+        taken = self._path.with_name(_TAKEN_FILE)
+        try:
+            # Renamed before it is read: what is written from here on waits for the next call.
+            os.replace(self._path, taken)
+            return _read(taken)
+        except FileNotFoundError:  # somebody withdrew it
+            return None
+        except OSError as error:
+            self._refused = identity
+            raise UserError(f"{self._path} cannot be taken: {error.strerror}; remove it, and ask again.") from error
+        finally:
+            _remove(taken)
+
+
+def _read(path: Path) -> Request:
+    """The request in a file. Raises UserError where it holds none, and OSError where it cannot be read."""
+    ignored = f"{path.with_name(REQUEST_FILE)} is ignored: "
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # a pipe would let the run wait, and a link leads elsewhere
+        raise UserError(f"{ignored}it is no regular file.")
+    with open(path, "rb") as file:
+        data = file.read(_MOST_BYTES)
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise UserError(f'{ignored}it must hold a JSON object such as {{"n_workers": 4}}.')
+    names = [field.name for field in fields(Request)]
+    for name in values.keys() - {*names}:
+        raise UserError(f'{ignored}it asks for "{excerpt(name, 100)}". {nearest(name, names)}')
+    try:
+        return Request(**values)
+    except UserError as error:
+        raise UserError(f"{ignored}{error}") from None
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
