@@ -1,0 +1,100 @@
+"""The latest figures of a metrics.jsonl that may be growing, cut in mid-line, or huge: no byte is read twice."""
+
+import json
+import math
+import os
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+_CHUNK = 4_000_000
+_ROWS = 50
+"""So many last iterations tell the speed of now."""
+_SCORE = re.compile(rb'"eval/score":\s*([^,}\s]+)')
+
+
+class MetricsTail:
+    """Follows one file; `read` takes in what was added since.
+
+    rows: of the last 50 iterations. last_score, best_score: of all evaluations so far; None before the first.
+    A last line that is not whole yet waits for its end, and lines that are no JSON objects are left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forget()
+
+    def read(self) -> None:
+        """Take in what is new, or everything where the file was replaced. A missing file has nothing."""
+        try:
+            with self._path.open("rb") as file:
+                self._read(file)
+        except OSError:
+            self._forget()
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The last iterations, oldest first, as they are written: null is None."""
+        return list(self._parsed())
+
+    def _forget(self) -> None:
+        self._inode: int | None = None
+        self._offset = 0  # up to here, the end of a line, everything was read
+        self._lines: deque[bytes] = deque(maxlen=_ROWS)
+        self.last_score: float | None = None
+        self.best_score: float | None = None
+
+    def _read(self, file: IO[bytes]) -> None:
+        found = os.fstat(file.fileno())
+        if not self._goes_on(file, found):
+            self._forget()
+            self._inode = found.st_ino
+        file.seek(self._offset)
+        while self._offset < found.st_size:
+            chunk = file.read(_CHUNK)
+            whole, newline, _ = chunk.rpartition(b"\n")
+            if newline:
+                self._take(whole)
+                self._offset += len(whole) + 1
+            elif len(chunk) == _CHUNK:  # no line of ours is as long
+                self._offset += _CHUNK
+            else:
+                break
+            file.seek(self._offset)
+
+    def _goes_on(self, file: IO[bytes], found: os.stat_result) -> bool:
+        """Whether the file is the one that was read before, with the same last line: numbers of files come again."""
+        if found.st_ino != self._inode or found.st_size < self._offset:
+            return False
+        if not self._lines:
+            return self._offset == 0
+        last = self._lines[-1] + b"\n"
+        file.seek(self._offset - len(last))
+        return file.read(len(last)) == last
+
+    def _take(self, lines: bytes) -> None:
+        for match in _SCORE.finditer(lines):
+            score = _number(match[1])
+            if score is not None:
+                self.last_score = score
+                self.best_score = score if self.best_score is None else max(score, self.best_score)
+        self._lines.extend(lines.rsplit(b"\n", _ROWS)[-_ROWS:])
+
+    def _parsed(self) -> Iterator[Mapping[str, Any]]:
+        for line in self._lines:
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                yield row
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:  # null
+        return None
+    return value if math.isfinite(value) else None

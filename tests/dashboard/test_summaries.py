@@ -1,0 +1,269 @@
+"""Runs in one row each, whatever state their folders are in."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.dashboard import summaries
+from ml_pipeline.dashboard.summaries import SummaryReader, is_run_folder, read_summaries
+from ml_pipeline.runs.state import STATE_FILE, FolderClaim
+from ml_pipeline.runtime.process_identity import this_process
+from tests.small_runs import trained
+
+SETTINGS = {"env_id": "Toy-v0", "seed": 3, "n_envs": 4, "n_steps": 25, "num_episodes": 10, "n_workers": "auto"}
+
+
+def row(iteration, step, **more):
+    return {"time/iteration": iteration, "time/global_step": step, "time/stepping_s": 0.5, **more}
+
+
+def make_run(root, name="run", *, status="running", settings=SETTINGS, rows=(), **state):
+    """A run folder as another version or another machine may have left it; this process is its writer."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    if settings is not None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    if status is not None:
+        values = {"status": status, "began": "2026-01-02T03:04:05+00:00", **state, **this_process()._asdict()}
+        (folder / STATE_FILE).write_text(json.dumps(values))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return folder
+
+
+def only(root):
+    (summary,) = read_summaries(root)
+    return summary
+
+
+def test_a_run_that_was_trained_is_told_in_full(tmp_path):
+    result = trained(tmp_path / "cart", seed=5)
+    summary = only(tmp_path)
+    assert (summary.name, summary.folder, summary.status) == ("cart", tmp_path / "cart", "finished")
+    assert (summary.task, summary.algorithm, summary.seed) == ("CartPole-v1", "PPO", 5)
+    assert (summary.iteration, summary.total_iterations) == (4, 4)
+    assert (summary.global_step, summary.total_timesteps, summary.progress) == (256, 256, 1.0)
+    assert summary.best_score == result.best_score
+    assert summary.last_score == result.scores[256]
+    assert (summary.seconds_left, summary.n_envs) == (None, 2)
+    assert summary.steps_per_second > 0
+    assert json.loads(json.dumps(summary.as_json(), allow_nan=False))["progress"] == 1.0
+
+
+def test_speed_and_time_left_are_those_of_the_last_iterations(tmp_path):
+    # 100 steps an iteration. The first 50 take 5 s each, the last 50 half a second and 0.3 s of evaluation.
+    slow = [row(i, 100 * i, **{"time/stepping_s": 5.0}) for i in range(1, 51)]
+    fast = [row(i, 100 * i, **{"time/evaluating_s": 0.3}) for i in range(51, 101)]
+    make_run(tmp_path, settings={**SETTINGS, "num_episodes": 180}, rows=[*slow, *fast])
+    summary = only(tmp_path)
+    assert summary.steps_per_second == pytest.approx(100 / 0.5)
+    assert summary.seconds_left == pytest.approx(80 * (0.5 + 0.3))
+    assert (summary.iteration, summary.total_iterations) == (100, 180)
+
+
+def test_scores_are_the_latest_and_the_best_of_the_whole_file(tmp_path):
+    scores = [1.0, 7.5, None, -2.0]
+    rows = [row(i + 1, 100 * (i + 1), **({"eval/score": scores[i]} if i < 4 else {})) for i in range(200)]
+    make_run(tmp_path, rows=rows)
+    assert (only(tmp_path).last_score, only(tmp_path).best_score) == (-2.0, 7.5)
+
+
+def test_only_what_was_added_is_read_again(tmp_path, monkeypatch):
+    folder = make_run(tmp_path, rows=[row(1, 100, **{"eval/score": 3.0})])
+    path = folder / "metrics.jsonl"
+    reader = SummaryReader(tmp_path)
+    assert reader.read()[0].best_score == 3.0
+    taken = []
+    take = summaries.MetricsTail._take
+    monkeypatch.setattr(summaries.MetricsTail, "_take", lambda self, lines: (taken.append(lines), take(self, lines)))
+    whole, torn = json.dumps(row(2, 200, **{"eval/score": 2.0})), json.dumps(row(3, 300))
+    with path.open("a") as file:
+        file.write(f"{whole}\n{torn[:20]}")
+    assert (reader.read()[0].iteration, reader.read()[0].last_score, reader.read()[0].best_score) == (2, 2.0, 3.0)
+    with path.open("a") as file:
+        file.write(f"{torn[20:]}\n")
+    assert reader.read()[0].iteration == 3
+    assert taken == [whole.encode(), torn.encode()]
+
+
+def test_a_file_that_was_cut_back_is_read_anew(tmp_path):
+    folder = make_run(tmp_path, rows=[row(1, 100, **{"eval/score": 3.0}), row(2, 200, **{"eval/score": 9.0})])
+    reader = SummaryReader(tmp_path)
+    assert reader.read()[0].best_score == 9.0
+    path = folder / "metrics.jsonl"
+    with path.open("r+") as file:  # in place, as long as before: the number of the file and its size stay
+        file.truncate(0)
+        file.write("".join(json.dumps(each) + "\n" for each in (row(1, 100, **{"eval/score": 3.0}), row(2, 150))))
+        file.write(json.dumps(row(3, 300)) + "\n")
+    assert (reader.read()[0].best_score, reader.read()[0].iteration) == (3.0, 3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00" * 5_000_000,
+        b"\x00" * 5_000_000 + b"\n",
+        b'{"time/iteration"',
+        b"[1, 2]\nnull\n7\n",
+        b"[" * 100_000 + b"\n",
+        b'{"time/iteration": 1e400, "time/global_step": "x", "eval/score": NaN, "time/stepping_s": null}\n',
+        b'{"time/iteration": -1, "time/global_step": 1.5, "workers/count": true}\n' * 3,
+    ],
+)
+def test_metrics_that_are_no_metrics_tell_nothing(tmp_path, content):
+    folder = make_run(tmp_path)
+    (folder / "metrics.jsonl").write_bytes(content)
+    summary = only(tmp_path)
+    assert (summary.status, summary.iteration, summary.steps_per_second) == ("running", None, None)
+    assert (summary.best_score, summary.n_workers) == (None, None)
+
+
+def test_a_good_line_after_damage_counts(tmp_path):
+    folder = make_run(tmp_path)
+    good = json.dumps(row(4, 400, **{"eval/score": 1.5})).encode()
+    (folder / "metrics.jsonl").write_bytes(b"\x00" * 9_000_000 + b"\n" + good + b"\n" + good[:30])
+    assert (only(tmp_path).iteration, only(tmp_path).last_score) == (4, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (STATE_FILE, '{"status": '),
+        (STATE_FILE, '{"status": "dancing"}'),
+        ("config.yaml", "a: [1"),
+        ("config.yaml", "- 1"),
+        ("config.yaml", "\x00"),
+    ],
+)
+def test_a_broken_folder_is_told_among_the_others(tmp_path, name, content):
+    make_run(tmp_path, "good", rows=[row(1, 100)])
+    broken = make_run(tmp_path, "broken", rows=[row(2, 200)])
+    (broken / name).write_text(content)
+    found = {summary.name: summary for summary in read_summaries(tmp_path)}
+    assert (found["good"].status, found["broken"].status) == ("running", "broken")
+    assert str(broken / name) in found["broken"].reason
+    assert found["broken"].iteration == 2
+
+
+def test_a_run_whose_process_was_killed_has_failed(tmp_path):
+    code = f"from pathlib import Path; import sys; sys.path[:0] = {sys.path!r}\n"
+    code += (
+        "from ml_pipeline.runs.state import FolderClaim; FolderClaim(Path(sys.argv[1])); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline()
+        reader = SummaryReader(tmp_path)
+        assert reader.read()[0].status == "running"
+        process.send_signal(signal.SIGKILL)
+    (summary,) = reader.read()
+    assert summary.status == "failed"
+    assert f"process {process.pid}" in summary.reason
+
+
+def test_what_a_state_adds_is_seen_at_once(tmp_path):
+    claim = FolderClaim(tmp_path / "run")
+    reader = SummaryReader(tmp_path)
+    assert reader.read()[0].status == "running"
+    claim.end("failed", "no money", global_step=64, iterations=2, best_score=1.5)
+    claim.release()
+    (summary,) = reader.read()
+    assert (summary.status, summary.reason, summary.global_step) == ("failed", "no money", 64)
+    assert (summary.iteration, summary.best_score, summary.seconds_left) == (2, 1.5, None)
+
+
+def test_running_runs_come_first_and_then_the_newest(tmp_path):
+    for name, status, began in (
+        ("old", "finished", "2026-01-01T00:00:00+00:00"),
+        ("new", "failed", "2026-01-03T00:00:00+02:00"),
+        ("odd", "stopped", "yesterday"),
+        ("going", "running", "2026-01-02T00:00:00+00:00"),
+    ):
+        make_run(tmp_path, name, status=status, began=began)
+    assert [summary.name for summary in read_summaries(tmp_path)] == ["going", "new", "old", "odd"]
+
+
+def test_runs_inside_of_another_folder_are_found(tmp_path):
+    make_run(tmp_path, "study/a")
+    make_run(tmp_path, "b")
+    make_run(tmp_path, ".service/c")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    assert sorted(summary.name for summary in read_summaries(tmp_path)) == ["b", "study/a"]
+    assert [summary.name for summary in read_summaries(tmp_path / "b")] == ["b"]
+
+
+def test_a_folder_that_was_deleted_is_gone_from_the_list(tmp_path):
+    folder = make_run(tmp_path)
+    reader = SummaryReader(tmp_path)
+    assert len(reader.read()) == 1
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    assert reader.read() == []
+    assert read_summaries(tmp_path / "missing") == []
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root reads every folder")
+def test_a_root_that_cannot_be_read_is_refused(tmp_path):
+    tmp_path.chmod(0)
+    try:
+        with pytest.raises(UserError, match="cannot be read"):
+            read_summaries(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("settings", "task"),
+    [
+        ({"env_id": "Toy-v0", "symbols": ["A"]}, "Toy-v0"),
+        ({"env_id": None, "symbols": ["EURUSD", "GBPUSD"]}, "EURUSD GBPUSD"),
+        ({"symbols": list("ABCDE")}, "A B C +2"),
+        ({"data": "data/prices.csv", "symbols": []}, "prices"),
+        ({"symbols": 7, "data": None}, "built-in market"),
+        (None, None),
+    ],
+)
+def test_the_task_is_named_by_environment_symbols_or_file(tmp_path, settings, task):
+    make_run(tmp_path, settings=settings)
+    assert only(tmp_path).task == task
+
+
+def test_workers_and_environments_are_those_of_the_latest_iteration(tmp_path):
+    make_run(tmp_path, rows=[row(1, 100), row(2, 200, **{"workers/count": 2, "time/n_envs": 16})])
+    assert (only(tmp_path).n_workers, only(tmp_path).n_envs) == (2, 16)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"state.json"}, True),
+        ({"latest.pt"}, True),
+        ({"config.yaml", "metrics.jsonl"}, True),
+        ({"config.yaml"}, False),
+        ({"metrics.jsonl"}, False),
+        (set(), False),
+    ],
+)
+def test_what_counts_as_a_run_folder(tmp_path, files, expected):
+    for name in files:
+        (tmp_path / name).touch()
+    assert is_run_folder(tmp_path) is expected
+
+
+def test_finished_runs_cost_no_reading(tmp_path, monkeypatch):
+    for i in range(200):
+        make_run(tmp_path, f"run{i}", status="finished", rows=[row(1, 100)])
+    reader = SummaryReader(tmp_path)
+    first = reader.read()
+    assert len(first) == 200
+    monkeypatch.setattr(summaries._KnownRun, "_read", lambda self: pytest.fail("it was read again"))
+    assert reader.read() == first
