@@ -21,19 +21,23 @@ from ml_pipeline.runtime.whole_file import written_whole
 STATE_FILE = "state.json"
 _LOCK_FILE = "state.json.lock"
 
-Status = Literal["running", "finished", "stopped", "failed"]
+Status = Literal["queued", "running", "finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What state.json tells. global_step, iterations and best_score are known once the run has ended."""
+    """What state.json tells. global_step, iterations and best_score are known once the run has ended.
+
+    A queued run waits for a service to start it: `writer` is that service then, and whoever claims the folder takes it
+    over.
+    """
 
     status: Status
     reason: str | None = None
     """Why a run stopped or failed, or finished early."""
     writer: ProcessIdentity
     began: str
-    """When this stretch of the run began, in UTC (ISO 8601)."""
+    """When this stretch of the run began or was queued, in UTC (ISO 8601)."""
     ended: str | None = None
     global_step: int | None = None
     iterations: int | None = None
@@ -48,7 +52,8 @@ def read_state(folder: Path) -> RunState | None:
     """The state of a run folder; None where it has no state.json, as folders of older versions.
 
     A run whose process was killed could not say so: it reads as failed, with the reason that its process is gone. One
-    that another machine writes reads as running. Raises UserError where the file holds something else.
+    that another machine writes reads as running, and a queued one as queued even if its service is gone. Raises
+    UserError where the file holds something else.
     """
     state = _stored(folder)
     if state is None or state.status != "running" or is_alive(state.writer) is not False:
@@ -73,6 +78,52 @@ def check_not_written(folder: Path) -> None:
         )
     if alive:
         raise FolderInUse(f"{folder} is being written by {who}; wait for its end, stop it, or name another folder.")
+
+
+def record_queued(folder: Path) -> None:
+    """Make the folder where it is missing, and say that a run waits in it for its start; earlier figures stay.
+
+    Raises FolderInUse where a run writes the folder, and UserError where it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+    _record_unclaimed(folder, "queued")
+
+
+def record_starting(folder: Path) -> None:
+    """Say that this process is about to claim the folder of a queued run, so that its end is known if it is killed.
+
+    Raises FolderInUse where another run writes the folder, and UserError where it cannot be written.
+    """
+    _record_unclaimed(folder, "running")
+
+
+def _record_unclaimed(folder: Path, status: Status) -> None:
+    with _alone(folder):
+        check_not_written(folder)
+        earlier = _stored(folder)
+        state = RunState(status=status, writer=this_process(), began=_now())
+        if earlier is not None:
+            state = replace(earlier, status=status, reason=None, writer=state.writer, began=state.began, ended=None)
+        _write(folder, _as_json(state))
+
+
+def record_end_for(folder: Path, status: Status, reason: str | None) -> bool:
+    """Record the end of a run that cannot do so itself: it is queued, its process is gone, or it is this process.
+
+    Returns whether it did, which it does not where a process goes on or an end is recorded. Raises UserError where the
+    file cannot be written.
+    """
+    with _alone(folder):
+        state = _stored(folder)
+        if state is None or state.status not in {"queued", "running"}:
+            return False
+        if state.status == "running" and state.writer != this_process() and is_alive(state.writer) is not False:
+            return False
+        _write(folder, _as_json(replace(state, status=status, reason=reason, ended=_now())))
+        return True
 
 
 _claimed: set[Path] = set()  # the folders that runs of this process write

@@ -28,7 +28,11 @@ class ProcessIdentity(NamedTuple):
 
 def this_process() -> ProcessIdentity:
     """The identity of this process; a forked child has its own."""
-    pid = os.getpid()
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> ProcessIdentity:
+    """The identity of the process that has this pid here and now. Raises ProcessLookupError where there is none."""
     return ProcessIdentity(socket.gethostname(), pid, _start_of(pid), _namespace())
 
 
