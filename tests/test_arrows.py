@@ -78,7 +78,7 @@ ROOMS = {
     "runs.environments": Room(("config", "runtime", f"{RL}.core", f"{RL}.preprocessing"), ENV_LIBRARIES),
     "runs": Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs.environments"),
-        (*TORCH_LIBRARIES, "tyro"),
+        (*TORCH_LIBRARIES, "tyro", "psutil"),
         ("matplotlib",),
     ),
     "runs.trained": Room(

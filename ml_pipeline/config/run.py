@@ -47,8 +47,9 @@ class RunConfig:
     """How environments are stepped: by worker processes (parallel), one after another in the trainer's process
     (serial), or for trading all in one call (batched: fastest for hundreds of them; its random starts differ)."""
 
-    n_workers: int | Literal["auto"] = "auto"
-    """Worker processes that share the environments; auto measures, 0 steps them in the trainer's process."""
+    n_workers: int | Literal["auto", "dynamic"] = "auto"
+    """Worker processes that share the environments; auto measures, 0 steps them in the trainer's process, dynamic
+    measures again and again while the run goes on."""
 
     parallel_start_method: StartMethod | None = None
     """How workers are started; none: forkserver on Linux, spawn elsewhere."""
@@ -100,7 +101,7 @@ class RunConfig:
         if (self.num_episodes is None) == (self.total_timesteps is None):
             both_or_none = "none" if self.num_episodes is None else "both"
             raise UserError(f"One of num_episodes and total_timesteps must be set, but got {both_or_none}.")
-        if self.n_workers != "auto":
+        if self.n_workers != "auto" and self.n_workers != "dynamic":  # noqa: PLR1714 - mypy follows this one alone
             check_count("n_workers", self.n_workers, minimum=0)
             if self.n_workers > self.n_envs:
                 raise UserError(

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -29,8 +30,8 @@ WorkerChoice = Literal["auto", "dynamic"]
 class Request:
     """What a run is asked to change; None leaves a setting as it is. Raises UserError where a value cannot be used.
 
-    n_workers: this many worker processes from now on, 0 for none; "auto" and "dynamic" let the run choose, now and
-    later on. n_envs: this many environments.
+    n_workers: this many worker processes from now on, 0 for none; "auto" chooses once, now, and "dynamic" again and
+    again. n_envs: this many environments.
 
     >>> Request(n_workers=4)
     Request(n_workers=4, n_envs=None)
@@ -111,6 +112,35 @@ class Requests:
             raise UserError(f"{self._path} cannot be taken: {error.strerror}; remove it, and ask again.") from error
         finally:
             _remove(taken)
+
+
+class RequestHandling:
+    """Does what is asked of a run, between two of its iterations; a hook.
+
+    handlers: by the name of a setting what changes it: takes the value asked for, says what it did, and raises
+    UserError where it refuses.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        """say: told what is refused; the handlers say what is done."""
+        self.handlers: dict[str, Callable[[Any], None]] = {}
+        self._requests = Requests(folder)
+        self._say = say
+
+    def __call__(self, trainer: Any, statistics: Any) -> None:
+        try:
+            request = self._requests.take()
+        except UserError as error:
+            self._say(str(error))
+            return
+        for name, value in () if request is None else request.named().items():
+            if name not in self.handlers:
+                self._say(f"Asked for {name} = {value}, but this run cannot change it while it goes on.")
+                continue
+            try:
+                self.handlers[name](value)
+            except UserError as error:
+                self._say(f"Asked for {name} = {value}, but it stays as it is: {error}")
 
 
 def _read(path: Path) -> Request:

@@ -59,7 +59,7 @@ def make_envs(config: TrainConfig, task: Task) -> VectorEnv:
         return task.batched_train_env(run.n_envs, device=None if run.device in {"auto", "cpu"} else run.device)
     return ParallelEnv(
         task.train_env_fns(run.n_envs),
-        num_workers=0 if run.vec_env == "serial" else run.n_workers,
+        num_workers=0 if run.vec_env == "serial" else "auto" if run.n_workers == "dynamic" else run.n_workers,
         start_method=run.parallel_start_method,
         step_timeout_s=run.step_timeout_s,
         on_worker_failure=run.on_worker_failure,

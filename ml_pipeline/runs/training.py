@@ -38,9 +38,11 @@ from ml_pipeline.runs.pickled_environments import (
     split_pickles,
     write_pickles,
 )
+from ml_pipeline.runs.requests import RequestHandling
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.worker_scaling import WorkerScaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,11 @@ class Training:
                 files = stack.enter_context(closing(self._begin_files(resumed=saved is not None)))
                 for sink in (files, *setup.sinks):
                     self._sinks.add(sink)
+            self._scaling = WorkerScaling(
+                lambda: self._envs, setup.listener.say, dynamic=run.n_workers == "dynamic", vec_env=run.vec_env
+            )
+            self._requests = RequestHandling(folder, setup.listener.say)
+            self._requests.handlers["n_workers"] = self._scaling.request
             self._resumed_from = saved
             self._closing = stack.pop_all()
 
@@ -228,13 +235,15 @@ class Training:
             if state["environments"] is None:
                 listener.say(f"The environments begin new episodes: {state['environments_missing']}")
 
-    def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> None:
+    def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> dict[str, float]:
         for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():
             self._setup.listener.say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
         self.require_folder()
-        for hook in (self._target, self._plateau):
+        metrics: dict[str, float] = {}
+        for hook in (self._target, self._plateau, self._scaling, self._requests):
             if hook is not None:
-                hook(trainer, statistics)
+                metrics.update(hook(trainer, statistics) or {})
+        return metrics
 
     def _evaluate(self, trainer: Trainer) -> dict[str, float]:
         """Score the policy; a score that no earlier one reached goes into best.pt.

@@ -23,12 +23,15 @@ class IdleWatch:
     def __init__(self) -> None:
         self._began = self._now()
 
-    def free_cores(self) -> float:
-        """Processors' worth of time that was idle, or this process's own; all usable ones where that is not known."""
+    def free_cores(self, *, children_s: float = 0.0) -> float:
+        """Processors' worth of time that was idle, or this process's own; all usable ones where that is not known.
+
+        children_s: what other processes that count as its own have used of it since.
+        """
         (wall_s, own_s, idle_s), (end_s, own_end_s, idle_end_s) = self._began, self._now()
         if idle_s is None or idle_end_s is None or end_s - wall_s < _SHORTEST_WATCH_S:
             return usable_cores()
-        free = (idle_end_s - idle_s + own_end_s - own_s) / (end_s - wall_s)
+        free = (idle_end_s - idle_s + own_end_s - own_s + children_s) / (end_s - wall_s)
         return min(usable_cores(), max(_LEAST, free))
 
     @staticmethod

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from ml_pipeline.models.rl.core import vec_env
+from ml_pipeline.models.rl.core import division
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
 from tests.contracts.envs import N, assert_equal, counting, trajectory
@@ -86,7 +86,7 @@ class TestParallelEnvThatStepsAShare(VectorEnvContract):
         def shared(example: gymnasium.Env, num_envs: int) -> Division:
             return Division(min(2, num_envs - 1), steps_here=True)
 
-        monkeypatch.setattr(vec_env, "_fastest", shared)
+        monkeypatch.setattr(division, "_fastest", shared)
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
         envs = ParallelEnv(env_fns, **kwargs)

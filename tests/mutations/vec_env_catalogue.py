@@ -191,8 +191,8 @@ WORKERS = (
     ),
     Mutation(
         "waits spin on a full machine",
-        f"{RL}/core/vec_env.py",
-        "_SPIN_S if self.num_workers + 1 <= usable_cores() else 0.0",
+        f"{RL}/core/workers/open.py",
+        "_SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0",
         "_SPIN_S",
         f"{RL_TESTS}/core/test_vec_env.py::test_waits_spin_only_where_every_spinner_has_a_core",
         "V9a",

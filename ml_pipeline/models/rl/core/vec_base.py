@@ -46,12 +46,7 @@ class BlockVectorEnv(VectorEnv):
         self.render_mode = example.render_mode
         self.single_action_space = layout.action_space
         self.action_space = batch_space(layout.action_space, self.num_envs)
-        self._pool = pool
-        self._batch = batch = pool.batch
-        # A scalar Box's actions keep their type, as in Gymnasium: an np.float64 is a float, an np.float32 is not.
-        is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
-        self._actions = None if is_scalar else batch.actions
-        self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
+        self._use(pool)
         self._keeps_finished = layout.autoreset_mode == AutoresetMode.DISABLED
         self._finished = np.zeros(self.num_envs, np.bool_)  # kept in that mode only
         self._pending: Command | str | None = None
@@ -65,6 +60,16 @@ class BlockVectorEnv(VectorEnv):
         except BaseException:
             self.close()
             raise
+
+    def _use(self, pool: WorkerPool) -> None:
+        """Steps the environments by this pool from here on."""
+        self._pool = pool
+        self._batch = batch = pool.batch
+        layout = batch.layout
+        # A scalar Box's actions keep their type, as in Gymnasium: an np.float64 is a float, an np.float32 is not.
+        is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
+        self._actions = None if is_scalar else batch.actions
+        self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
 
     # Gymnasium's interface
 

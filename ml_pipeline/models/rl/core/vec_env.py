@@ -2,10 +2,8 @@
 
 import multiprocessing
 import sys
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import closing
-from numbers import Integral
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Literal
 
 import gymnasium
@@ -13,25 +11,28 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.models.rl.core.division import (
+    check_factories,
+    check_failure_options,
+    check_share,
+    check_sizes,
+    division_of,
+)
 from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
 from ml_pipeline.models.rl.core.partial_steps import PartialStep, PartialSteps
+from ml_pipeline.models.rl.core.rescaling import close_left, moved_pool, refuse_unreported
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
-from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
-from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 from ml_pipeline.models.rl.core.vec_base import CUT_SHORT, SENT, BlockVectorEnv
-from ml_pipeline.models.rl.core.workers.choice import HERE, Division, choose_division, measure_step, measure_wake
-from ml_pipeline.models.rl.core.workers.groups import divide
-from ml_pipeline.models.rl.core.workers.open import open_here, open_pool
-from ml_pipeline.models.rl.core.workers.start import WorkerStarter
-from ml_pipeline.runtime.cores import IdleWatch, usable_cores
+from ml_pipeline.models.rl.core.workers.choice import HERE, StepCost, measure_step
+from ml_pipeline.models.rl.core.workers.open import PoolOpener
+from ml_pipeline.models.rl.core.workers.pool import WorkerPool
+from ml_pipeline.runtime.global_random import global_generators_untouched
 
 __all__ = ["ParallelEnv", "SerialEnv"]
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
-
-_SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
-_BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
 
 
 class ParallelEnv(BlockVectorEnv):
@@ -83,35 +84,34 @@ class ParallelEnv(BlockVectorEnv):
         num_groups: int = 1,
     ) -> None:
         expects_failures = step_timeout_s is not None or on_worker_failure == "restart"
-        _check_failure_options(num_workers, step_timeout_s, on_worker_failure, expects_failures=expects_failures)
-        _check_factories(env_fns)
-        _check_sizes(len(env_fns), num_workers, num_groups)
+        check_failure_options(num_workers, step_timeout_s, on_worker_failure, expects_failures=expects_failures)
+        check_factories(env_fns)
+        check_sizes(len(env_fns), num_workers, num_groups)
         check_observation_mode(observation_mode)
-        mode, self._start_method = AutoresetMode(autoreset_mode), _start_method(start_method)
+        self._start_method = _start_method(start_method)
+        self._failure_options = step_timeout_s, on_worker_failure
+        self._observation_mode = observation_mode
+        self._opener = opener = PoolOpener(
+            env_fns=env_fns,
+            autoreset_mode=AutoresetMode(autoreset_mode),
+            start_method=self._start_method,
+            num_groups=num_groups,
+            step_timeout_s=step_timeout_s,
+        )
         self._partial: PartialSteps | None = None
         if num_workers == 0 and num_groups == 1:
             self._division = HERE
-            pool = open_here(env_fns, mode)
+            pool = opener.open(HERE, None)
             super().__init__(pool, pool.here[0].envs[0], copy=copy, observation_mode=observation_mode)
             return
-        with closing(EnvBlock(env_fns[:1], 0, len(env_fns), mode)) as block:
+        with closing(opener.scratch()) as block:
             (example,) = block.envs
-            measured = None if expects_failures or num_groups > 1 else example
-            self._division = _division(num_workers, len(env_fns), num_groups, measured)
-            if self._division == HERE and num_groups == 1:
-                pool = open_here(env_fns, mode)
-            else:
-                groups = divide(len(env_fns), num_groups, self._division)
-                n_blocks = sum(map(len, groups))
-                layout = BatchLayout(len(env_fns), example.observation_space, example.action_space, mode, n_blocks)
-                spin_s = _SPIN_S if self.num_workers + 1 <= usable_cores() else 0.0
-                starter = WorkerStarter(env_fns, layout, self.start_method, spin_s)
-                pool = open_pool(
-                    starter, self._division, groups, step_timeout_s=step_timeout_s, on_failure=on_worker_failure
-                )
+            measured = example if self.may_step_here else None
+            self._division = division_of(num_workers, len(env_fns), num_groups, measured)
+            is_here = self._division == HERE and num_groups == 1
+            spaces = None if is_here else (example.observation_space, example.action_space)
+            pool = opener.open(self._division, spaces, on_failure=on_worker_failure)
             super().__init__(pool, example, copy=copy, observation_mode=observation_mode)
-        if num_groups > 1:
-            self._partial = PartialSteps(pool, self._actions)
 
     def __repr__(self) -> str:
         started = f", start_method={self.start_method!r}" if self.num_workers else ""
@@ -133,6 +133,11 @@ class ParallelEnv(BlockVectorEnv):
         return self._start_method if self.num_workers else None
 
     @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of the workers, in the order of their environments."""
+        return [process.pid for process in self._pool.processes if process.pid is not None]
+
+    @property
     def num_restarts(self) -> int:
         """How many failed workers were replaced so far."""
         return 0 if self._pool.restarts is None else self._pool.restarts.total
@@ -149,6 +154,65 @@ class ParallelEnv(BlockVectorEnv):
     def waited_s(self) -> float:
         """How long this process has waited for workers, all in all."""
         return self._pool.waited_s
+
+    def rescale(self, num_workers: int | Literal["auto"], *, steps_here: bool = False) -> None:
+        """Let other workers step the environments from here on, between two steps, with the same results.
+
+        num_workers: as at the start; "auto" measures anew. steps_here: let this process step a share beside them.
+        The environments are made anew, take over their states, and the old ones are closed; what set_attr() changed
+        moves along if it is part of a state. Views from copy=False stay readable.
+
+        Raises StateNotAvailable where an environment cannot be written in full, RescaleLater where a worker was just
+        replaced and no step has reported it, UserError where there cannot be so many workers, and what starting workers
+        raises. The old workers then go on as if nothing had happened.
+        """
+        self._check_idle("rescale")
+        opener, pool = self._opener, self._pool
+        check_sizes(self.num_envs, num_workers, opener.num_groups)
+        step_timeout_s, on_failure = self._failure_options
+        expects_failures = step_timeout_s is not None or on_failure == "restart"
+        check_failure_options(num_workers, step_timeout_s, on_failure, expects_failures=expects_failures)
+        check_share(num_workers, steps_here=steps_here, is_possible=self.may_step_here)
+        refuse_unreported(pool)
+        if num_workers == "auto" and self.may_step_here:
+            with self._scratch() as example:
+                division = division_of(num_workers, self.num_envs, opener.num_groups, example)
+        else:
+            division = division_of(num_workers, self.num_envs, opener.num_groups, None, steps_here=steps_here)
+        if division == self._division:
+            return
+        states = self.get_states()
+        refuse_unreported(pool)
+        moved = moved_pool(pool, opener, division, states, observation_mode=self._observation_mode)
+        self._division = division
+        self._use(moved)
+        close_left(pool)
+
+    def measure_step(self) -> StepCost | None:
+        """What a step of the first environment takes, tried on another one of its kind for at most half a second.
+
+        None where that is not known: random actions are refused, or may hang or kill (step_timeout_s, "restart").
+        """
+        self._check_idle("measure_step")
+        if not self.may_step_here:
+            return None
+        with self._scratch() as example:
+            return measure_step(example)
+
+    @property
+    def may_step_here(self) -> bool:
+        """Whether this process may step a share of the environments: not where steps may hang or kill, or in groups."""
+        return self._failure_options == (None, "raise") and self._opener.num_groups == 1
+
+    @contextmanager
+    def _scratch(self) -> Iterator[gymnasium.Env]:
+        in_use = [env for worker in self._pool.here for env in worker.envs]
+        with global_generators_untouched(), closing(self._opener.scratch(in_use)) as block:
+            yield block.envs[0]
+
+    def _use(self, pool: WorkerPool) -> None:
+        super()._use(pool)
+        self._partial = PartialSteps(pool, self._actions) if self._opener.num_groups > 1 else None
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -233,69 +297,6 @@ class ParallelEnv(BlockVectorEnv):
     def __del__(self) -> None:
         if not self.closed:
             self.close(terminate=True)
-
-
-def _check_failure_options(
-    num_workers: int | Literal["auto"], step_timeout_s: float | None, on_worker_failure: str, *, expects_failures: bool
-) -> None:
-    if on_worker_failure not in ("raise", "restart"):
-        raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
-    if step_timeout_s is not None and not step_timeout_s > 0:
-        raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
-    if num_workers == 0 and expects_failures:
-        raise UserError(
-            "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
-            "only processes can be stopped and started."
-        )
-
-
-def _check_factories(env_fns: Sequence[EnvFactory]) -> None:
-    if not isinstance(env_fns, Sequence):
-        raise UserError(
-            f"env_fns must be a list of functions that make environments, but is a {type(env_fns).__name__}."
-        )
-    if not env_fns:
-        raise UserError("env_fns must hold at least one factory, but is empty.")
-    for env_fn in env_fns:
-        if not callable(env_fn):
-            raise UserError(
-                "env_fns must hold functions that make environments, such as lambda: gymnasium.make(...), but holds a "
-                f"{type(env_fn).__name__}."
-            )
-
-
-def _check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: int) -> None:
-    if num_workers != "auto" and not (isinstance(num_workers, Integral) and num_workers >= 0):
-        raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers!r}.')
-    if not 1 <= num_groups <= num_envs:
-        raise UserError(f"num_groups must be from 1 to {num_envs}, the number of environments, but got {num_groups}.")
-    if num_workers != "auto" and 0 < num_workers < num_groups:
-        raise UserError(
-            f"Each of num_groups={num_groups} groups needs a worker of its own, but num_workers is {num_workers}; pass "
-            f'"auto", or {num_groups} or more.'
-        )
-
-
-def _division(
-    num_workers: int | Literal["auto"], num_envs: int, num_groups: int, example: gymnasium.Env | None
-) -> Division:
-    """Who steps. example: to be measured where "auto" chooses; None: a worker per core is taken unmeasured."""
-    if num_workers != "auto":
-        return Division(min(num_workers, num_envs), steps_here=num_workers == 0)
-    if example is None:
-        return Division(min(num_envs, max(num_groups, int(usable_cores()))), steps_here=False)
-    return _fastest(example, num_envs)
-
-
-def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
-    watch = IdleWatch()
-    cost = measure_step(example)
-    free_cores = watch.free_cores()
-    if free_cores < usable_cores() - _BUSY_CORES:  # only who is at work for longer counts
-        watch = IdleWatch()
-        time.sleep(_RECHECK_DELAY_S)
-        free_cores = max(free_cores, watch.free_cores())
-    return choose_division(cost, num_envs, free_cores, wake_s=measure_wake())
 
 
 def _start_method(name: str | None) -> str:

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core import vec_env
+from ml_pipeline.models.rl.core import division, vec_env
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import (
     EnvResultError,
@@ -23,6 +23,7 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     StateNotAvailable,
 )
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.workers import open as opening
 from ml_pipeline.models.rl.core.workers import pool as worker_pool
 from ml_pipeline.models.rl.core.workers.choice import StepCost
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
@@ -70,7 +71,7 @@ def test_auto_goes_by_the_step_and_by_the_free_cores(
         "IdleWatch": watch,
         "_RECHECK_DELAY_S": 0.0,
     }.items():
-        monkeypatch.setattr(vec_env, name, forced)
+        monkeypatch.setattr(division, name, forced)
     with ParallelEnv([CountingEnv] * 6) as envs:
         assert (envs.num_workers, envs.steps_here) == expected
         envs.reset(seed=0)
@@ -78,8 +79,8 @@ def test_auto_goes_by_the_step_and_by_the_free_cores(
 
 
 def test_auto_takes_a_worker_per_core_where_steps_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vec_env, "usable_cores", lambda: 3.0)
-    monkeypatch.setattr(vec_env, "_fastest", None)  # which would call an environment that hangs or kills
+    monkeypatch.setattr(division, "usable_cores", lambda: 3.0)
+    monkeypatch.setattr(division, "_fastest", None)  # which would call an environment that hangs or kills
     with ParallelEnv([CountingEnv] * 6, on_worker_failure="restart") as envs:
         assert (envs.num_workers, envs.steps_here) == (3, False)
 
@@ -96,7 +97,7 @@ def test_the_default_start_method_is_the_safe_one_of_the_platform(
 def test_waits_spin_only_where_every_spinner_has_a_core(
     cores: float, spins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vec_env, "usable_cores", lambda: cores)
+    monkeypatch.setattr(opening, "usable_cores", lambda: cores)
     with ParallelEnv([CountingEnv] * 2, num_workers=2) as envs:  # two workers and this process
         pool = envs._pool
         assert (pool._spin_s > 0) == (pool._starter.spin_s > 0) == spins

@@ -9,6 +9,7 @@ import os
 import statistics
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,18 +126,48 @@ def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_
     >>> choose_division(StepCost(cpu_s=1e-5, wait_s=2e-3), num_envs=8, cores=2, wake_s=6e-5)
     Division(n_workers=8, steps_here=False)
     """
-    whole_cores = max(1, math.floor(cores + _NEARLY))
+    whole = whole_cores(cores)
     if cost is None:
-        return HERE if whole_cores == 1 else Division(min(num_envs, whole_cores), steps_here=False)
-    expected_s = {HERE: num_envs * (cost.cpu_s + cost.wait_s)}
-    parties = min(whole_cores, num_envs)
-    share_s = math.ceil(num_envs / parties) * (cost.cpu_s + cost.wait_s)
-    if parties > 1 and share_s < _LONGEST_SHARE_S:
-        expected_s[Division(parties - 1, steps_here=True)] = share_s + (parties - 1) * _SPIN_EACH_S
-    for n_workers in sorted({min(num_envs, n) for n in (whole_cores, *_COUNTS) if n > 1}):
-        step_s = wake_s + _vector_step_s(cost, num_envs, n_workers, cores)
-        expected_s[Division(n_workers, steps_here=False)] = step_s
+        return HERE if whole == 1 else Division(min(num_envs, whole), steps_here=False)
+    expected_s = {
+        division: expected_step_s(division, cost, num_envs, cores, wake_s=wake_s)
+        for division in candidates(cost, num_envs, cores)
+    }
+    return fewest_of_the_fastest(expected_s)
+
+
+def candidates(cost: StepCost, num_envs: int, cores: float) -> list[Division]:
+    """The divisions that may be the fastest, those with the fewest workers first."""
+    whole = whole_cores(cores)
+    found, parties = [HERE], min(whole, num_envs)
+    if parties > 1 and math.ceil(num_envs / parties) * (cost.cpu_s + cost.wait_s) < _LONGEST_SHARE_S:
+        found.append(Division(parties - 1, steps_here=True))
+    counts = {min(num_envs, n) for n in (whole, *_COUNTS) if n > 1}
+    return [*found, *(Division(n_workers, steps_here=False) for n_workers in sorted(counts))]
+
+
+def expected_step_s(division: Division, cost: StepCost, num_envs: int, cores: float, *, wake_s: float) -> float:
+    """How long a vector step should take, in s, where so many cores are free."""
+    if division == HERE:
+        return num_envs * (cost.cpu_s + cost.wait_s)
+    parties = division.n_workers + division.steps_here
+    if division.steps_here and parties <= whole_cores(cores):
+        return math.ceil(num_envs / parties) * (cost.cpu_s + cost.wait_s) + division.n_workers * _SPIN_EACH_S
+    return wake_s + _vector_step_s(cost, num_envs, parties, cores)
+
+
+def fewest_of_the_fastest(expected_s: Mapping[Division, float]) -> Division:
+    """The first division within 3 % of the shortest step."""
     return next(division for division, step_s in expected_s.items() if step_s <= 1.03 * min(expected_s.values()))
+
+
+def whole_cores(cores: float) -> int:
+    """How many processes may compute side by side; 0.65 of a core counts as one.
+
+    >>> whole_cores(1.6), whole_cores(1.65), whole_cores(0.2)
+    (1, 2, 1)
+    """
+    return max(1, math.floor(cores + _NEARLY))
 
 
 @dataclass(frozen=True, slots=True)

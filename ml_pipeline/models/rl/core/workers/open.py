@@ -1,22 +1,89 @@
-"""Opens the pool of workers of a batch."""
+"""Opens the pool of workers of a batch, once for each way to divide the environments."""
 
 import contextlib
+import functools
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+import gymnasium
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
-from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-from ml_pipeline.models.rl.core.workers.choice import Division
+from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
+from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
+from ml_pipeline.models.rl.core.workers.choice import HERE, Division
+from ml_pipeline.models.rl.core.workers.groups import divide
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker, local_worker
+from ml_pipeline.runtime.cores import usable_cores
+
+_SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
 
 
-def open_here(env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> WorkerPool:
-    """A pool of one worker, which steps every environment in this process."""
-    worker, batch = local_worker(env_fns, autoreset_mode)
+@dataclass(frozen=True, kw_only=True)
+class PoolOpener:
+    """Opens pools over the same environments; the settings are those of `ParallelEnv`."""
+
+    env_fns: Sequence[EnvFactory]
+    autoreset_mode: AutoresetMode
+    start_method: str
+    num_groups: int = 1
+    step_timeout_s: float | None = None
+
+    def open(
+        self,
+        division: Division,
+        spaces: tuple[Space, Space] | None,
+        *,
+        on_failure: Literal["raise", "restart"] = "raise",
+        not_these: Sequence[gymnasium.Env] = (),
+    ) -> WorkerPool:
+        """A pool so divided.
+
+        spaces: of an observation and an action; None takes those of the first environment, which this process then
+        steps. not_these: environments that stay in use; a factory that returns one of them again fails.
+        """
+        env_fns = self._fresh_env_fns(not_these) if division.steps_here else self.env_fns
+        if division == HERE and self.num_groups == 1:
+            return open_here(env_fns, self.autoreset_mode, spaces)
+        assert spaces is not None
+        groups = divide(len(env_fns), self.num_groups, division)
+        layout = BatchLayout(len(env_fns), *spaces, self.autoreset_mode, sum(map(len, groups)))
+        spin_s = _SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0
+        starter = WorkerStarter(env_fns, layout, self.start_method if division.n_workers else None, spin_s)
+        return open_pool(starter, division, groups, step_timeout_s=self.step_timeout_s, on_failure=on_failure)
+
+    def scratch(self, not_these: Sequence[gymnasium.Env] = ()) -> EnvBlock:
+        """The first environment once more, to be tried out and closed."""
+        return EnvBlock(self._fresh_env_fns(not_these)[:1], 0, len(self.env_fns), self.autoreset_mode)
+
+    def _fresh_env_fns(self, not_these: Sequence[gymnasium.Env]) -> Sequence[EnvFactory]:
+        """The factories, which fail where they return one of these environments again."""
+        if not not_these:
+            return self.env_fns
+        in_use = frozenset(id(env.unwrapped) for env in not_these)
+        return [functools.partial(_fresh, env_fn, in_use, os.getpid()) for env_fn in self.env_fns]
+
+
+def _fresh(env_fn: EnvFactory, in_use: frozenset[int], process: int) -> gymnasium.Env:
+    env = env_fn()
+    if os.getpid() == process and id(getattr(env, "unwrapped", None)) in in_use:
+        raise ValueError("the factory returned an environment that is in use; make it inside the factory, not before")
+    return env
+
+
+def open_here(
+    env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode, spaces: tuple[Space, Space] | None = None
+) -> WorkerPool:
+    """A pool of one worker, which steps every environment in this process.
+
+    spaces: of the batch, for an observation and an action; None takes those of the first environment.
+    """
+    worker, batch = local_worker(env_fns, autoreset_mode, spaces)
     return WorkerPool([worker], batch)
 
 

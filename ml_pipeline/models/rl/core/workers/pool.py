@@ -296,10 +296,10 @@ class WorkerPool:
                     raise failed
                 assert self._starter is not None
                 end_all([worker])
-                orders = restarts.new_episodes(worker.number, worker.environments)
+                orders = restarts.new_episodes(worker.environments)
                 (worker,) = self._starter.start({worker.number: worker.environments}, orders)
                 self._workers[index] = self._processes[index] = worker
-                restarts.add(worker.number, str(failed))
+                restarts.add(worker.environments, str(failed))
                 self._set_limits([index], None)
                 if (failure := self._await_start(worker)) is None:
                     break

@@ -20,8 +20,8 @@ class Restarts:
     """Which workers were replaced, and what the next step has to report of that.
 
     It keeps the last seeds and observations of every environment, since a worker may die while it overwrites them. The
-    rewards of a lost step are 0, and the info "worker_restarted" is True. New seeds depend on how often this worker was
-    replaced, and on nothing that others did: they repeat from run to run.
+    rewards of a lost step are 0, and the info "worker_restarted" is True. New seeds depend on how often an environment
+    was lost, and on nothing else: they repeat from run to run.
 
     failures: what restarts made good, until somebody takes them. unreported: by the number of a worker that was
     replaced, the reply to the reset that its environments began with; the next step reports the loss.
@@ -32,7 +32,7 @@ class Restarts:
         self.failures: deque[str] = deque(maxlen=_KEPT_FAILURES)
         self.unreported: dict[int, Reply] = {}
         self.in_a_row: Counter[int] = Counter()  # by worker: its failures since its last step
-        self._of_worker: Counter[int] = Counter()
+        self._losses: Counter[int] = Counter()  # of each environment
         self._command: Command = STEP  # the last one
         self._wanted = [True] * batch.layout.num_envs  # which environments the last reset was for
         self._batch = batch
@@ -46,15 +46,21 @@ class Restarts:
         self.in_a_row[worker] += 1
         return self.in_a_row[worker] <= _FAILURES_IN_A_ROW
 
-    def add(self, worker: int, failure: str) -> None:
-        """Counts a replacement. failure: how the replaced one failed; its first line is kept."""
-        self._of_worker[worker] += 1
+    def move_to(self, batch: Batch) -> None:
+        """Goes on with other workers, which step the same environments in another batch; nothing is unreported."""
+        assert not self.unreported
+        self._batch = batch
+        self.in_a_row.clear()
+
+    def add(self, environments: range, failure: str) -> None:
+        """Counts the replacement of whose these were. failure: how it failed; the first line is kept."""
+        self._losses.update(environments)
         self.failures.append(failure.partition("\n")[0])
         self.total += 1
 
-    def new_episodes(self, worker: int, environments: range) -> list[ResetOrder]:
+    def new_episodes(self, environments: range) -> list[ResetOrder]:
         """How the environments of the next successor begin."""
-        seeds = [_successor_seed(self._seeds[index], self._of_worker[worker] + 1) for index in environments]
+        seeds = [_successor_seed(self._seeds[index], self._losses[index] + 1) for index in environments]
         return [ResetOrder(seed, wanted=True, expired=not self._same_step) for seed in seeds]
 
     def begin(self, workers: list[Worker], command: Command, per_env: Sequence[Any] | None) -> list[Worker]:
@@ -123,5 +129,5 @@ class Restarts:
         return rows_of(self._batch.layout.observation_space, arrays)
 
 
-def _successor_seed(seed: int | None, n_restarts: int) -> int | None:
-    return None if seed is None else int(np.random.SeedSequence([seed, n_restarts]).generate_state(1)[0])
+def _successor_seed(seed: int | None, n_losses: int) -> int | None:
+    return None if seed is None else int(np.random.SeedSequence([seed, n_losses]).generate_state(1)[0])

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
@@ -131,11 +132,17 @@ def raise_failures(workers: Iterable[Worker]) -> None:
         raise error
 
 
-def local_worker(env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode) -> tuple[LocalWorker, Batch]:
-    """The worker that steps every environment of a batch in this process, and the batch."""
+def local_worker(
+    env_fns: Sequence[EnvFactory], autoreset_mode: AutoresetMode, spaces: tuple[Space, Space] | None = None
+) -> tuple[LocalWorker, Batch]:
+    """The worker that steps every environment of a batch in this process, and the batch.
+
+    spaces: of the batch, for an observation and an action; None takes those of the first environment.
+    """
     block = EnvBlock(env_fns, 0, len(env_fns), autoreset_mode)
-    # Copied: whoever samples from the batch's spaces must not advance the generators of an environment's own.
-    spaces = copy.deepcopy((block.envs[0].observation_space, block.envs[0].action_space))
+    if spaces is None:
+        # Copied: whoever samples from the batch's spaces must not advance the generators of an environment's own.
+        spaces = copy.deepcopy((block.envs[0].observation_space, block.envs[0].action_space))
     batch = BatchLayout(len(env_fns), *spaces, autoreset_mode).place()
     return LocalWorker(block, batch), batch
 

@@ -1,0 +1,101 @@
+"""Decides who steps a batch: checks what was asked for, and measures where the choice is free."""
+
+import time
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Literal
+
+import gymnasium
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.workers.choice import Division, choose_division, measure_step, measure_wake
+from ml_pipeline.runtime.cores import IdleWatch, usable_cores
+
+_BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
+
+
+def check_failure_options(
+    num_workers: int | Literal["auto"], step_timeout_s: float | None, on_worker_failure: str, *, expects_failures: bool
+) -> None:
+    """Raises UserError where these options of `ParallelEnv` do not fit together."""
+    if on_worker_failure not in ("raise", "restart"):
+        raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
+    if step_timeout_s is not None and not step_timeout_s > 0:
+        raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
+    if num_workers == 0 and expects_failures:
+        raise UserError(
+            "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
+            "only processes can be stopped and started."
+        )
+
+
+def check_factories(env_fns: Sequence[EnvFactory]) -> None:
+    """Raises UserError where these are not functions that make environments."""
+    if not isinstance(env_fns, Sequence):
+        raise UserError(
+            f"env_fns must be a list of functions that make environments, but is a {type(env_fns).__name__}."
+        )
+    if not env_fns:
+        raise UserError("env_fns must hold at least one factory, but is empty.")
+    for env_fn in env_fns:
+        if not callable(env_fn):
+            raise UserError(
+                "env_fns must hold functions that make environments, such as lambda: gymnasium.make(...), but holds a "
+                f"{type(env_fn).__name__}."
+            )
+
+
+def check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: int) -> None:
+    """Raises UserError where there cannot be so many workers, or groups."""
+    if num_workers != "auto" and not (isinstance(num_workers, Integral) and num_workers >= 0):
+        raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers!r}.')
+    if not 1 <= num_groups <= num_envs:
+        raise UserError(f"num_groups must be from 1 to {num_envs}, the number of environments, but got {num_groups}.")
+    if num_workers != "auto" and 0 < num_workers < num_groups:
+        raise UserError(
+            f"Each of num_groups={num_groups} groups needs a worker of its own, but num_workers is {num_workers}; pass "
+            f'"auto", or {num_groups} or more.'
+        )
+
+
+def check_share(num_workers: int | Literal["auto"], *, steps_here: bool, is_possible: bool) -> None:
+    """Raises UserError where this process is to step a share beside workers, and may not."""
+    if steps_here and not is_possible:
+        raise UserError(
+            "steps_here=True lets this process step a share of the environments, but with step_timeout_s, "
+            "on_worker_failure='restart' or num_groups only workers may; leave it out."
+        )
+    if steps_here and num_workers == "auto":
+        raise UserError('steps_here=True needs a number of workers, but num_workers is "auto"; pass one of the two.')
+
+
+def division_of(
+    num_workers: int | Literal["auto"],
+    num_envs: int,
+    num_groups: int,
+    example: gymnasium.Env | None,
+    *,
+    steps_here: bool = False,
+) -> Division:
+    """Who steps: so many workers, and this process beside them where `steps_here`.
+
+    example: to be measured where "auto" chooses; None: a worker per core is taken unmeasured.
+    """
+    if num_workers != "auto":
+        n_workers = min(num_workers, num_envs - steps_here)
+        return Division(n_workers, steps_here=steps_here or n_workers == 0)
+    if example is None:
+        return Division(min(num_envs, max(num_groups, int(usable_cores()))), steps_here=False)
+    return _fastest(example, num_envs)
+
+
+def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
+    watch = IdleWatch()
+    cost = measure_step(example)
+    free_cores = watch.free_cores()
+    if free_cores < usable_cores() - _BUSY_CORES:  # only who is at work for longer counts
+        watch = IdleWatch()
+        time.sleep(_RECHECK_DELAY_S)
+        free_cores = max(free_cores, watch.free_cores())
+    return choose_division(cost, num_envs, free_cores, wake_s=measure_wake())

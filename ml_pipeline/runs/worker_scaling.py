@@ -1,0 +1,219 @@
+"""Moves the environments of a run to other workers between two iterations: as asked, or as the machine's load has it.
+
+It changes speed, never results. What is best is decided in `models/rl/core/workers/dynamic_choice.py`.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import psutil
+from gymnasium.vector import VectorEnv
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.algorithms.trainer import Statistics, Trainer
+from ml_pipeline.models.rl.core.rescaling import RescaleLater
+from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable, VectorEnvError
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.workers.choice import Division, measure_wake
+from ml_pipeline.models.rl.core.workers.dynamic_choice import DynamicChoice, Look
+from ml_pipeline.runs.requests import WorkerChoice
+from ml_pipeline.runtime.cores import IdleWatch
+
+_LOOK_S = 1.0  # at least, since the kernel counts idle time in hundredths of a second
+_MOST_FAILURES = 3  # of moves, after which the choice is left alone
+_REFUSALS = (UserError, VectorEnvError, OSError, MemoryError)  # of workers that cannot be started
+
+
+class WorkerScaling:
+    """A hook that is called after each iteration, and answers requests for a number of workers.
+
+    Returns "workers/count": the worker processes that stepped this iteration; nothing where environments have none.
+    """
+
+    def __init__(
+        self,
+        envs: Callable[[], VectorEnv],
+        say: Callable[[str], None],
+        *,
+        dynamic: bool,
+        vec_env: str = "parallel",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """envs: the environments as they are now. say: told of every move, and of why there is none. dynamic: whether
+        the run chooses. vec_env: as in the settings. clock: in s.
+        """
+        self._envs = envs
+        self._say = say
+        self._vec_env = vec_env
+        self._clock = clock
+        self._asked: int | WorkerChoice | None = None  # what could not be done yet
+        self._failures = 0
+        self._choice: DynamicChoice | None = None
+        self._dynamic = dynamic
+        self._window = _Window(clock)
+
+    def __call__(self, trainer: Trainer, statistics: Statistics) -> Mapping[str, float] | None:
+        envs = self._envs()
+        if not isinstance(envs, ParallelEnv):
+            return None
+        count = envs.num_workers
+        self._window.add(envs, statistics.metrics())
+        if self._asked is not None:
+            self._retry(self._asked)
+        elif self._dynamic and envs.num_envs > 1 and self._window.wall_s >= _LOOK_S:
+            self._look_and_move(envs, trainer)
+            self._window.begin(envs)
+        return {"workers/count": count}
+
+    def request(self, n_workers: int | WorkerChoice) -> None:
+        """Move to so many workers and stay there; "auto" chooses once, "dynamic" from now on. Says what was done.
+
+        Raises UserError, with the workers as they were, where that cannot be had.
+        """
+        envs = self._envs()
+        if not isinstance(envs, ParallelEnv) or self._vec_env != "parallel":
+            raise UserError(f'vec_env "{self._vec_env}" has no workers.')
+        if isinstance(n_workers, int) and n_workers > envs.num_envs:
+            raise UserError(f"n_workers must be at most n_envs = {envs.num_envs}.")
+        if n_workers == "dynamic":
+            self._dynamic, self._choice, self._failures, self._asked = True, None, 0, None
+            self._window.begin(envs)
+            self._say(f"From now on the run chooses how many workers step its environments; now {in_words(envs)}.")
+            return
+        try:
+            self._move(envs, lambda: envs.rescale(n_workers))
+        except RescaleLater:
+            self._asked = n_workers
+            return
+        except _REFUSALS as error:
+            if envs.closed:
+                raise
+            raise UserError(str(error)) from error
+        finally:
+            self._window.begin(envs)
+        self._asked, self._dynamic = None, False
+        self._say(f"Now {in_words(envs)}, as {'measured' if n_workers == 'auto' else 'asked'}.")
+
+    def _retry(self, n_workers: int | WorkerChoice) -> None:
+        try:
+            self.request(n_workers)
+        except UserError as error:
+            self._asked = None
+            self._say(f"Asked for n_workers = {n_workers}, but it stays as it is: {error}")
+
+    def _look_and_move(self, envs: ParallelEnv, trainer: Trainer) -> None:
+        look = self._window.look(envs, trainer)
+        if look is None:
+            return
+        choice = self._choice = self._choice or _new_choice(envs)
+        move = choice.next_move(look)
+        if move is None:
+            return
+        try:
+            seconds = self._move(envs, lambda: _rescale_to(envs, move.division))
+        except RescaleLater:
+            return
+        except _REFUSALS as error:
+            if envs.closed:
+                raise
+            choice.refused(move, look)
+            self._tell_failure(envs, error)
+        else:
+            choice.moved(seconds)
+            self._failures = 0
+            self._say(f"Now {in_words(envs)}: {move.reason}.")
+
+    def _move(self, envs: ParallelEnv, rescale: Callable[[], None]) -> float:
+        """How long it took, in s."""
+        began = self._clock()
+        rescale()
+        return self._clock() - began
+
+    def _tell_failure(self, envs: ParallelEnv, error: BaseException) -> None:
+        self._failures += 1
+        if isinstance(error, StateNotAvailable) or self._failures >= _MOST_FAILURES:
+            self._dynamic = False
+            self._say(f"From here on {in_words(envs)}, whatever the load of the machine: {error}")
+        else:
+            self._say(f"Still {in_words(envs)}, since no others could be had: {error}")
+
+
+def in_words(envs: ParallelEnv) -> str:
+    """Who steps the environments, as part of a sentence."""
+    if not envs.num_workers:
+        return "no workers, but the trainer's process alone"
+    workers = "1 worker" if envs.num_workers == 1 else f"{envs.num_workers} workers"
+    return f"{workers} beside the trainer's process" if envs.steps_here else workers
+
+
+def _rescale_to(envs: ParallelEnv, division: Division) -> None:
+    envs.rescale(division.n_workers, steps_here=division.steps_here and division.n_workers > 0)
+
+
+def _new_choice(envs: ParallelEnv) -> DynamicChoice:
+    cost = None
+    with contextlib.suppress(VectorEnvError):  # an environment that cannot be made once more, as a move will show
+        cost = envs.measure_step()
+    # Runs that see the same free core at the same time do not all take it: some wait for longer.
+    patience = 3 + os.getpid() % 3
+    return DynamicChoice(cost, wake_s=measure_wake(), in_workers_only=not envs.may_step_here, patience=patience)
+
+
+class _Window:
+    """What was measured since it began."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._step: float | None = None  # global step of the last iteration
+        self._begin([])
+
+    @property
+    def wall_s(self) -> float:
+        return self._clock() - self._began
+
+    def begin(self, envs: ParallelEnv) -> None:
+        """Begin anew, with the workers of now."""
+        self._begin(envs.worker_pids)
+
+    def add(self, envs: ParallelEnv, metrics: Mapping[str, float]) -> None:
+        """An iteration; the first one tells only where the next one begins."""
+        before, self._step = self._step, metrics.get("time/global_step")
+        if before is None or self._step is None:
+            self.begin(envs)
+            return
+        self._transitions += self._step - before
+        self._stepping_s += metrics.get("time/stepping_s", 0.0) + metrics.get("time/waiting_s", 0.0)
+
+    def look(self, envs: ParallelEnv, trainer: Trainer) -> Look | None:
+        """All of it; None where no steps were measured."""
+        n_steps, wall_s = round(self._transitions / envs.num_envs), self.wall_s
+        if n_steps < 1 or not self._stepping_s > 0:
+            return None
+        children_s = max(0.0, _cpu_s(self._pids) - self._used_s)
+        left = max(0, trainer.total_timesteps - trainer.global_step) / self._transitions
+        return Look(
+            division=Division(envs.num_workers, steps_here=envs.steps_here),
+            num_envs=envs.num_envs,
+            step_s=self._stepping_s / n_steps,
+            n_steps=n_steps,
+            wall_s=wall_s,
+            free_cores=self._watch.free_cores(children_s=children_s),
+            left_s=left * wall_s,
+        )
+
+    def _begin(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._began = self._clock()
+        self._transitions, self._stepping_s = 0.0, 0.0
+        self._watch, self._used_s = IdleWatch(), _cpu_s(pids)
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    """What these processes have used of processors so far; nothing of those that are gone."""
+    used_s = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            used_s += sum(psutil.Process(pid).cpu_times()[:2])
+    return used_s
