@@ -1,0 +1,319 @@
+"""`AgentTrainingService`: several trainings at once, under a budget of cores, memory and environments.
+
+It prints nothing and handles no signals. Runs are processes of their own and need it only to be started: it may be
+closed or killed at any time, and the next service on the same root finds them.
+"""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Self
+
+from ml_pipeline.config.checks import check_count
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.service.budget import Need
+from ml_pipeline.service.keeper import Keeper
+from ml_pipeline.service.limits import ServiceLimits
+from ml_pipeline.service.machine import available_memory_mb
+from ml_pipeline.service.processes import RunProcesses, run_processes
+from ml_pipeline.service.resuming import known_run, resumable
+from ml_pipeline.service.scaling import Scaling
+from ml_pipeline.service.store import SERVICE_FOLDER, QueuedRun, Store, StoreUnavailable
+from ml_pipeline.service.submission import (
+    Settings,
+    check_run_id,
+    check_within_limit,
+    flat_settings,
+    new_run_id,
+    train_config,
+)
+
+LOG_FILE = "service.log"
+ENDED = frozenset({"finished", "stopped", "failed"})
+_TICK_S = 0.25
+_AGAIN_S = 1.0  # after the disk or the queue refused
+
+
+class AgentTrainingService:
+    """Runs what it is handed, as many at once as the limits allow, the rest in order.
+
+    root: folder of run folders; the service keeps its own files in root/.service. limits: of cores, memory,
+    environments and runs. say: told each event in a sentence, from a thread. Use it as a context manager, or close it.
+    """
+
+    def __init__(
+        self,
+        root: Path | str | None = None,
+        *,
+        limits: ServiceLimits | None = None,
+        say: Callable[[str], None] | None = None,
+        processes: Callable[[Path], RunProcesses] | None = None,
+    ) -> None:
+        """root: None is checkpoints/, as for `ml-pipeline train`. processes: how processes start, from the log's path.
+
+        Raises ServiceRuns where another service works on the root, which the sentence names, and UserError where the
+        root cannot be written.
+        """
+        self.root = (runs_folder() if root is None else Path(root)).absolute()
+        self.limits = limits or ServiceLimits()
+        self._say = say or (lambda sentence: None)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._closing = threading.Event()
+        self._closed = False
+        self._troubled: str | None = None
+        with contextlib.ExitStack() as undo:
+            self._store = store = Store(self.root, since=datetime.now(UTC).isoformat(timespec="seconds"))
+            undo.callback(store.close)
+            self._processes = (processes or _usual_processes)(self.root / SERVICE_FOLDER / LOG_FILE)
+            undo.callback(self._processes.close)
+            self._keeper = Keeper(
+                self.root,
+                store,
+                self._processes,
+                total=self._total,
+                environment=self._environment,
+                say=self._tell,
+                grace_s=self.limits.stop_grace_s,
+            )
+            self._scaling = Scaling(self.root, store, cores=self._cores(), say=self._tell)
+            self._env_pool = _env_pool(self.limits)
+            if self._env_pool is not None:
+                undo.callback(self._env_pool.close)
+            self._keeper.take_over()
+            self._wake_reader, self._wake_writer = connection.Pipe(duplex=False)
+            self._thread = threading.Thread(target=self._keep, name="training-service", daemon=True)
+            self._thread.start()
+            self._undo = undo.pop_all()
+
+    # What a caller asks for
+
+    def submit(
+        self,
+        settings: Settings,
+        *,
+        priority: int = 0,
+        restarts: int = 0,
+        run_id: str | None = None,
+        folder_of_work: Path | str | None = None,
+    ) -> str:
+        """Queue a run and return its id, the name of its folder; it is on disk then.
+
+        settings: a TrainConfig, settings by name (flat or in sections), or a file of them. priority: higher goes first.
+        restarts: how often it is started again from its checkpoint if it dies. run_id: a name of the caller's; the
+        same run submitted again under its name changes nothing, so that a lost answer can be asked for again.
+        folder_of_work: where its process runs, and where relative paths start; None is the working directory.
+
+        Raises UserError where it cannot be used or not be written down; nothing is queued then.
+        """
+        check_count("restarts", restarts, minimum=0)
+        where = Path.cwd() if folder_of_work is None else Path(folder_of_work).absolute()
+        config = train_config(settings, working_directory=where)
+        flat = flat_settings(config)
+        check_within_limit(flat, self.limits.max_concurrent_envs)
+        id = run_id or new_run_id(config)
+        check_run_id(id)
+        run = QueuedRun(
+            id=id,
+            priority=priority,
+            settings=flat,
+            changes={},
+            folder_of_work=str(where),
+            restarts_left=restarts,
+        )
+        with self._changing() as store:
+            there = store.get(id)
+            if there is not None:
+                _require_same(there, run)
+                return id
+            if (self.root / id).exists():
+                raise UserError(f"{self.root / id} is there already; give the run another id.")
+            added = store.add(run)
+            try:
+                self._keeper.make_folder(added)
+            except UserError:
+                with contextlib.suppress(StoreUnavailable):  # else it waits, and its folder is made when it starts
+                    store.remove(id)
+                raise
+        return id
+
+    def list(self) -> list[QueuedRun]:
+        """Every run of this root that was ever submitted, in that order."""
+        with self._lock:
+            return self._store.runs()
+
+    def get(self, run: str) -> QueuedRun:
+        """The run with this id. Raises UserError where there is none."""
+        with self._lock:
+            found = self._store.get(run)
+            if found is None:
+                raise UserError(f'There is no run "{run}" here. {nearest(run, [each.id for each in self.list()])}')
+            return found
+
+    def wait(self, runs: Iterable[str] | None = None, timeout_s: float | None = None) -> Sequence[QueuedRun]:
+        """Wait until these runs have ended, or all; return them as they are then, or after `timeout_s`."""
+        ids = [run.id for run in self.list()] if runs is None else [runs] if isinstance(runs, str) else [*runs]
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                found = [self.get(id) for id in ids]
+                left_s = None if end is None else end - time.monotonic()
+                is_over = all(run.status in ENDED for run in found) or self._closed
+                if is_over or (left_s is not None and left_s <= 0):
+                    return found
+                self._changed.wait(left_s)
+
+    def stop(self, run: str) -> None:
+        """Ask a run to save and end, or take it out of the queue; it is killed if it has not ended after a grace.
+
+        Does nothing to one that has ended. Raises UserError where there is no such run.
+        """
+        with self._changing():
+            self._keeper.stop(self.get(run))
+
+    def resume(self, run: str, *, total_timesteps: int | None = None, **changes: Any) -> None:
+        """Queue a run again that has ended, to go on from its checkpoint; one without a checkpoint begins anew.
+
+        total_timesteps, changes: settings that change. A run of the root that the command line trained can be resumed
+        too. Raises UserError where there is nothing to go on with.
+        """
+        if total_timesteps is not None:
+            changes["total_timesteps"] = total_timesteps
+        with self._changing() as store:
+            found = store.get(run) or known_run(self.root, run)
+            changes = resumable(found, self.root / run, changes)
+            check_within_limit(found.settings, self.limits.max_concurrent_envs)
+            store.add(found)
+            queued = store.change(
+                run, status="queued", reason=None, process=None, stop_asked=False, changes=changes, to_the_end=True
+            )
+            with contextlib.suppress(UserError):  # it is made before the start at the latest
+                self._keeper.make_folder(queued)
+
+    def scale(self, run: str, *, n_workers: int | str | None = None, n_envs: int | None = None) -> None:
+        """Ask a run that goes on for other numbers of workers or environments, from its next iteration on.
+
+        Raises UserError where it does not go on, or the limit of environments forbids it.
+        """
+        with self._changing():
+            found = self.get(run)
+            if found.status != "running":
+                raise UserError(f"{run} is {found.status}; only a run that goes on can be scaled.")
+            asked = {name: value for name, value in (("n_workers", n_workers), ("n_envs", n_envs)) if value is not None}
+            check_within_limit({**found.settings, **asked}, self.limits.max_concurrent_envs)
+            self._scaling.ask(found, asked)
+
+    def close(self, *, stop_runs: bool = False) -> None:
+        """End the service; runs go on, and the next service on this root finds them. May be called twice.
+
+        stop_runs: ask them to stop first, and wait for it.
+        """
+        if stop_runs and not self._closed:
+            self._keeper.to_close = True
+            going_on = [run.id for run in self.list() if run.status == "running"]
+            for id in going_on:
+                self.stop(id)
+            self.wait(going_on)
+        self._closing.set()
+        if not self._closed:
+            self._wake()
+            self._thread.join()
+        with self._changed:
+            if not self._closed:
+                self._closed = True
+                self._undo.close()
+                self._wake_reader.close()
+                self._wake_writer.close()
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    # The thread that keeps the runs going
+
+    def _keep(self) -> None:
+        while not self._closing.is_set():
+            pause_s = _TICK_S
+            try:
+                with self._changed:
+                    if self._keeper.tick():
+                        self._scaling.share()
+                        self._changed.notify_all()
+                    self._troubled = None
+                    handles = [self._wake_reader, *self._keeper.handles()]
+            except UserError as error:  # the disk is full, the queue is locked: nothing is lost, and it is tried again
+                if self._troubled != str(error):
+                    self._troubled = str(error)
+                    self._tell(str(error))
+                handles, pause_s = [self._wake_reader], _AGAIN_S
+            except Exception as error:  # of ours: the other runs go on
+                self._tell(f"The service met an error of its own, and goes on: {type(error).__name__}: {error}")
+                handles, pause_s = [self._wake_reader], _AGAIN_S
+            connection.wait(handles, pause_s)
+            while self._wake_reader.poll(0):
+                self._wake_reader.recv_bytes()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake_writer.send_bytes(b"")
+
+    @contextlib.contextmanager
+    def _changing(self) -> Any:
+        """Within the block the caller is alone; afterwards the thread looks what there is to do."""
+        with self._changed:
+            if self._closed:
+                raise UserError("This service is closed; make another on the same root.")
+            yield self._store
+            self._changed.notify_all()
+        self._wake()
+
+    def _tell(self, sentence: str) -> None:
+        with contextlib.suppress(Exception):  # whoever listens does not end the service
+            self._say(sentence)
+
+    # What there is for runs
+
+    def _cores(self) -> float:
+        return self.limits.cores or usable_cores()
+
+    def _total(self, given_mb: float) -> Need:
+        limits = self.limits
+        memory_mb = given_mb + available_memory_mb()  # what runs under way were given counts whether they use it yet
+        return Need(
+            limits.max_runs or math.inf,
+            max(1.0, self._cores()),
+            memory_mb if limits.memory_mb is None else min(memory_mb, limits.memory_mb),
+            limits.max_concurrent_envs or math.inf,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        address = None if self._env_pool is None else self._env_pool.address
+        return {} if address is None else {"ML_PIPELINE_ENV_POOL": str(address)}
+
+
+def _usual_processes(log: Path) -> RunProcesses:
+    return run_processes(log=log)
+
+
+def _env_pool(limits: ServiceLimits) -> Any:
+    """Warm workers for runs; None where there are none."""
+    return None
+
+
+def _require_same(there: QueuedRun, submitted: QueuedRun) -> None:
+    if there.settings != submitted.settings:
+        differ = sorted(name for name in submitted.settings if submitted.settings[name] != there.settings.get(name))
+        raise UserError(
+            f"{there.id} was submitted already, with another {differ[0] if differ else 'setting'}; give the run "
+            "another id."
+        )

@@ -1,0 +1,109 @@
+"""Which queued runs start now: pure arithmetic over cores, memory and environments.
+
+Runs start in their order. A smaller run may overtake one that does not fit yet, but only into what that one leaves
+over even on an otherwise empty machine: so overtaking never delays it, and no run waits for ever.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_TRAINER_MB = 500.0
+"""Resident memory of a trainer's process on small networks: 430 MB of a CartPole run, most of it torch."""
+_WORKER_MB = 60.0
+"""Of a worker process, which imports no torch."""
+
+
+class Need(NamedTuple):
+    """What a run takes, or what there is of it."""
+
+    runs: float
+    cores: float
+    memory_mb: float
+    envs: float
+
+    def plus(self, other: "Need") -> "Need":
+        return Need(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def minus(self, other: "Need") -> "Need":
+        return Need(*(a - b for a, b in zip(self, other, strict=True)))
+
+    def fits(self, room: "Need") -> bool:
+        return all(a <= b for a, b in zip(self, room, strict=True))
+
+    def at_most(self, other: "Need") -> "Need":
+        """A run that asks for more than there is gets all there is, once it is alone."""
+        return Need(*(min(a, b) for a, b in zip(self, other, strict=True)))
+
+
+NOTHING = Need(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run in the queue or under way. order: runs with a smaller one go first, as (-priority, position)."""
+
+    id: str
+    order: tuple[int, int]
+    need: Need
+
+
+def need_of(settings: Mapping[str, Any]) -> Need:
+    """What a run with these flat settings takes.
+
+    One whose workers are "auto" or "dynamic" counts as one core: it measures what is free. Batched environments are
+    arrays in one process, and count as one environment.
+
+    >>> need_of({"n_envs": 8, "n_workers": 4, "vec_env": "parallel"})
+    Need(runs=1, cores=4, memory_mb=740.0, envs=8)
+    >>> need_of({"n_envs": 4096, "n_workers": "auto", "vec_env": "batched"})
+    Need(runs=1, cores=1, memory_mb=500.0, envs=1)
+    """
+    n_workers = settings.get("n_workers")
+    workers = n_workers if isinstance(n_workers, int) and settings.get("vec_env") == "parallel" else 0
+    envs = 1 if settings.get("vec_env") == "batched" else int(settings.get("n_envs") or 1)
+    return Need(1, max(1, workers), _TRAINER_MB + _WORKER_MB * workers, envs)
+
+
+def to_start(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need) -> list[str]:
+    """The ids of those queued runs that start now, in the order of their start.
+
+    >>> room = Need(math.inf, 4, math.inf, math.inf)
+    >>> asked = {"a": 3, "b": 4, "c": 1}  # cores
+    >>> queued = [Waiting(id, (0, place), Need(1, cores, 0, 1)) for place, (id, cores) in enumerate(asked.items())]
+    >>> to_start(queued, [], room)  # b leaves no core over, so c waits behind it
+    ['a']
+    """
+    present = [*running]
+    started: list[str] = []
+    blocked: Waiting | None = None  # the first that does not fit: what starts after it must leave it its room
+    for run in sorted(queued, key=lambda each: each.order):
+        need = run.need.at_most(total)
+        used = _sum(present, total)
+        if not used.plus(need).fits(total) and present:
+            blocked = blocked or run
+            continue
+        if blocked is not None:
+            overtaking = _sum([each for each in present if each.order > blocked.order], total)
+            if not overtaking.plus(need).plus(blocked.need.at_most(total)).fits(total):
+                continue
+        started.append(run.id)
+        present.append(run)
+    return started
+
+
+def _sum(runs: Sequence[Waiting], total: Need) -> Need:
+    used = NOTHING
+    for run in runs:
+        used = used.plus(run.need.at_most(total))
+    return used
+
+
+def share_of_cores(cores: float, n_fixed: float, n_dynamic: int) -> int:
+    """Cores for each of the runs whose workers are dynamic, where others take `n_fixed`; at least one.
+
+    >>> share_of_cores(8, 2, 3), share_of_cores(2, 0, 4)
+    (2, 1)
+    """
+    return max(1, math.floor((cores - n_fixed) / n_dynamic)) if n_dynamic else 0

@@ -1,0 +1,49 @@
+"""What a run said last: the end of its output.log, for whoever asks why it ended."""
+
+import os
+import signal
+from pathlib import Path
+
+from ml_pipeline.config.errors import excerpt
+
+OUTPUT_FILE = "output.log"
+_MOST_BYTES = 16_384
+_MOST_LINES = 6
+_LONGEST = 1_000
+
+
+def last_words(folder: Path, *, since_byte: int = 0) -> str:
+    """The last lines of the folder's output.log; of a traceback its last line. Empty where there are none."""
+    lines = [line.rstrip() for line in tail(folder / OUTPUT_FILE, since_byte=since_byte).splitlines() if line.strip()]
+    if any(line.startswith("Traceback (") for line in lines):
+        return excerpt(lines[-1], _LONGEST)
+    return excerpt("\n".join(lines[-_MOST_LINES:]), _LONGEST)
+
+
+def tail(path: Path, *, since_byte: int = 0, most_bytes: int = _MOST_BYTES) -> str:
+    """The end of a text file, whole lines; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = max(since_byte, size - most_bytes)
+            file.seek(begin)
+            text = file.read(most_bytes).decode(errors="replace")
+    except OSError:
+        return ""
+    return text.partition("\n")[2] if begin > since_byte else text
+
+
+def how_it_ended(exit_code: int | None) -> str:
+    """In words, what the system says about the end of a process; -N is by signal N, None is not known.
+
+    >>> how_it_ended(-9), how_it_ended(3), how_it_ended(None)
+    ('killed by SIGKILL', 'ended with exit code 3', 'gone, and nobody saw how')
+    """
+    if exit_code is None:
+        return "gone, and nobody saw how"
+    if exit_code < 0:
+        try:
+            return f"killed by {signal.Signals(-exit_code).name}"
+        except ValueError:
+            return f"killed by signal {-exit_code}"
+    return f"ended with exit code {exit_code}"

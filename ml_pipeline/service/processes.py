@@ -1,0 +1,214 @@
+"""Starts the processes of runs, and hears how they end: forked from a warm process where that can be, else new ones.
+
+Each waits for its go (`run_process`), leads a session of its own, and outlives the service.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.service.run_process import GO, RunOrder
+
+_ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended
+_END_TIMEOUT_S = 1.0
+
+
+class RunProcesses(Protocol):
+    """What starts processes of runs. Used by one thread at a time."""
+
+    def is_ready(self) -> bool:
+        """Whether `start` would not wait."""
+
+    def start(self, order: RunOrder) -> int:
+        """The pid of a new process that waits for its go. Raises UserError where none can be started."""
+
+    def go(self, pid: int) -> None:
+        """Let a process begin that waits."""
+
+    def drop(self, pid: int) -> None:
+        """End a process that waits; it has touched nothing."""
+
+    def ended(self) -> dict[int, int]:
+        """The exit codes of processes that ended since the last call, by pid; -N is by signal N."""
+
+    def handles(self) -> list[Any]:
+        """What becomes readable once one has ended, for `multiprocessing.connection.wait`."""
+
+    def close(self) -> None:
+        """Start no more; processes that go on do so, and those that wait end. May be called twice."""
+
+
+def run_processes(*, log: Path) -> RunProcesses:
+    """What suits this system. log: where the host says what goes wrong with itself."""
+    return ForkedProcesses(log=log) if sys.platform == "linux" else SpawnedProcesses()
+
+
+class ForkedProcesses:
+    """Forks them from a run host, which is started at once and takes seconds to be ready."""
+
+    def __init__(self, *, log: Path) -> None:
+        self._log = log
+        self._ended: dict[int, int] = {}
+        self._ready = False
+        self._host: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "ml_pipeline.service.run_host", str(theirs.fileno())]
+        try:
+            with theirs, open(self._log, "ab") as log:
+                self._host = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C in the service's terminal is not for it, nor for its runs
+                    env=_environment(),
+                )
+        except OSError as error:
+            ours.close()
+            raise UserError(f"No process can be started for runs: {error.strerror}; see {self._log}.") from error
+        self._connection = Connection(ours.detach())
+        self._ready = False
+
+    def is_ready(self) -> bool:
+        if self._host is None or self._host.poll() is not None:
+            self._end_host()
+            self._begin()  # somebody killed it; its runs go on, and are watched from outside
+        self._hear()
+        return self._ready
+
+    def start(self, order: RunOrder) -> int:
+        assert self._connection is not None, "it is ready"
+        try:
+            self._connection.send_bytes(json.dumps({"do": "start", "order": order.as_json()}).encode())
+            while self._connection.poll(_ANSWER_TIMEOUT_S):
+                answer = json.loads(self._connection.recv_bytes())
+                self._note(answer)
+                if answer.get("started") is not None:
+                    return int(answer["started"])
+                if "error" in answer:
+                    raise UserError(f"No process can be started for a run: {answer['error']}.")
+        except (OSError, EOFError):
+            pass
+        self._end_host()
+        raise UserError(f"The process that starts runs has ended; {self._log} may say why. It is started again.")
+
+    def go(self, pid: int) -> None:
+        self._send("go", pid)
+
+    def drop(self, pid: int) -> None:
+        self._send("drop", pid)
+
+    def _send(self, do: str, pid: int) -> None:
+        with suppress(OSError):  # the host has ended, and those that waited with it
+            if self._connection is not None:
+                self._connection.send_bytes(json.dumps({"do": do, "pid": pid}).encode())
+
+    def ended(self) -> dict[int, int]:
+        self._hear()
+        ended, self._ended = self._ended, {}
+        return ended
+
+    def _hear(self) -> None:
+        try:
+            while self._connection is not None and self._connection.poll(0):
+                self._note(json.loads(self._connection.recv_bytes()))
+        except (OSError, EOFError):
+            self._end_host()
+
+    def _note(self, answer: dict[str, Any]) -> None:
+        self._ready = self._ready or "ready" in answer
+        if "ended" in answer:
+            self._ended[answer["ended"]] = answer["exit_code"]
+
+    def handles(self) -> list[Any]:
+        return [] if self._connection is None else [self._connection]
+
+    def close(self) -> None:
+        self._end_host()
+
+    def _end_host(self) -> None:
+        """It ends once its connection closes; its runs go on."""
+        connection, self._connection = self._connection, None
+        host, self._host = self._host, None
+        if connection is not None:
+            connection.close()
+        if host is not None:
+            try:
+                host.wait(_END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:  # it was still importing
+                host.kill()
+                host.wait()
+
+
+class SpawnedProcesses:
+    """Starts a new interpreter for each, where processes cannot be forked from a warm one."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def is_ready(self) -> bool:
+        return True
+
+    def start(self, order: RunOrder) -> int:
+        command = [sys.executable, "-m", "ml_pipeline.service.run_process", json.dumps(order.as_json())]
+        own_session: dict[str, Any] = {"start_new_session": True}
+        if sys.platform == "win32":
+            own_session = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        nothing = subprocess.DEVNULL
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, env=_environment(), **own_session
+            )
+        except OSError as error:
+            raise UserError(f"No process can be started for a run: {error.strerror}.") from error
+        self._processes[process.pid] = process
+        return process.pid
+
+    def go(self, pid: int) -> None:
+        self._finish_pipe(pid, GO)
+
+    def drop(self, pid: int) -> None:
+        self._finish_pipe(pid, b"")
+
+    def _finish_pipe(self, pid: int, last: bytes) -> None:
+        process = self._processes.get(pid)
+        if process is None or process.stdin is None:
+            return
+        with suppress(OSError):  # it has ended
+            process.stdin.write(last)
+            process.stdin.close()
+
+    def ended(self) -> dict[int, int]:
+        ended = {pid: process.poll() for pid, process in self._processes.items()}
+        codes = {pid: code for pid, code in ended.items() if code is not None}
+        for pid in codes:
+            self.drop(pid)
+            del self._processes[pid]
+        return codes
+
+    def handles(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        for pid, process in self._processes.items():
+            self.drop(pid)
+            process.returncode = 0  # not ours to wait for: it goes on, and Popen would warn
+        self._processes.clear()
+
+
+def _environment() -> dict[str, str]:
+    """That of this process. Where more threads wait than there are cores, they sleep: GNU's OpenMP lets them spin,
+    which cost a factor of 70 beside other busy processes. What is computed does not depend on it."""
+    return {"OMP_WAIT_POLICY": "passive", **os.environ}

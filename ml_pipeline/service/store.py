@@ -1,0 +1,272 @@
+"""The service's queue: every run that it was handed, in one SQLite file that the service alone writes.
+
+Each change is one transaction, on disk before it counts as done. A file that is locked or a disk that is full raises
+StoreUnavailable, and nothing has changed then.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+
+QUEUE_FILE = "queue.sqlite"
+SERVICE_FOLDER = ".service"
+_VERSION = 1
+_BUSY_TIMEOUT_S = 5.0
+
+RunStatus = Literal["queued", "running", "finished", "stopped", "failed"]
+
+_TABLES = """
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    reason TEXT,
+    settings TEXT NOT NULL,
+    changes TEXT NOT NULL,
+    folder_of_work TEXT NOT NULL,
+    restarts_left INTEGER NOT NULL,
+    starts INTEGER NOT NULL,
+    stop_asked INTEGER NOT NULL,
+    process TEXT
+);
+CREATE INDEX runs_by_status ON runs (status);
+CREATE TABLE service (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), process TEXT, since TEXT);
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedRun:
+    """A run as the queue knows it, whatever became of it. Its id is the name of its folder."""
+
+    id: str
+    position: int = 0
+    """Order of submission; among runs of one priority the lower goes first."""
+    priority: int = 0
+    status: RunStatus = "queued"
+    reason: str | None = None
+    """Why it stopped or failed."""
+    settings: dict[str, Any]
+    """Every setting of the training, flat."""
+    changes: dict[str, Any]
+    """Settings that a resumption changes."""
+    folder_of_work: str
+    """Working directory of its process, where modules of its user are found."""
+    restarts_left: int = 0
+    starts: int = 0
+    """How often a process was started for it."""
+    stop_asked: bool = False
+    process: ProcessIdentity | None = None
+    """The process that runs it, or ran it last."""
+
+
+class StoreUnavailable(UserError):
+    """The queue cannot be read or written now; what was asked for has not happened."""
+
+
+class ServiceRuns(UserError):
+    """Another service works on this folder, or may do so on a machine that cannot be asked."""
+
+
+class Store:
+    """The queue of one folder, opened for the service of this process; several threads may use it."""
+
+    def __init__(self, root: Path, *, since: str) -> None:
+        """since: when this service began, as it is told to others.
+
+        Raises ServiceRuns where another service works on the folder, StoreUnavailable where the queue cannot be used.
+        """
+        self.path = root / SERVICE_FOLDER / QUEUE_FILE
+        self._root = root.resolve()
+        self._lock = threading.RLock()
+        self._closed = False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The service cannot keep its queue in {self.path.parent}: {error.strerror}; choose another --root."
+            ) from error
+        with self._told():
+            self._connection = sqlite3.connect(
+                self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._begin(root, since)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _begin(self, root: Path, since: str) -> None:
+        with self._told():
+            self._connection.row_factory = sqlite3.Row
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+        with self._transaction() as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in filter(str.strip, _TABLES.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+            elif version != _VERSION:
+                raise StoreUnavailable(
+                    f"{self.path} was written by another version of this program (format {version}, here {_VERSION}); "
+                    "use that version, or move the file away: run folders stay as they are."
+                )
+            found = connection.execute("SELECT process, since FROM service").fetchone()
+            if found is not None and (other := _process_of(found["process"])) is not None:
+                _require_gone(other, root, found["since"])
+            connection.execute("INSERT OR REPLACE INTO service VALUES (1, ?, ?)", (json.dumps(this_process()), since))
+            _open_here.add(self._root)
+
+    def close(self) -> None:
+        """Let another service take the queue. May be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            with suppress(StoreUnavailable), self._transaction() as connection:
+                connection.execute("UPDATE service SET process = NULL")
+            self._connection.close()
+            _open_here.discard(self._root)
+
+    def add(self, run: QueuedRun) -> QueuedRun:
+        """Queue a run behind all others; returns it with its position. One whose id is there already changes nothing
+        and is returned as it is there."""
+        with self._transaction() as connection:
+            if (there := self._get(run.id)) is not None:
+                return there
+            values = {**_as_row(run), "position": self._last_position() + 1}
+            names = ", ".join(values)
+            marks = ", ".join("?" * len(values))
+            connection.execute(f"INSERT INTO runs ({names}) VALUES ({marks})", tuple(values.values()))
+            added = self._get(run.id)
+            assert added is not None
+            return added
+
+    def change(self, id: str, *, to_the_end: bool = False, **values: Any) -> QueuedRun:
+        """Change columns of a run, and return it. to_the_end: it goes behind all other runs of its priority."""
+        with self._transaction() as connection:
+            if to_the_end:
+                values["position"] = self._last_position() + 1
+            row = {name: _to_sql(value) for name, value in values.items()}
+            connection.execute(
+                f"UPDATE runs SET {', '.join(f'{name} = ?' for name in row)} WHERE id = ?", (*row.values(), id)
+            )
+            changed = self._get(id)
+            assert changed is not None, f"{id} is in the queue"
+            return changed
+
+    def remove(self, id: str) -> None:
+        """Forget a run. Does nothing where there is none."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM runs WHERE id = ?", (id,))
+
+    def get(self, id: str) -> QueuedRun | None:
+        """The run with this id; None where there is none."""
+        with self._lock, self._told():
+            return self._get(id)
+
+    def runs(self) -> list[QueuedRun]:
+        """Every run, in the order of submission."""
+        return self._select("ORDER BY position")
+
+    def active(self) -> list[QueuedRun]:
+        """The runs that wait or go on, in the order in which they are to start."""
+        return self._select("WHERE status IN ('queued', 'running') ORDER BY priority DESC, position")
+
+    def _select(self, which: str) -> list[QueuedRun]:
+        with self._lock, self._told():
+            return [_from_row(row) for row in self._connection.execute(f"SELECT * FROM runs {which}")]
+
+    def _get(self, id: str) -> QueuedRun | None:
+        row = self._connection.execute("SELECT * FROM runs WHERE id = ?", (id,)).fetchone()
+        return None if row is None else _from_row(row)
+
+    def _last_position(self) -> int:
+        (last,) = self._connection.execute("SELECT max(position) FROM runs").fetchone()
+        return last or 0
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that the block changes is on disk at its end, or none of it."""
+        with self._lock, self._told():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError:  # a mistake of ours
+            raise
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(f"The queue {self.path} cannot be used: {_remedy(error)}") from error
+
+
+def _require_gone(other: ProcessIdentity, root: Path, since: str) -> None:
+    """Raise ServiceRuns unless the service that wrote its name into the queue has ended."""
+    alive = is_alive(other)
+    if alive is False or (other == this_process() and root.resolve() not in _open_here):
+        return
+    who = f"process {other.pid} on {other.host}, since {since}"
+    if alive:
+        raise ServiceRuns(f"A service works on {root} already: {who}; submit to that one, or stop it first.")
+    raise ServiceRuns(
+        f"A service works on {root}, as far as can be known from here: {who}; if that process is gone, delete "
+        f"{root / SERVICE_FOLDER / QUEUE_FILE} and start again: run folders stay as they are."
+    )
+
+
+_open_here: set[Path] = set()  # the roots that services of this process work on
+
+
+def _remedy(error: Exception) -> str:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return f"another program holds it ({text}); nothing has changed, and it is tried again."
+    if "full" in text or "No space" in text:
+        return f"the disk is full ({text}); nothing has changed, and it goes on once there is space."
+    if "not a database" in text or "malformed" in text:
+        return f"it is damaged ({text}); move it away: run folders stay as they are."
+    return f"{text}; nothing has changed."
+
+
+def _as_row(run: QueuedRun) -> dict[str, Any]:
+    return {field.name: _to_sql(getattr(run, field.name)) for field in fields(run)}
+
+
+def _to_sql(value: Any) -> Any:
+    if isinstance(value, dict | ProcessIdentity):
+        return json.dumps(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _from_row(row: sqlite3.Row) -> QueuedRun:
+    values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - iterating over a Row gives its values
+    return QueuedRun(
+        **{
+            **values,
+            "settings": json.loads(values["settings"]),
+            "changes": json.loads(values["changes"]),
+            "stop_asked": bool(values["stop_asked"]),
+            "process": _process_of(values["process"]),
+        }
+    )
+
+
+def _process_of(text: str | None) -> ProcessIdentity | None:
+    return None if text is None else ProcessIdentity(*json.loads(text))

@@ -1,0 +1,90 @@
+"""What is handed to the service: settings, checked before they are queued, and the id of a run."""
+
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import convert_settings
+from ml_pipeline.config.sections import flatten_sections, is_sectioned
+from ml_pipeline.config.settings import build, flatten
+from ml_pipeline.runs.train_config import SECTIONS, TrainConfig, layered, read_train_settings
+from ml_pipeline.service.budget import need_of
+from ml_pipeline.trading.market.files import files_of
+
+Settings = TrainConfig | Mapping[str, Any] | Path | str
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=,-]{0,120}")
+
+
+def train_config(settings: Settings, *, working_directory: Path | None = None) -> TrainConfig:
+    """The settings of one run: a TrainConfig, settings by name, flat or in sections, or the path of a file of them.
+
+    working_directory: what relative paths in a mapping start from. Raises UserError: a name unknown, a wrong type, a
+    value out of range, a file that is not there.
+    """
+    if isinstance(settings, TrainConfig):
+        config = settings
+    elif isinstance(settings, Mapping):
+        source = Path("the settings")
+        flat = flatten_sections(settings, SECTIONS, source) if is_sectioned(settings, SECTIONS) else dict(settings)
+        config = build(TrainConfig, layered(convert_settings(flat, TrainConfig, source=source)))
+    else:
+        config = build(TrainConfig, layered(read_train_settings(Path(settings))))
+    data = config.trading.data
+    if data is not None and working_directory is not None:
+        data = working_directory / data
+        config = replace(config, trading=replace(config.trading, data=data))
+    if config.run.checkpoint_dir is not None:
+        raise UserError(
+            f"checkpoint_dir is {config.run.checkpoint_dir}, but the service makes a folder for each run in its root; "
+            "leave it out."
+        )
+    if data is not None and config.run.env_id is None:
+        files_of(data)
+    return config
+
+
+def flat_settings(config: TrainConfig) -> dict[str, Any]:
+    """Every setting by name, but the folder, as the queue and config.yaml keep them."""
+    return {name: value for name, value in flatten(config).items() if name != "checkpoint_dir"}
+
+
+def check_within_limit(settings: Mapping[str, Any], max_concurrent_envs: int | None) -> None:
+    """Raise UserError where a run asks for more environments than may ever run at once."""
+    envs = int(need_of(settings).envs)
+    if max_concurrent_envs is not None and envs > max_concurrent_envs:
+        raise UserError(
+            f"n_envs is {envs}, but this service runs at most {max_concurrent_envs} environments at once; lower "
+            f"n_envs, or start the service with --max-concurrent-envs {envs} or more."
+        )
+
+
+def new_run_id(config: TrainConfig) -> str:
+    """A name for a run that no other has: what it learns, its seed, the time, and something random.
+
+    >>> from ml_pipeline.config.run import RunConfig
+    >>> new_run_id(TrainConfig(run=RunConfig(env_id="CartPole-v1", seed=3))).startswith("CartPole-v1-seed3-")
+    True
+    """
+    run, trading = config.run, config.trading
+    if run.env_id is not None:
+        task = run.env_id
+    elif trading.symbols and len(trading.symbols) == 1:
+        (task,) = trading.symbols
+    else:
+        task = "trading" if trading.data is None else trading.data.name.partition(".")[0]
+    task = re.sub(r"[^A-Za-z0-9._-]+", "-", task).strip("-.")[:60] or "run"
+    return f"{task}-seed{run.seed}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def check_run_id(id: str) -> None:
+    """Raise UserError unless a folder of a run may have this name."""
+    if not _RUN_ID.fullmatch(id):
+        raise UserError(
+            f'The id of a run must be letters, digits and any of "._+@=,-", beginning with a letter or digit, but got '
+            f'"{id[:130]}".'
+        )
