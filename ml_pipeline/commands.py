@@ -19,6 +19,36 @@ COMMANDS = {
         "ml_pipeline.train_ppo",
         "ml_pipeline.runs.train_command_line:CommandLine",
     ),
+    "serve": Command(
+        "Run several trainings at once from a queue, with a page in the browser.",
+        "ml_pipeline.service.commands.serve",
+        "ml_pipeline.service.commands.serve:CommandLine",
+    ),
+    "submit": Command(
+        "Hand the service a run for each seed and symbol; takes the settings of train.",
+        "ml_pipeline.service.commands.submit",
+        "ml_pipeline.service.submit_command_line:CommandLine",
+    ),
+    "logs": Command(
+        "Print what a run said.",
+        "ml_pipeline.service.commands.logs",
+        "ml_pipeline.service.commands.logs:CommandLine",
+    ),
+    "stop": Command(
+        "Ask runs to save and end, or take them out of the queue.",
+        "ml_pipeline.service.commands.stop",
+        "ml_pipeline.service.commands.stop:CommandLine",
+    ),
+    "resume": Command(
+        "Let a run that has ended go on, in the service's queue.",
+        "ml_pipeline.service.commands.resume",
+        "ml_pipeline.service.commands.resume:CommandLine",
+    ),
+    "scale": Command(
+        "Change the number of workers or environments of a run that goes on.",
+        "ml_pipeline.service.commands.scale",
+        "ml_pipeline.service.commands.scale:CommandLine",
+    ),
     "evaluate": Command(
         "Evaluate a trained agent on a single environment.",
         "ml_pipeline.evaluate_ppo",

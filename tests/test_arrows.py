@@ -114,6 +114,7 @@ COMMANDS = (
         "test_parallel_env",
     ),
     *("cli", "__main__", "commands", "completion"),
+    *(f"service.commands.{name}" for name in ("serve", "submit", "logs", "stop", "resume", "scale")),
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 )

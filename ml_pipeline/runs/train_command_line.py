@@ -42,7 +42,7 @@ class TrainStart:
 
 
 @dataclass(frozen=True)
-class _SettingsFrom:
+class SettingsFrom:
     """Where settings come from."""
 
     config: Path | None = None
@@ -53,7 +53,7 @@ class _SettingsFrom:
 
 
 @dataclass(frozen=True)
-class _StartConfig(_SettingsFrom):
+class _StartConfig(SettingsFrom):
     """Where settings and progress come from."""
 
     resume: str | None = None
@@ -82,7 +82,7 @@ class CommandLine(TrainConfig):
 class SettingsCommandLine(TrainConfig):
     """The flags of a command that reads the settings of a training, and trains nothing."""
 
-    start: _SettingsFrom = field(default_factory=_SettingsFrom)
+    start: SettingsFrom = field(default_factory=SettingsFrom)
 
 
 def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usual: Mapping[str, Any]) -> TrainConfig:
@@ -90,9 +90,9 @@ def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usua
 
     Raises UserError about whatever cannot be used; exits with code 0 after --help.
     """
-    given = _given(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
+    given = given_settings(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
     config = build(TrainConfig, layered(usual, given))
-    _reject_irrelevant_settings(config, given)
+    reject_irrelevant_settings(config, given)
     return config
 
 
@@ -107,13 +107,13 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     if trust and not resume:
         raise UserError("--trust-checkpoint is about the run that --resume names; leave it out, or name one.")
     seeds = flags.pop("seeds", ())
-    _check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
+    check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
     if resume and flags.get("preset"):
         raise UserError("--preset begins a new run, and --resume keeps the settings of one; leave one of the two out.")
-    given = _given(flags)
+    given = given_settings(flags)
     checkpoint = find_checkpoint(resume, given) if resume else None
     config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
-    _reject_irrelevant_settings(config, given)
+    reject_irrelevant_settings(config, given)
     return TrainStart(
         config=config,
         checkpoint=checkpoint,
@@ -124,7 +124,7 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     )
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
+def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
     """What the preset, the file and the flags set, each winning over those before it; takes the first two out."""
     file, preset = flags.pop("config", None), flags.pop("preset", None)
     given = layered(read_train_settings(file) if file else {}, flags)
@@ -135,7 +135,7 @@ def _given(flags: dict[str, Any]) -> dict[str, Any]:
     return layered(tuned, given)
 
 
-def _check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
+def check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
     """Raise UserError if seeds repeat, are out of range, or stand beside a flag that begins no new run of any seed."""
     for seed in seeds:
         RunConfig(seed=seed)
@@ -146,7 +146,7 @@ def _check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
             raise UserError(f"--seeds begins a new run for each seed, so that {flag_of(name)} does not go with it.")
 
 
-def _reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) -> None:
+def reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) -> None:
     """Raise UserError for a setting of the market with another environment, and the reverse, rather than ignore it."""
     env_id, eval_episodes = config.run.env_id, given.get("eval_episodes", RunConfig.eval_episodes)
     if env_id is None and eval_episodes != RunConfig.eval_episodes:

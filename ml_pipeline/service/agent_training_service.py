@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Self
@@ -38,6 +39,7 @@ from ml_pipeline.service.submission import (
 LOG_FILE = "service.log"
 ENDED = frozenset({"finished", "stopped", "failed"})
 _TICK_S = 0.25
+_MANY = 1024
 _AGAIN_S = 1.0  # after the disk or the queue refused
 
 
@@ -65,6 +67,7 @@ class AgentTrainingService:
         self.limits = limits or ServiceLimits()
         self._say = say or (lambda sentence: None)
         self._lock = threading.RLock()
+        self._log = self.root / SERVICE_FOLDER / LOG_FILE
         self._changed = threading.Condition(self._lock)
         self._closing = threading.Event()
         self._closed = False
@@ -72,7 +75,7 @@ class AgentTrainingService:
         with contextlib.ExitStack() as undo:
             self._store = store = Store(self.root, since=datetime.now(UTC).isoformat(timespec="seconds"))
             undo.callback(store.close)
-            self._processes = (processes or _usual_processes)(self.root / SERVICE_FOLDER / LOG_FILE)
+            self._processes = (processes or _usual_processes)(self._log)
             undo.callback(self._processes.close)
             self._keeper = Keeper(
                 self.root,
@@ -278,6 +281,8 @@ class AgentTrainingService:
         self._wake()
 
     def _tell(self, sentence: str) -> None:
+        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}\n")
         with contextlib.suppress(Exception):  # whoever listens does not end the service
             self._say(sentence)
 
@@ -306,7 +311,10 @@ def _usual_processes(log: Path) -> RunProcesses:
 
 
 def _env_pool(limits: ServiceLimits) -> Any:
-    """Warm workers for runs; None where there are none."""
+    """Warm workers for runs; None where this system cannot keep them, and runs start their own."""
+    with contextlib.suppress(ModuleNotFoundError, UserError):
+        pool = import_module("ml_pipeline.service.env_pool").EnvPool
+        return pool(max_concurrent_envs=limits.max_concurrent_envs or _MANY)
     return None
 
 

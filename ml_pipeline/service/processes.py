@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +19,7 @@ from ml_pipeline.service.run_process import GO, RunOrder
 
 _ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended
 _END_TIMEOUT_S = 1.0
+_NEW_PROCESS = (sys.executable, "-m", "ml_pipeline.service.run_process")
 
 
 class RunProcesses(Protocol):
@@ -155,14 +157,16 @@ class ForkedProcesses:
 class SpawnedProcesses:
     """Starts a new interpreter for each, where processes cannot be forked from a warm one."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = _NEW_PROCESS) -> None:
+        """command: what the order is handed to, as the last argument."""
+        self._command = command
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def is_ready(self) -> bool:
         return True
 
     def start(self, order: RunOrder) -> int:
-        command = [sys.executable, "-m", "ml_pipeline.service.run_process", json.dumps(order.as_json())]
+        command = [*self._command, json.dumps(order.as_json())]
         own_session: dict[str, Any] = {"start_new_session": True}
         if sys.platform == "win32":
             own_session = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}

@@ -58,7 +58,7 @@ def run(order: RunOrder) -> int:
     try:
         record_starting(folder)
     except UserError as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{PROG}: {error}\n")
         return 2
     code = 1
     try:
@@ -68,7 +68,7 @@ def run(order: RunOrder) -> int:
     except FileNotFoundError as error:
         if error.filename != order.folder_of_work:
             raise
-        print(f"{PROG}: The folder it was submitted in is gone: {order.folder_of_work}.", file=sys.stderr)
+        sys.stderr.write(f"{PROG}: The folder it was submitted in is gone: {order.folder_of_work}.\n")
         code = 2
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -1,0 +1,185 @@
+"""How commands talk to the service: a local socket, JSON as bytes, and a key that only this user can read.
+
+root/.service/service.json tells the address and the process of the service. Nothing is unpickled. A request that is
+sent again after a lost answer changes nothing: whoever submits makes the id.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Client, Listener, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.service.store import SERVICE_FOLDER
+
+ADDRESS_FILE = "service.json"
+_SOCKET = "socket"
+_LONGEST_PATH_BYTES = 103  # of a socket on every system; Linux allows 107
+_MOST_BYTES = 1 << 22
+_ANSWER_TIMEOUT_S = 60.0
+_TRIES = 3
+_PAUSE_S = 0.2
+
+Answer = Callable[[Mapping[str, Any]], Any]
+
+
+class NoService(UserError):
+    """Nobody serves this root."""
+
+
+class ServiceChannel:
+    """The service's end: answers each request by a function, in a thread per caller. Close it."""
+
+    def __init__(self, root: Path, answer: Answer) -> None:
+        """answer: from a request to what JSON knows; its UserErrors are told to the caller. Raises UserError where no
+        address can be had, or it cannot be written down."""
+        self._answer = answer
+        self._file = root / SERVICE_FOLDER / ADDRESS_FILE
+        self._key = secrets.token_bytes(32)
+        self._closing = False
+        with contextlib.ExitStack() as undo:
+            self._listener, address = _listen(root / SERVICE_FOLDER, undo)
+            try:
+                _write_private(self._file, {"address": address, "key": self._key.hex(), "process": this_process()})
+            except OSError as error:
+                raise UserError(f"{self._file} cannot be written: {error.strerror}; choose another --root.") from error
+            undo.callback(self._file.unlink, missing_ok=True)
+            self._undo = undo.pop_all()
+        self._address = address
+        self._thread = threading.Thread(target=self._accept, name="service-channel", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more. May be called twice."""
+        if self._closing:
+            return
+        self._closing = True
+        with contextlib.suppress(OSError, EOFError):
+            Client(_plain(self._address)).close()  # lets accept() return
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self._undo.close()
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                caller = self._listener.accept()
+            except OSError:
+                time.sleep(_PAUSE_S)  # too many open files
+                continue
+            threading.Thread(target=self._serve, args=(caller,), name="service-caller", daemon=True).start()
+
+    def _serve(self, caller: Any) -> None:
+        with contextlib.suppress(OSError, EOFError, ValueError, multiprocessing.AuthenticationError), caller:
+            if self._closing:
+                return
+            deliver_challenge(caller, self._key)
+            answer_challenge(caller, self._key)
+            request = json.loads(caller.recv_bytes(_MOST_BYTES))
+            try:
+                reply = {"ok": self._answer(request)}
+            except UserError as error:
+                reply = {"error": str(error)}
+            except Exception as error:  # a mistake of ours, or a request of another version
+                reply = {"error": f"The service could not do this: {type(error).__name__}: {error}."}
+            caller.send_bytes(json.dumps(reply).encode())
+
+
+def ask_service(root: Path, request: Mapping[str, Any]) -> Any:
+    """What the service of a root answers. Asked again where the answer is lost, so requests must be repeatable.
+
+    Raises NoService where nobody serves the root, with how to start a service, and UserError where it refuses.
+    """
+    lost: Exception | None = None
+    for _ in range(_TRIES):
+        address, key = _address_of(root)
+        try:
+            with contextlib.closing(Client(address)) as service:
+                answer_challenge(service, key)
+                deliver_challenge(service, key)
+                service.send_bytes(json.dumps(dict(request)).encode())
+                if not service.poll(_ANSWER_TIMEOUT_S):
+                    raise UserError(f"The service of {root} does not answer; see {root / SERVICE_FOLDER}.")
+                reply = json.loads(service.recv_bytes(_MOST_BYTES * 16))
+        except (OSError, EOFError, multiprocessing.AuthenticationError) as error:
+            lost = error
+            time.sleep(_PAUSE_S)
+            continue
+        if "error" in reply:
+            raise UserError(reply["error"])
+        return reply["ok"]
+    raise NoService(f"The service of {root} cannot be reached ({lost}); start one: ml-pipeline serve --root {root}")
+
+
+def service_of(root: Path) -> ProcessIdentity | None:
+    """The process that serves a root; None where nobody does."""
+    try:
+        values = json.loads((root / SERVICE_FOLDER / ADDRESS_FILE).read_text())
+        process = ProcessIdentity(*values["process"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None if is_alive(process) is False else process
+
+
+def _address_of(root: Path) -> tuple[Any, bytes]:
+    path = root / SERVICE_FOLDER / ADDRESS_FILE
+    if service_of(root) is None:
+        raise NoService(f"No service works on {root}; start one: ml-pipeline serve --root {root}")
+    try:
+        values = json.loads(path.read_text())
+        return _plain(values["address"]), bytes.fromhex(values["key"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NoService(f"{path} cannot be read ({error}); only the user who started the service can use it.") from None
+
+
+def _listen(folder: Path, undo: contextlib.ExitStack) -> tuple[Listener, Any]:
+    """A listener and its address: a pipe on Windows, else a socket in the folder or, where its path would be too long
+    or the file system has none, in a short one; failing that, a port of this machine alone."""
+    places: list[Any] = []
+    if sys.platform == "win32":
+        places = [rf"\\.\pipe\ml-pipeline-{secrets.token_hex(16)}"]
+    else:
+        short = Path(tempfile.mkdtemp(prefix="ml-service-"))
+        undo.callback(shutil.rmtree, short, ignore_errors=True)
+        places = [str(each) for each in (folder / _SOCKET, short / _SOCKET) if _fits(each)]
+        with contextlib.suppress(OSError):
+            (folder / _SOCKET).unlink()  # of a service that was killed
+    for place in [*places, ("127.0.0.1", 0)]:
+        try:
+            listener = Listener(place, backlog=64)
+        except OSError:
+            continue
+        undo.callback(listener.close)
+        return listener, listener.address
+    raise UserError("No address can be had for the service: neither a socket nor a port of this machine.")
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= _LONGEST_PATH_BYTES
+
+
+def _plain(address: Any) -> Any:
+    """JSON turns the pair of a host and a port into a list."""
+    return tuple(address) if isinstance(address, list | tuple) else address
+
+
+def _write_private(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file that this user alone can read."""
+    before = path.with_name(f"{path.name}.private")
+    with contextlib.suppress(FileNotFoundError):
+        before.unlink()
+    descriptor = os.open(before, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w") as file:
+        json.dump(values, file)
+    os.replace(before, path)

@@ -1,0 +1,68 @@
+"""Command: let a run that has ended go on from its checkpoint, in the service's queue.
+
+ml-pipeline resume CartPole-v1-seed0
+ml-pipeline resume CartPole-v1-seed0 --total-timesteps 200000
+"""
+
+import sys
+
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("resume")
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.service.channel import ask_service
+from ml_pipeline.service.run_names import find_run
+
+PROG = "resume"
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Which run goes on."""
+
+    run: tyro.conf.Positional[str]
+    """Id of the run, the beginning of one, or its folder."""
+
+    total_timesteps: int | None = None
+    """Environment steps to train for in all; none: as before. A run that has finished needs more than it had."""
+
+    root: Path | None = None
+    """Folder of runs; none: checkpoints/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the flags fill."""
+
+    resume: ResumeConfig
+
+
+def main(argv: list[str], *, prog: str = PROG) -> int:
+    """Queue it; exit with code 2, after one sentence, where it cannot go on or no service runs."""
+    with entry(prog):
+        resume = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["resume"].sentence).resume
+        root = (runs_folder() if resume.root is None else resume.root.expanduser()).absolute()
+        folder = find_run(root, resume.run)
+        if folder.parent != root:
+            raise UserError(
+                f"{folder} is no run of {root}; name its root by --root, or go on with it by "
+                f"`ml-pipeline train --resume {folder}`."
+            )
+        ask_service(root, {"do": "resume", "run": folder.name, "total_timesteps": resume.total_timesteps})
+        print(f"{folder.name} is queued.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""Command: run several trainings at once, and show them in the browser; `ml-pipeline submit` hands it runs.
+
+ml-pipeline serve
+ml-pipeline serve --max-runs 2 --max-concurrent-envs 16
+ml-pipeline serve --config service.yaml --no-page
+"""
+
+import sys
+
+from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("serve")
+
+import shlex
+import threading
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import read_settings
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.settings import build
+from ml_pipeline.config.wording import counted, shown_path
+from ml_pipeline.monitoring.console import entry, outlive_readers
+from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.service.agent_training_service import AgentTrainingService
+from ml_pipeline.service.answers import answer
+from ml_pipeline.service.channel import ServiceChannel
+from ml_pipeline.service.limits import ServiceLimits
+
+PROG = "serve"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """The service and its page."""
+
+    root: Path | None = None
+    """Folder of runs; none: checkpoints/."""
+
+    config: Path | None = None
+    """YAML or JSON file of these settings, named as the flags are; flags win over it."""
+
+    page: bool = True
+    """Serve the page in the browser."""
+
+    host: str = "127.0.0.1"
+    """Address that the page listens on; any but this machine's own needs a token."""
+
+    port: int = 8765
+    """Port of the page; where it is in use, the next free one is taken."""
+
+    token: str | None = None
+    """What whoever opens the page must know, at least 16 characters."""
+
+    stop_runs: bool = False
+    """Stop all runs when the service ends; otherwise they go on without it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the flags fill."""
+
+    serve: ServeConfig = field(default_factory=ServeConfig)
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
+
+
+def main(argv: list[str], *, prog: str = PROG) -> int:
+    """Serve until Ctrl-C or SIGTERM; exit with code 2 after one sentence where it cannot begin."""
+    with entry(prog):
+        settings = _settings(argv, prog)
+        serve = settings.serve
+        root = (runs_folder() if serve.root is None else serve.root.expanduser()).absolute()
+        outlive_readers()
+        with ExitStack() as stack:
+            service = AgentTrainingService(root, limits=settings.limits, say=_say)
+            stack.enter_context(closing(service))
+            stack.enter_context(closing(ServiceChannel(root, partial(answer, service))))
+            page = stack.enter_context(closing(_page(settings, root, service))) if serve.page else None
+            waiting = [run for run in service.list() if run.status in {"queued", "running"}]
+            _say(f"The service works on {shown_path(root)}: {counted(len(waiting), 'run')} to do.")
+            if page is not None and page.url is not None:
+                _say(f"The page: {page.url}")
+            _say(f"Hand it runs with: ml-pipeline submit ...{_root_flag(serve.root)}   Ctrl-C ends it.")
+            try:
+                threading.Event().wait()
+            except Interrupted as stop:
+                _end(service, serve, prog)
+                return stop.exit_code
+    return 0
+
+
+def _end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> None:
+    going_on = [run.id for run in service.list() if run.status == "running"]
+    queued = sum(run.status == "queued" for run in service.list())
+    again = f"{prog}{_root_flag(serve.root)}"
+    if serve.stop_runs and going_on:
+        _say(f"Stopping {counted(len(going_on), 'run')}; each saves first. Ctrl-C again leaves them going on.")
+        service.close(stop_runs=True)
+    elif going_on:
+        _say(f"{counted(len(going_on), 'run')} go on without the service: {' '.join(going_on)}")
+    if queued:
+        _say(f"{counted(queued, 'run')} wait in the queue.")
+    _say(f"Start the service again with: {again}")
+
+
+class _Page:
+    """The page, or its absence."""
+
+    def __init__(self, server: Any = None) -> None:
+        self._server = server
+        self.url: str | None = None if server is None else server.url
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+def _page(settings: CommandLine, root: Path, service: AgentTrainingService) -> _Page:
+    """The page with buttons; without the extra that it needs, a sentence and no page."""
+    serve = settings.serve
+    try:
+        server = import_module("ml_pipeline.dashboard.server").serve(
+            root, controls=service, host=serve.host, port=serve.port, token=serve.token
+        )
+    except ModuleNotFoundError as error:
+        _say(f"There is no page: {error.name} is not there.")
+        return _Page()
+    except UserError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):
+            raise
+        _say(f"There is no page: {error}")
+        return _Page()
+    if server.moved:
+        _say(f"Port {serve.port} is in use; {server.port} was free.")
+    return _Page(server)
+
+
+def _settings(argv: list[str], prog: str) -> CommandLine:
+    flags = read_flags(argv, CommandLine, prog=prog, description=COMMANDS["serve"].sentence)
+    file = flags.pop("config", None)
+    return build(CommandLine, {**(read_settings(file, CommandLine) if file else {}), **flags})
+
+
+def _root_flag(root: Path | None) -> str:
+    return "" if root is None else f" --root {shlex.quote(str(root))}"
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""Command: hand the service a run for each seed and symbol; prints their ids, one per line.
+
+ml-pipeline submit --config settings.yaml --seeds 0 1 2 --symbols EURUSD GBPUSD --data-dir data/forex
+ml-pipeline submit --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000 --priority 1 --restarts 2
+"""
+
+import sys
+
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("submit")
+
+from pathlib import Path
+
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.service.channel import ask_service
+from ml_pipeline.service.submission import flat_settings, new_run_id, train_config
+from ml_pipeline.service.submit_command_line import parse_submission
+
+PROG = "submit"
+
+
+def main(argv: list[str], *, prog: str = PROG) -> int:
+    """Submit; exit with code 2, after one sentence, where something given cannot be used. Nothing is queued before all
+    settings are known to be good."""
+    with entry(prog):
+        submission = parse_submission(argv, prog=prog, description=COMMANDS["submit"].sentence)
+        submit = submission.submit
+        root = (runs_folder() if submit.root is None else submit.root.expanduser()).absolute()
+        configs = [train_config(config) for config in submission.configs]
+        for config in configs:
+            request = {
+                "do": "submit",
+                "settings": flat_settings(config),
+                "run_id": new_run_id(config),
+                "priority": submit.priority,
+                "restarts": submit.restarts,
+                "folder_of_work": str(Path.cwd()),
+            }
+            print(ask_service(root, request), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,64 @@
+"""Stops and scales a run, with or without a service: no run needs one to be alive."""
+
+import os
+import signal
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.requests import write_request
+from ml_pipeline.runs.state import read_state, record_end_for
+from ml_pipeline.runtime.process_identity import is_alive
+from ml_pipeline.service.channel import ask_service, service_of
+from ml_pipeline.service.store import QUEUE_FILE, SERVICE_FOLDER, Store
+
+STOPPED_EARLY = "Stopped before it began."
+
+
+def stop_run(root: Path, folder: Path) -> str:
+    """Ask a run to save and end, or take it out of the queue; returns what was done, in a sentence.
+
+    Raises UserError where it does not go on, or on another machine.
+    """
+    name, state = folder.name, read_state(folder)
+    if state is None or state.status not in {"queued", "running"}:
+        raise UserError(f"{name} does not go on: it {'has no state' if state is None else f'is {state.status}'}.")
+    if service_of(root) is not None and _is_known(root, folder):
+        ask_service(root, {"do": "stop", "run": name})
+    elif state.status == "queued":
+        _take_out(root, folder)
+    elif is_alive(state.writer):
+        with suppress(ProcessLookupError):
+            os.kill(state.writer.pid, signal.SIGTERM)
+    else:
+        raise UserError(f"{name} runs on {state.writer.host}, as process {state.writer.pid}; stop it there.")
+    return f"{name} is taken out of the queue." if state.status == "queued" else f"{name} saves, and stops."
+
+
+def scale_run(root: Path, folder: Path, *, n_workers: int | str | None, n_envs: int | None) -> None:
+    """Ask a run that goes on for other numbers of workers or environments. Raises UserError where it does not go on."""
+    state = read_state(folder)
+    if state is None or state.status != "running":
+        status = "has no state" if state is None else f"is {state.status}"
+        raise UserError(f"{folder.name} {status}; only a run that goes on can be scaled.")
+    if service_of(root) is not None and _is_known(root, folder):
+        ask_service(root, {"do": "scale", "run": folder.name, "n_workers": n_workers, "n_envs": n_envs})
+    else:
+        write_request(folder, n_workers=n_workers, n_envs=n_envs)  # type: ignore[arg-type]
+
+
+def _is_known(root: Path, folder: Path) -> bool:
+    """Whether the service of the root started the run, rather than the command line."""
+    if folder.parent != root:
+        return False
+    return any(run["id"] == folder.name for run in ask_service(root, {"do": "list"}))
+
+
+def _take_out(root: Path, folder: Path) -> None:
+    """Take a run out of the queue while no service works on it: this process is the one that does, for a moment."""
+    if folder.parent == root and (root / SERVICE_FOLDER / QUEUE_FILE).exists():
+        with closing(Store(root, since=datetime.now(UTC).isoformat(timespec="seconds"))) as store:
+            if store.get(folder.name) is not None:
+                store.change(folder.name, status="stopped", reason=STOPPED_EARLY, changes={})
+    record_end_for(folder, "stopped", STOPPED_EARLY)

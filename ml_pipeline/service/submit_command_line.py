@@ -1,0 +1,109 @@
+"""What `submit` asks for: the settings of a training, and of each a run for every seed and symbol."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.config.settings import build
+from ml_pipeline.runs.train_command_line import (
+    SettingsFrom,
+    check_seeds,
+    given_settings,
+    reject_irrelevant_settings,
+)
+from ml_pipeline.runs.train_config import TrainConfig, layered
+from ml_pipeline.trading.market.files import files_of
+
+
+@dataclass(frozen=True)
+class SubmitConfig(SettingsFrom):
+    """What is submitted."""
+
+    seeds: tuple[int, ...] = ()
+    """Submit one run for each of these seeds."""
+
+    data_dir: Path | None = None
+    """Folder with one market data file per symbol; a run for each symbol of --symbols, or for each file without it."""
+
+    priority: int = 0
+    """Runs of a higher priority start first."""
+
+    restarts: int = 0
+    """How often a run is started again from its checkpoint if it dies."""
+
+    root: Path | None = None
+    """Folder of runs whose service is meant; none: checkpoints/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine(TrainConfig):
+    """What the flags fill."""
+
+    submit: SubmitConfig = field(default_factory=SubmitConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One call of submit: the settings of each run, and what holds for all."""
+
+    configs: tuple[TrainConfig, ...]
+    submit: SubmitConfig
+
+
+def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Submission:
+    """The runs that a command line means. Raises UserError about whatever cannot be used; exits after --help."""
+    flags = read_flags(argv, CommandLine, prog=prog, description=description)
+    own = {name: flags.pop(name) for name in ("seeds", "data_dir", "priority", "restarts", "root") if name in flags}
+    submit = SubmitConfig(**own)
+    check_seeds(submit.seeds, beside={"seed": "seed" in flags})
+    each_symbol = flags.get("symbols", ())
+    given = given_settings(flags)
+    if len({*each_symbol}) < len(each_symbol):
+        raise UserError(f"symbols must be different ones, but got {' '.join(each_symbol)}.")
+    seeds = [{"seed": seed} for seed in submit.seeds] or [{}]
+    markets = _markets(submit.data_dir, each_symbol, given)
+    configs = []
+    for market, seed in product(markets, seeds):
+        settings = {**given, **market, **seed}
+        configs.append(build(TrainConfig, layered(settings)))
+        reject_irrelevant_settings(configs[-1], settings)
+    return Submission(configs=tuple(configs), submit=submit)
+
+
+def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The settings of each market, one per symbol; a single one, as given, where none is named."""
+    if data_dir is None:
+        return [{"symbols": (symbol,)} for symbol in symbols] or [{}]
+    if given.get("data") is not None:
+        raise UserError(
+            "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
+        )
+    files = {_stem(file): file for file in files_of(data_dir)}
+    names = symbols or given.get("symbols") or [*files]
+    return [{"data": _file_of(symbol, files, data_dir), "symbols": ()} for symbol in names]
+
+
+def _file_of(symbol: str, files: Mapping[str, Path], data_dir: Path) -> Path:
+    """The file of a symbol: named as it is or, in any case, with more behind it, as EURUSD_1h.csv."""
+    if symbol in files:
+        return files[symbol]
+    meant = [stem for stem in files if _begins(stem.lower(), symbol.lower())]
+    if len(meant) == 1:
+        return files[meant[0]]
+    if meant:
+        raise UserError(f'{data_dir} has several files for "{symbol}": {", ".join(sorted(meant))}; name the one meant.')
+    raise UserError(f'{data_dir} has no file for the symbol "{symbol}". {nearest(symbol, files)}')
+
+
+def _begins(stem: str, symbol: str) -> bool:
+    return stem == symbol or (stem.startswith(symbol) and not stem[len(symbol)].isalnum())
+
+
+def _stem(file: Path) -> str:
+    """BRK.B of BRK.B.csv.gz."""
+    name = file.name.removesuffix(".gz")
+    return name.rpartition(".")[0] or name
