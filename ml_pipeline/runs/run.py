@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from gymnasium.vector import VectorEnv
+
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.update.threads import begin_with_usual_threads
@@ -82,12 +84,14 @@ class Run:
         sinks: Sequence[MetricsSink] = (),
         listener: RunListener | None = None,
         stop: StopRequest | None = None,
+        envs: VectorEnv | None = None,
     ) -> None:
         """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
         task: what to learn, see `make_task`. checkpoint: one to continue, with the config of `resumed_config`.
         trust_checkpoint: open pickled states of environments beside it that no run of this user signed. sinks:
         where the metrics of each iteration go besides metrics.jsonl and monitor.csv; the caller closes them.
-        listener: told what a person who watches wants to read. stop: ends the run once it is requested.
+        listener: told what a person who watches wants to read. stop: ends the run once it is requested. envs: to train
+        in, as many as `config` says, which stay open; None: made of the task, and closed.
         """
         self._setup = RunSetup(
             config=config,
@@ -97,6 +101,7 @@ class Run:
             sinks=tuple(sinks),
             listener=listener or RunListener(),
             stop=stop or StopRequest(),
+            envs=envs,
         )
         self.result: RunResult | None = None
         """How the run ended, also where `train` raised; None before that, and where the run was refused."""

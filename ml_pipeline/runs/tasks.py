@@ -10,11 +10,12 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task
 from ml_pipeline.trading.task import TradingTask
 
 
 class Task(Protocol):
-    """What is to be learned: `GymTask`, `TradingTask`, or one of your own."""
+    """What is to be learned: `GymTask`, `TradingTask`, `SymbolsTask`, or one of your own."""
 
     name: str
     """Of the default run folder."""
@@ -40,7 +41,7 @@ class Task(Protocol):
         """What the policy depends on besides its weights, for the checkpoint."""
 
 
-def make_task(config: TrainConfig) -> GymTask | TradingTask:
+def make_task(config: TrainConfig) -> GymTask | TradingTask | SymbolsTask:
     """A Gymnasium environment where the settings name one, else trading.
 
     Raises UserError where the environment or the market cannot be used.
@@ -48,7 +49,7 @@ def make_task(config: TrainConfig) -> GymTask | TradingTask:
     run = config.run
     if run.env_id is not None:
         return GymTask.of(run)
-    return TradingTask(config.trading, run.seed)
+    return trading_task(config.trading, run.seed)
 
 
 def make_envs(config: TrainConfig, task: Task) -> VectorEnv:

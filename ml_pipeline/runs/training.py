@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gymnasium.vector import VectorEnv
+
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
@@ -57,6 +59,8 @@ class RunSetup:
     sinks: Sequence[MetricsSink] = ()
     listener: RunListener = field(default_factory=RunListener)
     stop: StopRequest = field(default_factory=StopRequest)
+    envs: VectorEnv | None = None
+    """Given, and not to be closed."""
 
 
 class Training:
@@ -84,7 +88,7 @@ class Training:
         self._plateau = None if run.stop_on_plateau is None else StopOnPlateau(run.stop_on_plateau)
         self._sinks = Sinks()
         with ExitStack() as stack:
-            self._envs = envs = stack.enter_context(closing(make_envs(config, setup.task)))
+            self._envs = envs = setup.envs or stack.enter_context(closing(make_envs(config, setup.task)))
             spaces = envs.single_observation_space, envs.single_action_space
             self.policy = Policy(*spaces, config.ppo, seed=run.seed, device=device)
             self.trainer = PPOTrainer(

@@ -114,6 +114,9 @@ class TradingConfig(TraderConfig):
     """Fraction of the bars to train on: the earliest."""
     validation_fraction: float = 0.15
     """Fraction of the bars after those, for choosing the best checkpoint; the rest is the test split."""
+    per_symbol: bool = False
+    """Whether each environment trades one symbol alone, with its own bars and account, dealt round the symbols (data:
+    one file per symbol); otherwise one account trades all of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

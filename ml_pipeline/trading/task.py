@@ -62,6 +62,8 @@ class TradingTask:
         scaler: FeatureScaler | None = None,
         splits: Mapping[str, Split] | None = None,
     ) -> None:
+        if config.per_symbol:
+            raise UserError("per_symbol gives each symbol an account of its own, but here one account trades all.")
         self._given_splits = splits
         self.config = config
         self.seed = seed
@@ -109,7 +111,9 @@ class TradingTask:
         self._notices = about_market + _about_constants(self.features.columns, scaler(rows), ~np.isnan(rows))
         return scaler
 
-    def train_env_fns(self, n: int) -> list[Callable[[], FastTradingEnv]]:
+    def train_env_fns(
+        self, n: int, *, env_class: type[FastTradingEnv] = FastTradingEnv
+    ) -> list[Callable[[], FastTradingEnv]]:
         """Picklable factories of n training environments; they hold only the bars of the training split.
 
         Raises UserError as `require_trainable`.
@@ -117,17 +121,19 @@ class TradingTask:
         self.require_trainable()
         market = self.bars_of("train")
         make = partial(
-            FastTradingEnv,
+            env_class,
             market.mapped() if market.n_bytes > _WORTH_MAPPING else market,
             self.rules,
             **self.training_settings(),
         )
         return [make] * n
 
-    def batched_train_env(self, n: int, *, device: str | None = None) -> BatchedTradingEnv:
+    def batched_train_env(
+        self, n: int, *, device: str | None = None, env_class: type[BatchedTradingEnv] = BatchedTradingEnv
+    ) -> BatchedTradingEnv:
         """The same n training environments as one `BatchedTradingEnv`, which describes `device`."""
         self.require_trainable()
-        return BatchedTradingEnv(self.bars_of("train"), n, self.rules, **self.training_settings(), device=device)
+        return env_class(self.bars_of("train"), n, self.rules, **self.training_settings(), device=device)
 
     def training_settings(self) -> dict[str, Any]:
         """Arguments of a training environment, besides bars and rules."""
@@ -198,7 +204,19 @@ class TradingTask:
         page: also write report.html and metrics.json, which add its orders run again at other fees and later.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
         """
-        evaluation, env, actions = self.compare(act, split)
+        return self.report_on(self.compare(act, split), split, folder, page=page, certify=certify)
+
+    def report_on(
+        self,
+        comparison: Comparison,
+        split: str,
+        folder: str | Path | None = None,
+        *,
+        page: bool = False,
+        certify: bool = False,
+    ) -> dict[str, Any]:
+        """What `evaluate` does with the comparison that it makes."""
+        evaluation, env, actions = comparison
         lines = [results_table(evaluation)]
         if folder is not None:
             write_report(Path(folder), evaluation)

@@ -12,7 +12,7 @@ from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.symbols_task import trading_task_from_state
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _evaluate_trading(
     of_data: dict[str, Any] = own if "data" in start.changes else {}
     of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in start.changes else {}
     trading = replace(config.trading, **{**of_data, **of_fees, **start.changes})
-    task = TradingTask.from_state(saved["task"], trading, config.run.seed)
+    task = trading_task_from_state(saved["task"], trading, config.run.seed)
     split = start.config.split or ("all" if "data" in start.changes else "test")
     with closing(task.evaluation_env(split)) as env:
         notices = task.notices  # before the policy acts on features that see ahead

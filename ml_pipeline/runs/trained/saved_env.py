@@ -8,7 +8,7 @@ import gymnasium
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.symbols_task import trading_task_from_state
 
 RenderMode = Literal["rgb_array", "human"]
 
@@ -26,5 +26,5 @@ def make_saved_env(
         return GymTask.of(run).evaluation_env(render_mode=render_mode)
     if render_mode == "human":
         raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
-    task = TradingTask.from_state(task_state, config.trading, run.seed)
+    task = trading_task_from_state(task_state, config.trading, run.seed)
     return task.evaluation_env(split, render_mode=render_mode)

@@ -51,6 +51,7 @@ def load_market(
     bar_time: BarTime | None = None,
     form: BarForm | None = None,
     faults: Faults | None = None,
+    name: str | None = None,
 ) -> MarketData:
     """The market in a file, or in a folder with one file per symbol; only `symbols`, in this order, if given.
 
@@ -64,9 +65,10 @@ def load_market(
     length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
     form: changes to the bars: of another length, of a session alone, or adjusted to splits.
     faults: what to do about unusable rows; None refuses the first.
+    name: the symbol of a file that names none; None: the name of the file.
     """
     path = Path(path)
-    tables = ((read_table(file), _symbol_of(file)) for file in files_of(path))
+    tables = ((read_table(file), name or symbol_of(file)) for file in files_of(path))
     return _market_of(tables, path.name, Reading(symbols, bar_time, form or BarForm()), faults or Faults())
 
 
@@ -189,7 +191,7 @@ def _all_times(of_assets: Sequence[Times]) -> Times:
     return np.unique(np.concatenate(of_assets))
 
 
-def _symbol_of(file: Path) -> str:
+def symbol_of(file: Path) -> str:
     """The name of the file without the suffixes of its format: BRK.A of BRK.A.csv.gz."""
     name = file.name
     while (suffix := Path(name).suffix.lower()) in _SUFFIXES and Path(name).stem:

@@ -96,6 +96,16 @@ def timeframe_ns(timeframe: str) -> int:
     return length
 
 
+def length_in_words(length: int) -> str:
+    """A length of bars in ns, as a text like those of `timeframe_ns`.
+
+    >>> length_in_words(4 * 3_600 * 10**9), length_in_words(90 * 10**9)
+    ('4h', '90s')
+    """
+    unit, size = next((unit, size) for unit, size in reversed(_UNITS.items()) if length % size == 0 or unit == "s")
+    return f"{length / size:g}{unit}"
+
+
 class Timing(NamedTuple):
     """How the bars of a market stand in time: their usual length in ns, and whether times are when they open."""
 

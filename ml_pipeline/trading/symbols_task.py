@@ -1,0 +1,323 @@
+"""Trading with one account per symbol as a task: environment i trades symbol i mod k alone, on its own bars.
+
+One policy learns from all of them. `TradingTask` is one account that trades all symbols.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted, text_table
+from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
+from ml_pipeline.trading.envs.batched import BatchedTradingEnv
+from ml_pipeline.trading.envs.fast import FastTradingEnv
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.evaluation.baselines import Act
+from ml_pipeline.trading.evaluation.page import write_page
+from ml_pipeline.trading.evaluation.report import results_table, without_nan, write_report
+from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
+from ml_pipeline.trading.evaluation.together import evaluation_together
+from ml_pipeline.trading.features.scaling import FeatureScaler
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.files import load_market
+from ml_pipeline.trading.market.symbol_files import find_symbol_files
+from ml_pipeline.trading.market.timeframes import length_in_words
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask, load_configured_market
+
+SYMBOLS_FOLDER = "symbols"
+"""Of a run folder: the report of each symbol, in a folder of its name."""
+_STATE_KEY = "each_symbol"
+
+
+class SymbolsTask:
+    """A `TradingTask` for each symbol, and what they make together.
+
+    The score is the mean of theirs. The report is of all accounts together, each begun with the configured cash, and
+    one of each symbol in symbols/SYMBOL.
+    markets: one market for each symbol, in place of those that `config` describes. scalers: of their features, by
+    symbol; None: fitted to each one's training split.
+    """
+
+    name = "trading"
+
+    def __init__(
+        self,
+        config: TradingConfig,
+        seed: int = 0,
+        *,
+        markets: Mapping[str, MarketData] | None = None,
+        scalers: Mapping[str, FeatureScaler] | None = None,
+    ) -> None:
+        """Raises UserError where a market cannot be used, or differs from the others in its features or bars."""
+        markets = load_single_markets(config) if markets is None else markets
+        if not markets:
+            raise UserError("symbols must be at least one symbol, such as EURUSD, but got none.")
+        self.config = config
+        self.seed = seed
+        alone, scalers = replace(config, per_symbol=False, symbols=()), scalers or {}
+        self.tasks = {
+            symbol: TradingTask(alone, seed, market=market, scaler=scalers.get(symbol))
+            for symbol, market in markets.items()
+        }
+        _require_alike(self.tasks)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self.tasks)})"
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(self.tasks)
+
+    def with_seed(self, seed: int) -> "SymbolsTask":
+        """The same task on the same markets, with another seed."""
+        same = copy(self)
+        same.seed = seed
+        same.tasks = {symbol: task.with_seed(seed) for symbol, task in self.tasks.items()}
+        return same
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about the data of each symbol. Raises UserError about a feature that sees ahead."""
+        each = [(symbol, notice) for symbol, task in self.tasks.items() for notice in task.notices]
+        return tuple(notice if notice.startswith(symbol) else f"{symbol}: {notice}" for symbol, notice in each)
+
+    def train_env_fns(
+        self, n: int, *, env_class: type[FastTradingEnv] = FastTradingEnv
+    ) -> list[Callable[[], FastTradingEnv]]:
+        """Factories of n environments dealt round the symbols. Raises UserError where a symbol would have none."""
+        if n < len(self.tasks):
+            raise UserError(
+                f"n_envs is {n}, but each of {counted(len(self.tasks), 'symbol')} ({_listed(self.symbols)}) needs an "
+                f"environment of its own; set n_envs to {len(self.tasks)} or more, or name fewer symbols."
+            )
+        makers = [task.train_env_fns(1, env_class=env_class)[0] for task in self.tasks.values()]
+        return [makers[i % len(makers)] for i in range(n)]
+
+    def batched_train_env(
+        self, n: int, *, device: str | None = None, env_class: type[BatchedTradingEnv] = BatchedTradingEnv
+    ) -> BatchedTradingEnv:
+        """n environments in one; each of their episodes draws its symbol."""
+        first = next(iter(self.tasks.values()))
+        for task in self.tasks.values():
+            task.require_trainable()
+        markets = [task.bars_of("train") for task in self.tasks.values()]
+        return env_class(markets, n, first.rules, **first.training_settings(), device=device)
+
+    def evaluation_env(
+        self, split: str = "test", *, render_mode: Literal["rgb_array"] | None = None
+    ) -> StatefulTradingEnv:
+        """The evaluation environment of the first symbol; those of the others have the same spaces."""
+        return next(iter(self.tasks.values())).evaluation_env(split, render_mode=render_mode)
+
+    def score(self, act: Act) -> float:
+        """The mean over the symbols of ln(V_end / V_start) on the validation split."""
+        return float(np.mean([task.score(act) for task in self.tasks.values()]))
+
+    def report(self, act: Act, folder: Path) -> str:
+        """Evaluate on the test split, write the reports into `folder`, and return the tables to print."""
+        return str(self.evaluate(act, "test", folder, page=True)["table"])
+
+    def evaluate(
+        self,
+        act: Act,
+        split: str = "test",
+        folder: str | Path | None = None,
+        *,
+        page: bool = False,
+        certify: bool = False,
+    ) -> dict[str, Any]:
+        """Run `act` through a split of each symbol, as `TradingTask.evaluate`.
+
+        Returns the figures of all accounts together under its names, those of each symbol in "symbols", and "table".
+        """
+        each: dict[str, dict[str, Any]] = {}
+        evaluations: list[Evaluation] = []
+        for symbol, task in self.tasks.items():
+            own = None if folder is None else Path(folder) / SYMBOLS_FOLDER / _as_folder(symbol)
+            comparison = task.compare(act, split)
+            each[symbol] = task.report_on(comparison, split, own, page=page, certify=certify)
+            evaluations.append(comparison.evaluation)
+        together = evaluation_together(evaluations)
+        lines = _table_of_each(each)
+        if folder is not None:
+            self._write(Path(folder), together, each, lines, page=page)
+        of_symbols = {symbol: {name: figures[name] for name in COLUMNS} for symbol, figures in each.items()}
+        return {
+            **together.figures,
+            "symbols": of_symbols,
+            "table": f"{results_table(together)}\n\n{text_table(lines)}",
+        }
+
+    def _write(
+        self,
+        folder: Path,
+        together: Evaluation,
+        each: Mapping[str, Mapping[str, Any]],
+        lines: Sequence[Sequence[str]],
+        *,
+        page: bool,
+    ) -> None:
+        write_report(folder, together)
+        path = folder / EVALUATION_FILE
+        figures = json.loads(path.read_text(encoding="utf-8"))
+        figures["each_symbol"] = {
+            symbol: {name: without_nan(own[name]) for name in COLUMNS} for symbol, own in each.items()
+        }
+        path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        if page:
+            titles = lines[0][1:]
+            notes = [
+                f"{symbol}: {', '.join(f'{title} {cell}' for title, cell in zip(titles, cells, strict=True))}."
+                for symbol, *cells in lines[1:]
+            ]
+            where = f"The report of each symbol is in {SYMBOLS_FOLDER}/SYMBOL/{PAGE_FILE}."
+            write_page(folder / PAGE_FILE, together, notes=[*notes, where])
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        return {symbol: fingerprint(task.market) for symbol, task in self.tasks.items()}
+
+    def state(self) -> dict[str, Any]:
+        """What a trained policy depends on: of each symbol, the state of its task and a fingerprint of its data."""
+        return {
+            _STATE_KEY: {
+                symbol: {**task.state(), "fingerprint": self._fingerprints[symbol]}
+                for symbol, task in self.tasks.items()
+            }
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], config: TradingConfig, seed: int = 0) -> "SymbolsTask":
+        """The task for evaluating a trained policy: observations and actions as trained, the rest from `config`.
+
+        A symbol that it was not trained on is scaled by its own training split.
+        Raises UserError if `state` is not one of `state()`, or the data cannot be used.
+        """
+        try:
+            of_symbols = dict(state[_STATE_KEY])
+            one = next(iter(of_symbols.values()))
+            as_trained = {name: one[name] for name in ("window", "action_mode", "allow_short")}
+            config = replace(config, features=tuple(one["features"]), per_symbol=True, **as_trained)
+            scalers = {symbol: FeatureScaler.from_state(own["scaler"]) for symbol, own in of_symbols.items()}
+        except (KeyError, TypeError, AttributeError, StopIteration) as error:
+            raise UserError(f"This is not the state of a trading task of several symbols: {error!r}.") from error
+        return cls(config, seed, scalers=scalers)
+
+
+def trading_task(config: TradingConfig, seed: int = 0) -> TradingTask | SymbolsTask:
+    """The task of these settings. Raises UserError where the market cannot be used."""
+    return SymbolsTask(config, seed) if config.per_symbol else TradingTask(config, seed)
+
+
+def trading_task_from_state(
+    state: Mapping[str, Any], config: TradingConfig, seed: int = 0
+) -> TradingTask | SymbolsTask:
+    """The task of a checkpoint. Raises UserError where the state or the data cannot be used."""
+    if _STATE_KEY in state:
+        return SymbolsTask.from_state(state, config, seed)
+    return TradingTask.from_state(state, config, seed)
+
+
+def load_single_markets(config: TradingConfig) -> dict[str, MarketData]:
+    """A market for each symbol of `config`, from the files of a folder, or from one file or the built-in market."""
+    if config.data is None:
+        market = load_configured_market(config)
+        return {symbol: market.select([symbol]) for symbol in market.symbols}
+    if not config.data.is_dir():
+        symbols = config.symbols or load_configured_market(config).symbols
+        return {
+            symbol: load_configured_market(replace(config, per_symbol=False, symbols=(symbol,))) for symbol in symbols
+        }
+    files = find_symbol_files(config.data, config.symbols)
+    return {symbol: _market_in(file, symbol, config) for symbol, file in files.items()}
+
+
+def fingerprint(market: MarketData) -> str:
+    """A text that differs where any bar of two markets does."""
+    digest = hashlib.blake2b(digest_size=16)
+    for values in (market.times, market.open, market.high, market.low, market.close, market.volume):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def _market_in(file: Path, symbol: str, config: TradingConfig) -> MarketData:
+    """The market of one symbol in its file, whatever the file calls it."""
+    market = load_market(file, bar_time=config.bar_time, form=config.form(), faults=config.faults(), name=symbol)
+    if len(market.symbols) > 1:
+        if symbol not in market.symbols:
+            raise UserError(
+                f"{file.name} holds {counted(len(market.symbols), 'symbol')} ({_listed(market.symbols)}), but a file "
+                f"of {symbol} alone is expected; name the file itself as the data."
+            )
+        market = load_market(
+            file, symbols=[symbol], bar_time=config.bar_time, form=config.form(), faults=config.faults()
+        )
+    own = market.symbols[0]
+    if own == symbol:
+        return market
+    remarks = tuple(f"{symbol}{each.removeprefix(own)}" if each.startswith(own) else each for each in market.remarks)
+    return replace(market, symbols=(symbol,), remarks=remarks)
+
+
+def _require_alike(tasks: Mapping[str, TradingTask]) -> None:
+    """Raise UserError, saying which, where two symbols have other features or bars of another length."""
+    (first, usual), *others = tasks.items()
+    columns = _columns(usual)
+    for symbol, task in others:
+        if _columns(task) != columns:
+            odd = sorted({*_columns(task)} ^ {*columns})
+            has, lacks = (symbol, first) if odd[0] in _columns(task) else (first, symbol)
+            raise UserError(
+                f"All symbols need the same features, but {has} has {odd[0]} and {lacks} does not; name features that "
+                "all files have."
+            )
+        lengths = [each.market.timing.length for each in (usual, task)]
+        if lengths[0] != lengths[1]:
+            raise UserError(
+                f"All symbols need bars of one length, but those of {first} are {length_in_words(lengths[0])} apart "
+                f"and those of {symbol} {length_in_words(lengths[1])}; use files of one time frame, or set timeframe."
+            )
+
+
+def _columns(task: TradingTask) -> list[str]:
+    """The names of the features, without the symbol."""
+    (symbol,) = task.market.symbols
+    return [name.removeprefix(f"{symbol}:") for name in task.features.columns]
+
+
+def _table_of_each(each: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    header = ["", "agent", "buy and hold", "random", "Sharpe ratio", "largest drawdown", "trades"]
+    rows = [
+        [
+            symbol,
+            *(_percent(figures[name]["total_return"], "+") for name in ("agent", "buy_and_hold", "random")),
+            "-" if np.isnan(sharpe := figures["agent"]["sharpe"]) else f"{sharpe:.2f}",
+            _percent(figures["agent"]["max_drawdown"], ""),
+            f"{figures['agent']['n_trades']:,.0f}",
+        ]
+        for symbol, figures in each.items()
+    ]
+    return [header, *rows]
+
+
+def _percent(fraction: float, sign: str) -> str:
+    return "-" if np.isnan(fraction) else f"{100 * fraction:{sign},.1f} %"
+
+
+def _as_folder(symbol: str) -> str:
+    """A symbol as the name of a folder: BTC/USD is BTC-USD."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in symbol).lstrip(".") or "-"
+
+
+def _listed(symbols: Iterable[str], most: int = 8) -> str:
+    names = list(symbols)
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
