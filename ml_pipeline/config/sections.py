@@ -1,14 +1,18 @@
 """Settings files in sections: how a section becomes flat settings, and the sections of an agent.
 
-`agent_config` has `algo`, `total_timesteps` and `kwargs`, the arguments of Stable-Baselines3's PPO. What changes no
-result, such as a description, is left out; what would change it and has no counterpart here is refused.
+`agent_config` has `algo`, `total_timesteps` and `kwargs`, the arguments of Stable-Baselines3's PPO. `training` has all
+of these and our own names. What changes no result, such as a description, is left out; what would change it and has no
+counterpart here is refused.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.familiar_names import familiar_name
+from ml_pipeline.config.run import RunConfig
 
 Flat = dict[str, Any]
 Reader = Callable[[Any, Path], Flat]
@@ -61,7 +65,8 @@ def section(name: str, readers: Mapping[str, Reader], ignored: frozenset[str] = 
             if key in ignored or key in _WITHOUT_EFFECT:
                 continue
             if key not in readers:
-                raise UserError(f'{source}: unknown setting "{key}" in {name}. {nearest(str(key), readers)}')
+                meant = familiar_name(str(key), {each: each for each in readers}) or f" {nearest(str(key), readers)}"
+                raise UserError(f'{source}: unknown setting "{key}" in {name}.{meant}')
             add(flat, readers[key](inner, source), source)
         return flat
 
@@ -96,6 +101,20 @@ def _algorithm(value: Any, source: Path) -> Flat:
     if str(value).lower() != "ppo":
         raise UserError(f'{source}: algo must be "ppo", which is what this program trains, but got "{value}".')
     return {}
+
+
+def _algorithm_name(value: Any, source: Path) -> Flat:
+    """The setting `algorithm`, where there is one; without, only PPO is trained."""
+    if any(each.name == "algorithm" for each in fields(RunConfig)):
+        return {"algorithm": value}
+    return _algorithm(value, source)
+
+
+def _tensorboard(value: Any, source: Path) -> Flat:
+    """A folder of event files; true is logs/tensorboard, and false or none is none."""
+    if value is None or value is False or all(each.name != "tensorboard_dir" for each in fields(RunConfig)):
+        return {}
+    return {"tensorboard_dir": "logs/tensorboard" if value is True else value}
 
 
 def _policy(value: Any, source: Path) -> Flat:
@@ -153,6 +172,26 @@ _AGENT_KWARGS: dict[str, Reader] = {
     "rollout_buffer_class": only("rollout_buffer_class", None),
     "rollout_buffer_kwargs": only("rollout_buffer_kwargs", None, {}),
 }  # fmt: skip
+_TRAINING: dict[str, Reader] = {
+    **_AGENT_KWARGS,
+    **{
+        name: same(name)
+        for name in (
+            "total_timesteps", "num_episodes", "minibatch_size", "learning_rate_schedule", "clip_range_schedule",
+            "hidden_sizes", "activation", "normalize_advantages", "normalize_obs", "normalize_rewards",
+            "normalize_values", "squash_actions", "share_layers", "memory", "memory_size", "checkpoint_dir",
+            "checkpoint_interval", "eval_interval", "eval_episodes", "stop_at_return", "stop_on_plateau", "n_envs",
+        )
+    },
+    "log_interval": lambda value, source: {},  # every iteration is written; see `LOGGING_KEYS`
+}  # fmt: skip
+LOGGING_KEYS = ("log_file", "log_interval", "monitor_path")
+"""Of the sections `logging` and `monitoring`, which a `TrainerAgent` follows and which change no result."""
+_LOGGING: dict[str, Reader] = {
+    **dict.fromkeys(LOGGING_KEYS, lambda value, source: {}),
+    "tensorboard": _tensorboard,
+    "tensorboard_log": _tensorboard,
+}
 _AGENT: dict[str, Reader] = {
     "algo": _algorithm,
     "total_timesteps": same("total_timesteps"),
@@ -160,6 +199,10 @@ _AGENT: dict[str, Reader] = {
 }
 AGENT_SECTIONS: dict[str, Reader] = {
     "algo": _AGENT["algo"],
+    "algorithm": _algorithm_name,
     "kwargs": _AGENT["kwargs"],
     "agent_config": section("agent_config", _AGENT),
+    "training": section("training", _TRAINING, ignored=_WITHOUT_EFFECT_IN_KWARGS),
+    "logging": section("logging", _LOGGING),
+    "monitoring": section("monitoring", _LOGGING),
 }

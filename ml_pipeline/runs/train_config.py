@@ -9,10 +9,11 @@ from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
+from ml_pipeline.runs.vectorized_section import read_vectorized
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
 
-SECTIONS = {**AGENT_SECTIONS, **TRADING_SECTIONS}
+SECTIONS = {**AGENT_SECTIONS, **TRADING_SECTIONS, "vectorized": read_vectorized}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +38,17 @@ def read_train_settings(path: Path) -> dict[str, Any]:
 
     Raises UserError: a file that cannot be read, a name unknown or given twice, a wrong type.
     """
-    content = read_mapping(path)
+    return train_settings_of(read_mapping(path), path)
+
+
+def train_settings_of(content: Mapping[Any, Any], source: Path) -> dict[str, Any]:
+    """The settings that a mapping names, flat or in sections, converted. source: what errors call it.
+
+    Raises UserError as `read_train_settings`.
+    """
     if is_sectioned(content, SECTIONS):
-        content = flatten_sections(content, SECTIONS, path)
-    return convert_settings(content, TrainConfig, source=path)
+        content = flatten_sections(content, SECTIONS, source)
+    return convert_settings(content, TrainConfig, source=source)
 
 
 def settings_in(saved: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:

@@ -1,11 +1,14 @@
-"""The sections of a settings file about trading: `stock_env`, `reward_config`, `portfolio_config` and the data."""
+"""The sections of a settings file about trading: `environment`, `stock_env`, rewards, accounts and the data."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.sections import Flat, Reader, add, only, same, section
 from ml_pipeline.trading.envs.rewards import reward_parameters
+from ml_pipeline.trading.features.familiar_features import our_feature
+from ml_pipeline.trading.settings import TradingConfig
 
 # The most that a trade_limit_percent of these files can be: it is a fraction there, and 0.1 means 10 %.
 _WHOLE = 1.0
@@ -62,6 +65,36 @@ def _number(name: str, value: Any, source: Path) -> float:
     return float(value)
 
 
+def _action_type(value: Any, source: Path) -> Flat:
+    kinds = {"discrete": "discrete", "continuous": "target_weights"}
+    if not isinstance(value, str) or value.lower() not in kinds:
+        raise UserError(f'{source}: action_type must be "discrete" or "continuous", but got {value!r}.')
+    return {"action_mode": kinds[value.lower()]}
+
+
+def _features(value: Any, source: Path) -> Flat:
+    if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(n, str) for n in value):
+        raise UserError(
+            f'{source}: observation_feature_cols must be a list such as ["rsi_14", "ema_10"], but got {value!r}.'
+        )
+    try:
+        return {"features": [our_feature(name) for name in value]}
+    except UserError as error:
+        raise UserError(f"{source}: observation_feature_cols: {error}") from error
+
+
+def _symbols(value: Any, source: Path) -> Flat:
+    """One account for each symbol: what such configurations mean by several of them."""
+    if isinstance(value, str):
+        value = [value]
+    return {"symbols": list(value) if isinstance(value, tuple) else value, "per_symbol": True}
+
+
+def _environment(value: Any, source: Path) -> Flat:
+    """`environment: CartPole-v1` names a Gymnasium environment; a section is of one, or of trading."""
+    return {"env_id": value} if isinstance(value, str) else section("environment", _ENVIRONMENT)(value, source)
+
+
 def _portfolio(value: Any, source: Path) -> Flat:
     """The account: actions buy and sell, and nothing is sold short, unless the section says so."""
     flat = section("portfolio_config", _PORTFOLIO)(value, source)
@@ -81,7 +114,34 @@ _PORTFOLIO: dict[str, Reader] = {
     "max_positions": only("max_positions", None),
     "turbulence_threshold": only("turbulence_threshold", None),
 }
+_ENVIRONMENT: dict[str, Reader] = {
+    **{each.name: same(each.name) for each in fields(TradingConfig)},
+    "observation_feature_cols": _features,
+    "feature_cols": _features,
+    "features": _features,
+    "action_type": _action_type,
+    "symbols": _symbols,
+    "data_dir": same("data"),
+    "data_path": same("data"),
+    "initial_balance": same("initial_cash"),
+    "initial_capital": same("initial_cash"),
+    "transaction_cost": _fee("fee_bps"),
+    "transaction_cost_pct": _fee("fee_bps"),
+    "commission": _fee("fee_bps"),
+    "slippage": _fee("slippage_bps"),
+    "window_size": same("window"),
+    "lookback_window": same("window"),
+    "max_steps": same("episode_length"),
+    "max_episode_steps": same("episode_length"),
+    "reward_type": same("reward"),
+    "reward_scaling": same("reward_scale"),
+    "reward_config": _reward,
+    "portfolio_config": _portfolio,
+    "env_id": same("env_id"),
+    "env_kwargs": same("env_kwargs"),
+}
 TRADING_SECTIONS: dict[str, Reader] = {
+    "environment": _environment,
     "reward_config": _reward,
     "portfolio_config": _portfolio,
     "stock_env": section(

@@ -265,6 +265,14 @@ class CompiledAccount:
     def exited(self) -> list[float]:
         return self._account[8].tolist()
 
+    @property
+    def exit_prices(self) -> list[float]:
+        return self._account[9].tolist()
+
+    @property
+    def fill_prices(self) -> list[float]:
+        return self._account[11].tolist()
+
     def bind(self, tables: FillTables) -> None:
         """As `PlainAccount.bind`."""
         self._tables = tables

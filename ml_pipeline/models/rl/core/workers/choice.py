@@ -170,6 +170,18 @@ def whole_cores(cores: float) -> int:
     return max(1, math.floor(cores + _NEARLY))
 
 
+def expected_speedup(cost: StepCost, num_envs: int, division: Division, cores: float, *, wake_s: float) -> float:
+    """How many times as fast as this process alone a division steps a batch, by the estimate of `choose_division`.
+
+    >>> expected_speedup(StepCost(cpu_s=1e-3, wait_s=0), 8, HERE, 2, wake_s=6e-5)
+    1.0
+    >>> round(expected_speedup(StepCost(cpu_s=1e-3, wait_s=0), 8, Division(2, steps_here=False), 2, wake_s=6e-5), 1)
+    2.0
+    """
+    alone_s, divided_s = (expected_step_s(each, cost, num_envs, cores, wake_s=wake_s) for each in (HERE, division))
+    return alone_s / divided_s
+
+
 @dataclass(frozen=True, slots=True)
 class _Clocks:
     """This thread's time: on the wall, on a processor, and queued for one that others had (known on Linux only)."""

@@ -1,0 +1,193 @@
+"""From symbols and a folder of market files to the environments of one policy, and how many of them.
+
+`build_vec_env` deals environments round the symbols: environment i trades symbol i mod k alone, with an account of its
+own. What cannot be had (workers that cannot start, too little memory) is replaced by stepping in this process, which
+changes no result, with one sentence why.
+"""
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
+from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, WorkerFailedError
+from ml_pipeline.models.rl.core.workers.choice import measure_step
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.service.agent_config import DEFAULT_MONITOR, AgentConfig, agent_config
+from ml_pipeline.service.env_count import WORKER_BYTES, EnvCount, choose_n_envs
+from ml_pipeline.service.episode_monitor import EpisodeMonitor
+from ml_pipeline.service.free_memory import free_memory_bytes
+from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
+from ml_pipeline.trading.envs.fast import FastTradingEnv
+from ml_pipeline.trading.episode_figures import EpisodeFiguresEnv
+from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.symbols_task import SymbolsTask
+
+Config = Mapping[str, Any] | str | Path | TrainConfig | AgentConfig
+# What starting workers raises where the system gives no processes, descriptors or shared memory. An AssertionError is
+# multiprocessing's own word to a process that may have no children.
+_NO_WORKERS = (WorkerFailedError, FactoryNotPicklableError, OSError, AssertionError)
+
+
+def build_vec_env(  # noqa: PLR0917  # as its users know it
+    symbols: Sequence[str],
+    data_dir: str | Path | None,
+    config: Config,
+    n_envs: int | None = None,
+    monitor_path: str | Path | None = DEFAULT_MONITOR,
+    use_shared_memory: bool = True,
+    logger: logging.Logger | None = None,
+) -> TradingVecEnv | BatchedTradingVecEnv:
+    """Environments that trade these symbols, dealt round them, as a `gymnasium.vector.VectorEnv`.
+
+    symbols: at least one; each has a file in `data_dir`, see `market.symbol_files`. data_dir: a folder, or one file
+    that holds them all; None: the built-in market, whose symbol is SYNTH.
+    config: as for `TrainerAgent`. n_envs: None takes the number of the configuration or else measures a step and
+    chooses, within the limit, the cores and the free memory; the logger is told why.
+    monitor_path: a file of the figures of each episode, see `episode_monitor`; None writes none.
+    use_shared_memory: observations travel through shared memory in any case. True returns views of it, valid until the
+    next step; False copies them, so that the caller may keep them.
+    logger: told what was chosen and what could not be had; without one, what could not be had is a warning.
+
+    Raises UserError: a symbol without a file, more environments than max_concurrent_envs, fewer than symbols, files
+    that do not fit together, a setting that is unknown or of a wrong type.
+    """
+    agent = agent_config(config)
+    if n_envs is not None:
+        _check_count(n_envs)
+        agent.vectorized.require_allowed(n_envs)
+    task = SymbolsTask(_dealt(agent, symbols, data_dir).train.trading, agent.train.run.seed)
+    said = logger or logging.getLogger(__name__)
+    for notice in task.notices:
+        said.info("%s", notice)
+    if n_envs is None and agent.n_envs is not None:
+        n_envs = agent.n_envs
+        agent.vectorized.require_allowed(n_envs)
+    if n_envs is None:
+        choice = _count_for(task, agent)
+        said.info("%s", choice.reason)
+        n_envs = choice.n_envs
+    settings = agent.vectorized.settings(n_envs)
+    agent = _dealt(agent, symbols, data_dir).with_settings(n_envs=n_envs, **settings)
+    built_from = BuiltFrom(task, agent.train)
+    if agent.train.run.vec_env == "batched":
+        envs = task.batched_train_env(n_envs, env_class=BatchedTradingVecEnv)
+        assert isinstance(envs, BatchedTradingVecEnv)
+        return envs.attach(built_from, _monitor(monitor_path, task))
+    env_fns = task.train_env_fns(n_envs, env_class=FastTradingEnv if monitor_path is None else EpisodeFiguresEnv)
+    monitor = _monitor(monitor_path, task)
+    try:
+        return _stepped(env_fns, built_from, monitor, copy=not use_shared_memory, logger=logger)
+    except BaseException:
+        if monitor is not None:
+            monitor.close()
+        raise
+
+
+def get_optimal_n_envs(symbols: Sequence[str], data_dir: str | Path | None = None, config: Config | None = None) -> int:
+    """How many environments `build_vec_env` would choose for these symbols, here and now.
+
+    Without data_dir a step is measured on the built-in market, which costs about the same. Raises UserError as
+    `build_vec_env` does.
+    """
+    agent = agent_config({} if config is None else config)
+    _check_symbols(symbols)
+    if data_dir is None and agent.train.trading.data is None:
+        trading = replace(agent.train.trading, symbols=(), per_symbol=True)
+        task = SymbolsTask(trading, markets={"SYNTH": synthetic_market()})
+        return _count_for(task, agent, n_symbols=len(symbols)).n_envs
+    data_dir = agent.train.trading.data if data_dir is None else data_dir
+    return _count_for(SymbolsTask(_dealt(agent, symbols, data_dir).train.trading), agent).n_envs
+
+
+def _dealt(agent: AgentConfig, symbols: Sequence[str], data_dir: str | Path | None) -> AgentConfig:
+    """The configuration with these symbols, an account for each."""
+    _check_symbols(symbols)
+    if data_dir is not None and not isinstance(data_dir, str | Path):
+        raise UserError(f"data_dir must be the path of a folder, but got {data_dir!r}.")
+    data = None if data_dir is None else Path(data_dir).expanduser().absolute()
+    trading = replace(agent.train.trading, data=data, symbols=tuple(symbols), per_symbol=True)
+    return replace(agent, train=replace(agent.train, trading=trading))
+
+
+def _check_symbols(symbols: Any) -> None:
+    if isinstance(symbols, str) or not isinstance(symbols, Sequence):
+        raise UserError(f'symbols must be a list such as ["EURUSD"], but got {symbols!r}.')
+    if not symbols:
+        raise UserError('symbols must be at least one symbol, such as ["EURUSD"], but got none.')
+    for symbol in symbols:
+        if not isinstance(symbol, str):
+            raise UserError(f"A symbol must be a text such as EURUSD, but got {symbol!r}.")
+
+
+def _check_count(n_envs: Any) -> None:
+    if isinstance(n_envs, bool) or not isinstance(n_envs, int) or n_envs < 1:
+        raise UserError(f"n_envs must be a whole number of at least 1, or None to measure, but got {n_envs!r}.")
+
+
+def _count_for(task: SymbolsTask, agent: AgentConfig, n_symbols: int | None = None) -> EnvCount:
+    with closing(task.train_env_fns(len(task.tasks))[0]()) as env:
+        cost = measure_step(env)
+        assert isinstance(env.observation_space, spaces.Box)
+        floats = agent.train.ppo.n_steps * int(np.prod(env.observation_space.shape))
+    return choose_n_envs(
+        n_symbols or len(task.tasks),
+        cost,
+        most=agent.vectorized.max_concurrent_envs,
+        cores=usable_cores(),
+        free_bytes=free_memory_bytes(),
+        bytes_each=3 * 4 * floats,  # float32, in the rollout, its minibatches and their gradients
+    )
+
+
+def _monitor(path: str | Path | None, task: SymbolsTask) -> EpisodeMonitor | None:
+    return None if path is None else EpisodeMonitor(path, ", ".join(task.symbols))
+
+
+def _stepped(
+    env_fns: Sequence[Any],
+    built_from: BuiltFrom,
+    monitor: EpisodeMonitor | None,
+    *,
+    copy: bool,
+    logger: logging.Logger | None,
+) -> TradingVecEnv:
+    """The environments as the settings say or, with a sentence why, in this process."""
+    run = built_from.config.run
+    num_workers: int | Literal["auto"] = 0 if run.vec_env == "serial" else run.n_workers
+    wanted = min(len(env_fns), max(1, int(usable_cores()))) if isinstance(num_workers, str) else num_workers
+    free = free_memory_bytes()
+    if num_workers != 0 and wanted * WORKER_BYTES > free:
+        needed = f"{counted(wanted, 'worker')} would need about {wanted * WORKER_BYTES / 1e6:,.0f} MB"
+        reason = f"{needed} of memory, but {free / 1e6:,.0f} MB are free"
+    elif num_workers == 0:
+        return TradingVecEnv(env_fns, built_from, monitor, num_workers=0, copy=copy)
+    else:
+        try:
+            return TradingVecEnv(
+                env_fns,
+                built_from,
+                monitor,
+                num_workers=num_workers,
+                start_method=run.parallel_start_method,
+                step_timeout_s=run.step_timeout_s,
+                on_worker_failure=run.on_worker_failure,
+                copy=copy,
+            )
+        except _NO_WORKERS as error:
+            reason = f"workers cannot be started ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')})"
+    sentence = f"The environments are stepped in this process: {reason}. Results are the same."
+    if logger is None:
+        warnings.warn(sentence, stacklevel=3)
+    else:
+        logger.warning("%s", sentence)
+    return TradingVecEnv(env_fns, built_from, monitor, num_workers=0, copy=copy)

@@ -1,0 +1,174 @@
+"""`TrainerAgent`: from a configuration to a trained policy, in a script or a notebook."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gymnasium.vector import VectorEnv
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.run import RunResult
+from ml_pipeline.runs.tasks import make_task
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trained.load_policy import load_policy
+from ml_pipeline.service.agent_config import AgentConfig, agent_config
+from ml_pipeline.service.env_builder import build_vec_env, get_optimal_n_envs
+from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
+from ml_pipeline.service.trainer_core import TrainerCore, model_path
+from ml_pipeline.service.training_log import file_logger
+from ml_pipeline.trading.symbols_task import SymbolsTask
+
+
+class TrainerAgent:
+    """Trains a policy as a configuration says, in environments that it makes or is given.
+
+    config: a dict, the path of a YAML or JSON file, or a `TrainConfig`. logger: told what a person who watches wants to
+    read; None: the log file, where one is configured.
+    trainer_core: the result of the last run, and its speed.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> config = {"training": {"total_timesteps": 64, "n_steps": 32, "batch_size": 32, "checkpoint_dir": folder.name}}
+    >>> trainer = TrainerAgent(config)
+    >>> vec_env = build_vec_env(["SYNTH"], None, trainer.config, n_envs=1, monitor_path=None)
+    >>> trainer.set_env(vec_env)
+    >>> trainer.train().name
+    'best.pt'
+    >>> vec_env.close(); folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | Path | TrainConfig | AgentConfig,
+        *,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        """Raises UserError where the configuration cannot be used, an unknown name with the nearest one."""
+        self._is_settings = isinstance(config, TrainConfig)
+        self.config = agent_config(config)
+        log_file = self.config.logging.log_file
+        self._logger = file_logger(log_file) if logger is None and log_file is not None else logger
+        self.trainer_core = TrainerCore(self.config.logging, self._logger)
+        self._envs: VectorEnv | None = None
+        self._built_from: BuiltFrom | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._envs!r}, {self.trainer_core.run_result!r})"
+
+    def create_vectorized_env(
+        self,
+        symbols: Sequence[str],
+        data_dir: str | Path | None,
+        n_envs: int | None = None,
+        use_shared_memory: bool = False,
+    ) -> TradingVecEnv | BatchedTradingVecEnv:
+        """The environments of `build_vec_env` for this configuration; the caller closes them.
+
+        The file of episodes, logs/vec_monitor.monitor.csv, is written unless `enable_monitoring` is false.
+        """
+        return build_vec_env(
+            symbols,
+            data_dir,
+            self.config,
+            n_envs,
+            monitor_path=self.config.logging.monitor_path if self.config.vectorized.enable_monitoring else None,
+            use_shared_memory=use_shared_memory,
+            logger=self._logger,
+        )
+
+    def set_env(self, vec_env: VectorEnv) -> None:
+        """Train in these environments from now on; they are not closed.
+
+        vec_env: of `create_vectorized_env` or `build_vec_env`; or, where the section environment names an `env_id`, any
+        Gymnasium vector environment of it with autoreset_mode SAME_STEP.
+        """
+        if not isinstance(vec_env, VectorEnv):
+            raise UserError(
+                f"set_env takes a vector environment, such as that of create_vectorized_env, but got {vec_env!r}."
+            )
+        built_from = getattr(vec_env, "built_from", None)
+        if built_from is None and self.config.train.run.env_id is None:
+            raise UserError(
+                f"{type(vec_env).__name__} does not tell what it is evaluated on; make it by create_vectorized_env or "
+                "build_vec_env, or name its env_id in the section environment."
+            )
+        self._envs, self._built_from = vec_env, built_from
+        self.trainer_core.watch(vec_env, None if built_from is None else _first_of(built_from.task))
+
+    def train(self, *, resume: str | Path | None = None) -> Path:
+        """Train to the end, and return the path of the best policy: best.pt in the run folder.
+
+        Each call is a run of its own, in a new folder or in `checkpoint_dir`. resume: a run folder or checkpoint to
+        continue instead, in environments of the same symbols and number. Without `set_env`, environments are made as
+        the section environment says, and closed.
+        Raises UserError where a setting is missing or cannot be used, and what `Run.train` raises where training breaks
+        down.
+        """
+        if self._envs is not None:
+            return model_path(self._train_in(self._envs, self._built_from, resume))
+        config = self.config.train
+        if config.run.env_id is not None or self._is_settings:
+            return model_path(self.trainer_core.train(config, make_task(config), resume=resume))
+        trading = config.trading
+        if trading.data is None or not trading.symbols:
+            what = "data and symbols" if trading.data is None else "symbols"
+            raise UserError(
+                "There is nothing to train in: call set_env(create_vectorized_env(symbols, data_dir)), or name "
+                f"{what} in the section environment."
+            )
+        envs = self.create_vectorized_env(trading.symbols, trading.data)
+        try:
+            self.trainer_core.watch(envs, _first_of(envs.built_from.task))
+            return model_path(self._train_in(envs, envs.built_from, resume))
+        finally:
+            envs.close()
+
+    def evaluate(self, model: str | Path | None = None, *, split: str = "test") -> dict[str, Any]:
+        """Figures of a policy, by default the last run's best, on a split that it was not trained on.
+
+        Returns, for trading, {"agent", "buy_and_hold", "equal_weight", "random": each a dict of figures, "symbols": the
+        same of each symbol, "table": text}; for a Gymnasium environment {"mean_return"}. Writes nothing.
+        """
+        result = self.trainer_core.run_result
+        if model is None and result is None:
+            raise UserError("There is no policy to evaluate yet; call train() first, or name a run folder.")
+        assert model is not None or result is not None
+        policy = load_policy(model if model is not None else model_path(result))  # type: ignore[arg-type]
+        task: Any = make_task(policy.config) if self._built_from is None else self._built_from.task
+        if policy.config.run.env_id is not None:
+            return {"mean_return": task.score(policy.act)}
+        figures: dict[str, Any] = task.evaluate(policy.act, split)
+        return figures
+
+    def get_recommended_n_envs(self, symbols: Sequence[str]) -> int:
+        """How many environments to train these symbols in, chosen by measuring here and now."""
+        data = self.config.train.trading.data
+        if data is None and self._built_from is not None:
+            data = self._built_from.config.trading.data
+        known = self._built_from is not None and {*symbols} <= {*self._built_from.task.symbols}
+        return get_optimal_n_envs(symbols, data if known or self.config.train.trading.data else None, self.config)
+
+    def _train_in(self, envs: VectorEnv, built_from: BuiltFrom | None, resume: str | Path | None) -> RunResult:
+        own = self.config.train
+        if built_from is None:
+            config = self.config.with_settings(n_envs=envs.num_envs, n_workers="auto").train
+            return self.trainer_core.train(config, make_task(config), envs, resume=resume)
+        # What the environments are made of comes from them, and all else from this agent's own configuration.
+        made = built_from.config
+        config = replace(made, ppo=own.ppo, run=_run_of(own, made))
+        return self.trainer_core.train(config, built_from.task.with_seed(config.run.seed), envs, resume=resume)
+
+
+def _run_of(own: TrainConfig, made: TrainConfig) -> Any:
+    """The run's own settings, with the number and kind of the environments that were made."""
+    names = ("n_envs", "vec_env", "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure")
+    return replace(own.run, **{name: getattr(made.run, name) for name in names})
+
+
+def _first_of(task: SymbolsTask) -> Any:
+    return task.train_env_fns(len(task.tasks))[0]
+
+
+__all__ = ["TrainerAgent"]
