@@ -35,6 +35,8 @@ TORCH_LIBRARIES = ("torch", "numpy", "gymnasium")
 TENSORS = f"{TRADING}.accounts.tensor_ops"
 # The compiled update needs an extra, and seconds to import: a function imports it, where it is there.
 COMPILED = f"{RL}.compiled"
+# Other algorithms need an extra, too.
+SB3 = "runs.sb3"
 
 # From the ground up: a room may import only rooms that stand above it in this table.
 ROOMS = {
@@ -76,13 +78,18 @@ ROOMS = {
     TRADING: Room((*GROUND, "config.sections", "reporting", TRADING), ENV_LIBRARIES),
     "integrations": Room((*GROUND, RL), (*ENV_LIBRARIES, "stable_baselines3")),
     "runs.environments": Room(("config", "runtime", f"{RL}.core", f"{RL}.preprocessing"), ENV_LIBRARIES),
+    SB3: Room(
+        ("config", "runtime", "monitoring", RL, "integrations"),
+        (*TORCH_LIBRARIES, "stable_baselines3"),
+        ("sb3_contrib",),
+    ),
     "runs": Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs.environments"),
         (*TORCH_LIBRARIES, "tyro", "psutil"),
-        ("matplotlib",),
+        ("matplotlib", SB3),
     ),
     "runs.trained": Room(
-        ("config", "runtime", "monitoring", RL, TRADING, "runs"),
+        ("config", "runtime", "monitoring", RL, TRADING, "runs", SB3),
         (*TORCH_LIBRARIES, "tyro"),
         ("onnxruntime", "onnxscript", "av", "PIL"),
     ),

@@ -39,6 +39,8 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
     {'size': 8}
     >>> convert("[64,64]", tuple[int, ...], name="hidden_sizes")
     (64, 64)
+    >>> convert("dqn", Literal["PPO", "DQN"], name="algorithm")
+    'DQN'
     >>> convert("many", int | Literal["auto"], name="n_workers")
     Traceback (most recent call last):
     ml_pipeline.config.errors.UserError: n_workers must be a whole number or auto, but got "many".
@@ -49,6 +51,7 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
         return None
     if is_list(hint) and value in ("none", ["none"]):
         return ()
+    value = _as_choice(value, hint)
     candidate = [value] if is_list(hint) and not isinstance(value, list) else value
     if bool not in alternatives(hint) and any(isinstance(element, bool) for element in _elements(candidate)):
         raise _rejected(value, hint, name)  # pydantic would read true as 1
@@ -58,6 +61,13 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
         except ValidationError:
             continue
     raise _rejected(value, hint, name)
+
+
+def _as_choice(value: object, hint: Any) -> object:
+    """The word of a choice that differs from a text in its capitals alone: dqn is DQN."""
+    if not isinstance(value, str):
+        return value
+    return next((word for word in choices_of(hint) if word.lower() == value.lower()), value)
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:

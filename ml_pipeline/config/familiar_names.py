@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 # Stable-Baselines3 and its zoo, CleanRL, Gymnasium, and the trading libraries that our users come from.
 _OURS = {
+    "algo": "algorithm",
     "lr": "learning_rate",
     "env": "env_id",
     "env_name": "env_id",
@@ -78,10 +79,17 @@ _REMARKS = {
     "cuda": "Say {device} cuda.",
     "gpu": "Say {device} cuda.",
     "policy": "The kind of network follows from the observations; {hidden_sizes} gives its layers.",
-    "algo": "Training is always by PPO, so leave it out.",
+    **dict.fromkeys(
+        (
+            "buffer_size", "learning_starts", "train_freq", "gradient_steps", "tau", "target_update_interval",
+            "exploration_fraction", "exploration_initial_eps", "exploration_final_eps", "action_noise",
+        ),
+        "Arguments of Stable-Baselines3's algorithms stand in {algorithm_kwargs}, such as "
+        "'{{\"buffer_size\": 50000}}'.",
+    ),
     "capture_video": 'Record a trained policy by "ml-pipeline enjoy checkpoints/RUN --video out.mp4".',
     "render": 'Watch a trained policy by "ml-pipeline enjoy checkpoints/RUN --render human".',
-}
+}  # fmt: skip
 
 # What a word without a flag looks like, and the setting that it may belong to.
 _LOOKS = {

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ml_pipeline.config.algorithms import ALGORITHMS, OWN, Algorithm
 from ml_pipeline.config.checks import check_choice, check_count, check_positive, check_within
 from ml_pipeline.config.errors import UserError
 
@@ -23,6 +24,12 @@ class RunConfig:
     >>> RunConfig(n_envs=8).num_episodes
     300
     """
+
+    algorithm: Algorithm = OWN
+    """What trains the policy: PPO is this program's own, the others are those of Stable-Baselines3 and sb3-contrib."""
+
+    algorithm_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of an algorithm of Stable-Baselines3, as JSON such as '{"buffer_size": 50000}'."""
 
     env_id: str | None = None
     """Any Gymnasium environment, such as CartPole-v1; none: trading."""
@@ -92,6 +99,12 @@ class RunConfig:
     """Number of iterations without a rise of that mean after which training ends early; none: never."""
 
     def __post_init__(self) -> None:
+        check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
+        if self.algorithm_kwargs and self.algorithm == OWN:
+            raise UserError(
+                f"algorithm_kwargs are for the algorithms of Stable-Baselines3, but algorithm is {OWN}, whose settings "
+                "have names of their own; leave them out, or name another algorithm such as DQN."
+            )
         self._check_environment()
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
             check_count(name, getattr(self, name))

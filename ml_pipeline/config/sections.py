@@ -1,8 +1,9 @@
 """Settings files in sections: how a section becomes flat settings, and the sections of an agent.
 
-`agent_config` has `algo`, `total_timesteps` and `kwargs`, the arguments of Stable-Baselines3's PPO. `training` has all
-of these and our own names. What changes no result, such as a description, is left out; what would change it and has no
-counterpart here is refused.
+`agent_config` has `algo`, `total_timesteps` and `kwargs`, the arguments of the algorithm in Stable-Baselines3.
+`training` has all of these and our own names. What changes no result, such as a description, is left out; what would
+change it and has no counterpart here is refused. Arguments of another algorithm than PPO that are no settings here
+become `algorithm_kwargs`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ml_pipeline.config.algorithms import ALGORITHMS, OWN
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
 from ml_pipeline.config.run import RunConfig
@@ -43,6 +45,8 @@ def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader],
     Raises UserError for what is unknown in a section, has no counterpart here, or is set twice.
     """
     flat: Flat = {}
+    if _is_another(content.get("algo")):
+        sections = {**sections, "kwargs": _kwargs_of_another}
     for key, value in content.items():
         if key not in _WITHOUT_EFFECT:
             add(flat, sections[key](value, source) if key in sections else {str(key): value}, source)
@@ -53,13 +57,7 @@ def section(name: str, readers: Mapping[str, Reader], ignored: frozenset[str] = 
     """Reads the section of this name, where each key has a reader."""
 
     def read(value: Any, source: Path) -> Flat:
-        if isinstance(value, str):
-            from ml_pipeline.config.files import read_mapping  # which takes YAML
-
-            source = source.parent / value
-            value = read_mapping(source)
-        if not isinstance(value, Mapping):
-            raise UserError(f"{source}: {name} must be a section of settings, but got {value!r}.")
+        value, source = _content(name, value, source)
         flat: Flat = {}
         for key, inner in value.items():
             if key in ignored or key in _WITHOUT_EFFECT:
@@ -71,6 +69,18 @@ def section(name: str, readers: Mapping[str, Reader], ignored: frozenset[str] = 
         return flat
 
     return read
+
+
+def _content(name: str, value: Any, source: Path) -> tuple[Mapping[Any, Any], Path]:
+    """What a section holds, and the file that it stands in: another one where the section names it."""
+    if isinstance(value, str):
+        from ml_pipeline.config.files import read_mapping  # which takes YAML
+
+        source = source.parent / value
+        value = read_mapping(source)
+    if not isinstance(value, Mapping):
+        raise UserError(f"{source}: {name} must be a section of settings, but got {value!r}.")
+    return value, source
 
 
 def add(flat: Flat, more: Flat, source: Path) -> None:
@@ -98,16 +108,15 @@ def only(name: str, *allowed: Any) -> Reader:
 
 
 def _algorithm(value: Any, source: Path) -> Flat:
-    if str(value).lower() != "ppo":
-        raise UserError(f'{source}: algo must be "ppo", which is what this program trains, but got "{value}".')
-    return {}
+    name = str(value).upper()
+    if name not in ALGORITHMS:
+        raise UserError(f'{source}: there is no algo "{value}". {nearest(name, ALGORITHMS)}')
+    return {} if name == OWN else {"algorithm": name}
 
 
-def _algorithm_name(value: Any, source: Path) -> Flat:
-    """The setting `algorithm`, where there is one; without, only PPO is trained."""
-    if any(each.name == "algorithm" for each in fields(RunConfig)):
-        return {"algorithm": value}
-    return _algorithm(value, source)
+def _is_another(algo: Any) -> bool:
+    """Whether `algo` names an algorithm that is none of this program's own."""
+    return algo is not None and str(algo).upper() in {*ALGORITHMS} - {OWN}
 
 
 def _tensorboard(value: Any, source: Path) -> Flat:
@@ -192,6 +201,38 @@ _LOGGING: dict[str, Reader] = {
     "tensorboard": _tensorboard,
     "tensorboard_log": _tensorboard,
 }
+# Of these, what any algorithm may have; all else is an argument of the algorithm alone.
+_OF_ANY = ("learning_rate", "gamma", "batch_size", "seed", "device")
+
+
+def _kwargs_of_another(value: Any, source: Path) -> Flat:
+    """The arguments of an algorithm other than PPO."""
+    content, source = _content("kwargs", value, source)
+    flat: Flat = {}
+    own: dict[str, Any] = {}
+    for key, inner in content.items():
+        if key in _WITHOUT_EFFECT_IN_KWARGS or key in _WITHOUT_EFFECT:
+            continue
+        if key == "policy":
+            _policy(inner, source)  # it follows from the observations
+        elif key in _OF_ANY:
+            add(flat, _AGENT_KWARGS[key](inner, source), source)
+        elif key == "policy_kwargs" and isinstance(inner, Mapping) and set(inner) <= {"net_arch", "activation_fn"}:
+            more = {
+                name: each for part in inner.items() for name, each in _POLICY_KWARGS[part[0]](part[1], source).items()
+            }
+            add(flat, more, source)
+        else:
+            own[str(key)] = inner
+    return {**flat, "algorithm_kwargs": own} if own else flat
+
+
+def _agent(value: Any, source: Path) -> Flat:
+    content, inner_source = _content("agent_config", value, source)
+    kwargs = _kwargs_of_another if _is_another(content.get("algo")) else _AGENT["kwargs"]
+    return section("agent_config", {**_AGENT, "kwargs": kwargs})(content, inner_source)
+
+
 _AGENT: dict[str, Reader] = {
     "algo": _algorithm,
     "total_timesteps": same("total_timesteps"),
@@ -199,9 +240,9 @@ _AGENT: dict[str, Reader] = {
 }
 AGENT_SECTIONS: dict[str, Reader] = {
     "algo": _AGENT["algo"],
-    "algorithm": _algorithm_name,
+    "algorithm": _algorithm,
     "kwargs": _AGENT["kwargs"],
-    "agent_config": section("agent_config", _AGENT),
+    "agent_config": _agent,
     "training": section("training", _TRAINING, ignored=_WITHOUT_EFFECT_IN_KWARGS),
     "logging": section("logging", _LOGGING),
     "monitoring": section("monitoring", _LOGGING),

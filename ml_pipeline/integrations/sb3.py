@@ -29,6 +29,8 @@ Indices = int | Iterable[int] | None
 class SB3ParallelEnv(VecEnv):
     """Takes the arguments of `ParallelEnv`, except autoreset_mode and copy, which Stable-Baselines3 determines.
 
+    Or a `ParallelEnv` that is there already, with autoreset_mode SAME_STEP and copy, which are the defaults.
+
     Each info has "TimeLimit.truncated", and "terminal_observation" where an episode ended. `parallel_env` is the
     `ParallelEnv` itself. The arrays it returns are the caller's to keep.
 
@@ -41,8 +43,10 @@ class SB3ParallelEnv(VecEnv):
     >>> envs.close()
     """
 
-    def __init__(self, env_fns: Sequence[EnvFactory], **options: Any) -> None:
-        self.parallel_env = envs = ParallelEnv(env_fns, **options, autoreset_mode=AutoresetMode.SAME_STEP, copy=True)
+    def __init__(self, env_fns: Sequence[EnvFactory] | ParallelEnv, **options: Any) -> None:
+        if not isinstance(env_fns, ParallelEnv):
+            env_fns = ParallelEnv(env_fns, **options, autoreset_mode=AutoresetMode.SAME_STEP, copy=True)
+        self.parallel_env = envs = env_fns
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def reset(self) -> Any:

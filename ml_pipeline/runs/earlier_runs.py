@@ -5,21 +5,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.settings import build
 from ml_pipeline.config.wording import shown_path, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
-from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in
+from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in, train_config
 from ml_pipeline.trading.settings import TradingConfig
 
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
 _KEPT = frozenset({
-    "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env", "seed", "n_steps", "hidden_sizes",
-    "activation", "normalize_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory",
-    "memory_size",
+    "algorithm", "algorithm_kwargs", "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env",
+    "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs", "normalize_rewards", "normalize_values",
+    "squash_actions", "share_layers", "memory", "memory_size",
 })  # fmt: skip
 # What makes a market another task, so that `--resume auto` looks for another run; all else is a changed setting.
 _OF_MARKET = ("data", "symbols", "features")
@@ -30,13 +30,14 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
 
     Raises UserError where the checkpoint cannot be used, or where a change would make it another run.
     """
-    earlier, changes = _settings_of_run(checkpoint), layered(changes)
+    earlier = _settings_of_run(checkpoint)
+    changes = _with_own_names(earlier, layered(changes))
     for name in _changed(earlier, changes):
         raise UserError(
             f"The run in {checkpoint.parent} has {flag_of(name)} {written(earlier[name])}, and a resumed run keeps it, "
             f"but got {written(changes[name])}; leave it out, or start a new run without --resume."
         )
-    return build(TrainConfig, layered(earlier, changes))
+    return train_config(layered(earlier, changes))
 
 
 def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
@@ -62,7 +63,7 @@ def newest_run(settings: Mapping[str, Any]) -> Path | None:
 
     Its length, its workers and its learning rate may be others. Raises UserError where a newer one cannot be read.
     """
-    config = build(TrainConfig, layered(settings))
+    config = train_config(layered(settings))
     given = {name: value for group in ("run", "ppo", "trading") for name, value in vars(getattr(config, group)).items()}
     remedy = "Name the run to backtest by `ml-pipeline evaluate RUN`."
     found = _latest_checkpoints(config.run.checkpoint_dir)
@@ -102,6 +103,17 @@ def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
     kept = {*earlier} & {*_KEPT, *_market_settings(given)} & {*given}
     return sorted(name for name in kept if earlier[name] != given[name])
+
+
+def _with_own_names(earlier: Mapping[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes whose algorithm_kwargs stand beside those of the earlier run, under the names that it keeps."""
+    name = earlier["algorithm"]
+    if name == OWN or changes.get("algorithm", name) != name or not changes.get("algorithm_kwargs"):
+        return changes
+    from ml_pipeline.runs.sb3.arguments import with_own_names  # needs Stable-Baselines3, an extra
+
+    kwargs = {**earlier["algorithm_kwargs"], **changes["algorithm_kwargs"]}
+    return with_own_names({**changes, "algorithm": name, "algorithm_kwargs": kwargs})
 
 
 def _settings_among_runs(checkpoint: Path, remedy: str) -> dict[str, Any]:

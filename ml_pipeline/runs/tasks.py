@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
@@ -64,5 +65,5 @@ def make_envs(config: TrainConfig, task: Task) -> VectorEnv:
         start_method=run.parallel_start_method,
         step_timeout_s=run.step_timeout_s,
         on_worker_failure=run.on_worker_failure,
-        copy=False,  # the trainer copies what it keeps
+        copy=run.algorithm != OWN,  # our trainer copies what it keeps
     )

@@ -13,10 +13,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import convert_settings
 from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.settings import build
 from ml_pipeline.runs.earlier_runs import auto_notice, find_checkpoint, resumed_config
 from ml_pipeline.runs.presets import Preset, preset_file, preset_of
-from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings
+from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config
 from ml_pipeline.trading.settings import TradingConfig
 
 
@@ -91,7 +90,7 @@ def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usua
     Raises UserError about whatever cannot be used; exits with code 0 after --help.
     """
     given = given_settings(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
-    config = build(TrainConfig, layered(usual, given))
+    config = train_config(layered(usual, given))
     reject_irrelevant_settings(config, given)
     return config
 
@@ -112,7 +111,7 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
         raise UserError("--preset begins a new run, and --resume keeps the settings of one; leave one of the two out.")
     given = given_settings(flags)
     checkpoint = find_checkpoint(resume, given) if resume else None
-    config = resumed_config(checkpoint, given) if checkpoint else build(TrainConfig, given)
+    config = resumed_config(checkpoint, given) if checkpoint else train_config(given)
     reject_irrelevant_settings(config, given)
     return TrainStart(
         config=config,

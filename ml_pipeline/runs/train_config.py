@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
+from ml_pipeline.config.settings import build
 from ml_pipeline.runs.vectorized_section import read_vectorized
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
@@ -25,7 +27,12 @@ class TrainConfig:
     trading: TradingConfig = field(default_factory=TradingConfig)
 
     def __post_init__(self) -> None:
-        self.ppo.check_batch(self.run.n_envs)
+        if self.run.algorithm == OWN:
+            self.ppo.check_batch(self.run.n_envs)
+            return
+        from ml_pipeline.runs.sb3.arguments import check_arguments  # needs Stable-Baselines3, an extra
+
+        check_arguments(self.run, self.ppo)
 
     @property
     def timesteps(self) -> int:
@@ -49,6 +56,19 @@ def train_settings_of(content: Mapping[Any, Any], source: Path) -> dict[str, Any
     if is_sectioned(content, SECTIONS):
         content = flatten_sections(content, SECTIONS, source)
     return convert_settings(content, TrainConfig, source=source)
+
+
+def train_config(settings: Mapping[str, Any]) -> TrainConfig:
+    """The settings of these names, and for the rest the defaults of the algorithm that they name.
+
+    In `TrainConfig(run=..., ppo=...)`, by contrast, every value of PPOConfig counts as given, its defaults too.
+    Raises UserError where a value is out of range, or the algorithm's package is not installed.
+    """
+    if settings.get("algorithm", OWN) != OWN:
+        from ml_pipeline.runs.sb3.arguments import completed
+
+        settings = completed(settings)
+    return build(TrainConfig, settings)
 
 
 def settings_in(saved: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:

@@ -15,12 +15,10 @@ from ml_pipeline.config.settings import flatten
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
-from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.device_choice import choose_device
-from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
@@ -44,6 +42,7 @@ from ml_pipeline.runs.requests import RequestHandling
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trainers import make_trainer, without_replay
 from ml_pipeline.runs.worker_scaling import WorkerScaling
 
 
@@ -89,16 +88,8 @@ class Training:
         self._sinks = Sinks()
         with ExitStack() as stack:
             self._envs = envs = setup.envs or stack.enter_context(closing(make_envs(config, setup.task)))
-            spaces = envs.single_observation_space, envs.single_action_space
-            self.policy = Policy(*spaces, config.ppo, seed=run.seed, device=device)
-            self.trainer = PPOTrainer(
-                envs,
-                config.ppo,
-                total_timesteps=config.timesteps,
-                policy=self.policy,
-                seed=run.seed,
-                sink=self._sinks,
-            )
+            self.trainer = make_trainer(config, envs, device=device, sink=self._sinks)
+            self.policy = self.trainer.policy
             if saved is not None:
                 self._restore(saved)
             # Nothing of an earlier run is touched before all that could be refused has been accepted.
@@ -238,6 +229,8 @@ class Training:
             state = self._resumed_from["trainer"]
             if state["environments"] is None:
                 listener.say(f"The environments begin new episodes: {state['environments_missing']}")
+        for sentence in getattr(trainer, "notices", ()):
+            listener.say(sentence)
 
     def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> dict[str, float]:
         for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():
@@ -283,6 +276,8 @@ class Training:
         self.require_folder()
         path = self._folder / name
         trainer_state, pickles = split_pickles(trainer.state_dict())
+        if name == BEST_CHECKPOINT:
+            trainer_state = without_replay(trainer_state)
         state = {
             "trainer": trainer_state,
             "config": flatten(self._setup.config),

@@ -163,7 +163,8 @@ def _stepped(
 ) -> TradingVecEnv:
     """The environments as the settings say or, with a sentence why, in this process."""
     run = built_from.config.run
-    num_workers: int | Literal["auto"] = 0 if run.vec_env == "serial" else run.n_workers
+    chosen: int | Literal["auto"] = "auto" if run.n_workers == "dynamic" else run.n_workers
+    num_workers = 0 if run.vec_env == "serial" else chosen
     wanted = min(len(env_fns), max(1, int(usable_cores()))) if isinstance(num_workers, str) else num_workers
     free = free_memory_bytes()
     if num_workers != 0 and wanted * WORKER_BYTES > free:

@@ -67,7 +67,7 @@ def test_flat_files_stay_what_they_are():
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"agent_config": {"algo": "a2c"}}, 'algo must be "ppo", which is what this program trains, but got "a2c"'),
+        ({"agent_config": {"algo": "dqm"}}, 'there is no algo "dqm". Did you mean "DQN"\\?'),
         ({"agent_config": 7}, "agent_config must be a section of settings, but got 7"),
         ({"agent_config": {"kwargs": {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [9]}}}}}, "the same layers"),
         ({"agent_config": {"kwargs": {"learning_rate": {"type": "linear"}}}}, "have type and initial_value"),

@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
-from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.gym_task import EVALUATION_SEED_OFFSET
 from ml_pipeline.runs.trained.enjoy_config import EnjoyConfig
 from ml_pipeline.runs.trained.load_policy import LoadedPolicy, load_policy
@@ -19,6 +18,9 @@ from ml_pipeline.runs.trained.saved_env import RenderMode, make_saved_env
 from ml_pipeline.runs.trained.video import VideoFile
 from ml_pipeline.runtime.seeding import random_generator
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+
+if TYPE_CHECKING:
+    from ml_pipeline.runs.trained.load_sb3_policy import LoadedSB3Policy
 
 _EPISODES = 3
 _USUAL_FPS = 30.0
@@ -41,7 +43,7 @@ class PlayResult:
     """policy: the one that played. interrupted: what ended it early, Ctrl-C or another signal; None if nothing did.
     n_frames: of the video; 0 without one."""
 
-    policy: LoadedPolicy
+    policy: "LoadedPolicy | LoadedSB3Policy"
     episodes: tuple[Played, ...]
     interrupted: KeyboardInterrupt | None
     n_frames: int = 0
@@ -98,7 +100,7 @@ class _Recorded(gymnasium.Wrapper):
 class _Sampling:
     """Acts with the policy, by sampled actions."""
 
-    def __init__(self, policy: Policy, generator: np.random.Generator) -> None:
+    def __init__(self, policy: "LoadedPolicy | LoadedSB3Policy", generator: np.random.Generator) -> None:
         self._act = policy.act
         self._generator = generator
         self.begin_episode = policy.act.begin_episode
@@ -107,7 +109,7 @@ class _Sampling:
         return self._act(observation, generator=self._generator)
 
 
-def _episodes(config: EnjoyConfig, policy: LoadedPolicy, env: gymnasium.Env) -> Iterator[Played]:
+def _episodes(config: EnjoyConfig, policy: "LoadedPolicy | LoadedSB3Policy", env: gymnasium.Env) -> Iterator[Played]:
     run = policy.config.run
     seed = run.seed + EVALUATION_SEED_OFFSET if config.seed is None else config.seed
     act = _Sampling(policy, random_generator(seed, "playing")) if config.stochastic else policy.act
@@ -116,7 +118,7 @@ def _episodes(config: EnjoyConfig, policy: LoadedPolicy, env: gymnasium.Env) -> 
         yield Played(i + 1, result.returns[0], result.lengths[0])
 
 
-def _make_env(policy: LoadedPolicy, render_mode: RenderMode | None) -> gymnasium.Env:
+def _make_env(policy: "LoadedPolicy | LoadedSB3Policy", render_mode: RenderMode | None) -> gymnasium.Env:
     env = make_saved_env(policy.config, policy.task_state, split="test", render_mode=render_mode)
     try:
         policy.check_spaces(env.observation_space, env.action_space)
@@ -126,7 +128,7 @@ def _make_env(policy: LoadedPolicy, render_mode: RenderMode | None) -> gymnasium
     return env
 
 
-def _name(policy: LoadedPolicy) -> str:
+def _name(policy: "LoadedPolicy | LoadedSB3Policy") -> str:
     return policy.config.run.env_id or "The market"
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.models.rl.policies.exported import PortablePolicy
 from ml_pipeline.models.rl.policies.policy import Policy
@@ -56,10 +57,16 @@ def export_checkpoint(export: ExportConfig) -> ExportResult:
     """
     export = replace(export, checkpoint=find_policy(export.checkpoint))
     config, saved = load_run(export.checkpoint)
+    if config.run.algorithm != OWN:
+        raise UserError(
+            f"The policy in {export.checkpoint} was trained by {config.run.algorithm}, and only policies of {OWN} are "
+            "exported; let it act by load_policy, whose `model` is Stable-Baselines3's own, with its save()."
+        )
     config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
     # In the market it was trained on: the test split stays closed.
     with closing(make_saved_env(config, saved["task"], split="train")) as env:
         policy = restore_policy(config, env, saved, export.checkpoint)
+        assert isinstance(policy, Policy)
         portable = export_policy(policy, env, export.path, export.format)
     return ExportResult(export.path, export.checkpoint, portable.input_names, portable.output_names)
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
 
+from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
@@ -14,6 +15,10 @@ from ml_pipeline.runs.checkpoint import reading
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import find_policy, load_run
 from ml_pipeline.runs.trained.saved_env import make_saved_env
+from ml_pipeline.runs.trainers import trained_steps
+
+if TYPE_CHECKING:
+    from ml_pipeline.runs.trained.load_sb3_policy import LoadedSB3Policy
 
 
 class LoadedPolicy(Policy):
@@ -45,7 +50,7 @@ class LoadedPolicy(Policy):
         return [*super()._described(), f"trained for {self.trained_steps:,} steps", str(self.checkpoint)]
 
 
-def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
+def load_policy(path: str | Path, *, device: str = "cpu") -> "LoadedPolicy | LoadedSB3Policy":
     """The best policy of a run folder, or the policy of a checkpoint, such as checkpoints/RUN/latest.pt.
 
     The checkpoint is enough: neither the environment nor market data are needed. A checkpoint of an older version does
@@ -57,21 +62,29 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> LoadedPolicy:
     with reading(checkpoint):
         config, saved = load_run(checkpoint)
         state, task_state = saved["trainer"]["policy"], saved["task"]
-        trained_steps = saved["trainer"]["collector"]["global_step"]
+        steps = trained_steps(saved["trainer"])
         saved_spaces = _saved_spaces(state)
     observation_space, action_space = saved_spaces or _spaces_of_env(config, task_state)
-    policy = LoadedPolicy(
+    policy = _loaded_class(config)(
         observation_space,
         action_space,
         config,
         checkpoint=checkpoint,
-        trained_steps=trained_steps,
+        trained_steps=steps,
         task_state=task_state,
         device=device,
     )
     with reading(checkpoint):
         policy.load_state_dict(state)
     return policy
+
+
+def _loaded_class(config: TrainConfig) -> "type[LoadedPolicy] | type[LoadedSB3Policy]":
+    if config.run.algorithm == OWN:
+        return LoadedPolicy
+    from ml_pipeline.runs.trained.load_sb3_policy import LoadedSB3Policy  # needs Stable-Baselines3, an extra
+
+    return LoadedSB3Policy
 
 
 def _saved_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] | None:

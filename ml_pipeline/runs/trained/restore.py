@@ -1,16 +1,20 @@
 """From a checkpoint back to the settings and the policy of its run."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.settings import build
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
 from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
-from ml_pipeline.runs.train_config import TrainConfig, settings_in
+from ml_pipeline.runs.train_config import TrainConfig, settings_in, train_config
+
+if TYPE_CHECKING:
+    from ml_pipeline.runs.sb3.policy import SB3Policy
 
 
 def find_policy(path: str | Path) -> Path:
@@ -37,12 +41,32 @@ def load_run(checkpoint: Path) -> tuple[TrainConfig, dict[str, Any]]:
         missing = next((name for name in ("config", "task", "trainer") if name not in saved), None)
         if missing is not None:
             raise KeyError(missing)
-        return build(TrainConfig, settings_in(saved, checkpoint)), saved
+        return train_config(settings_in(saved, checkpoint)), saved
 
 
-def restore_policy(config: TrainConfig, env: gymnasium.Env, saved: dict[str, Any], checkpoint: Path) -> Policy:
+def restore_policy(
+    config: TrainConfig, env: gymnasium.Env, saved: dict[str, Any], checkpoint: Path
+) -> "Policy | SB3Policy":
     """The policy of a loaded checkpoint, to act in `env`. Raises UserError where it was made for other spaces."""
-    policy = Policy(env.observation_space, env.action_space, config.ppo, seed=config.run.seed, device="cpu")
+    spaces = env.observation_space, env.action_space
+    state = saved["trainer"]["policy"]
+    policy: Policy | SB3Policy
+    if config.run.algorithm == OWN:
+        policy = Policy(*spaces, config.ppo, seed=config.run.seed, device="cpu")
+    else:
+        policy = _policy_of_sb3(config, env, state, checkpoint)
     with reading(checkpoint):
-        policy.load_state_dict(saved["trainer"]["policy"])
+        policy.load_state_dict(state)
+    return policy
+
+
+def _policy_of_sb3(config: TrainConfig, env: gymnasium.Env, state: dict[str, Any], checkpoint: Path) -> "SB3Policy":
+    from ml_pipeline.runs.sb3.policy import SB3Policy, untrained_model  # needs Stable-Baselines3, an extra
+
+    with reading(checkpoint):
+        saved = (space_from_data(state["spaces"][name]) for name in ("observation", "action"))
+        observation_space, action_space = saved
+    model = untrained_model(config.run, config.ppo, observation_space, action_space, device="cpu")
+    policy = SB3Policy(model, config.run, observation_space, action_space)
+    policy.check_spaces(env.observation_space, env.action_space)
     return policy

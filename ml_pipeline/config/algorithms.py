@@ -1,0 +1,52 @@
+"""The algorithms that `RunConfig.algorithm` names: PPO is this package's own, the others are Stable-Baselines3's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Algorithm = Literal["PPO", "A2C", "DDPG", "DQN", "QRDQN", "SAC", "TD3", "TQC", "TRPO"]
+OWN: Algorithm = "PPO"
+
+_ANY = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmTraits:
+    """What is known of an algorithm without importing it.
+
+    actions: the kinds of action spaces that it takes. hidden_sizes and activation: of the networks that it makes where
+    nobody asks for others. package: where it is imported from.
+    """
+
+    actions: tuple[str, ...]
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Literal["tanh", "relu"] = "relu"
+    package: Literal["ml_pipeline", "stable_baselines3", "sb3_contrib"] = "stable_baselines3"
+
+    @property
+    def distribution(self) -> str:
+        """What pip installs the package by."""
+        return "sb3-contrib" if self.package == "sb3_contrib" else '"ml-pipeline[sb3]"'
+
+
+# The networks: Stable-Baselines3 2.9 and sb3-contrib 2.7, the policies of each algorithm.
+ALGORITHMS: Mapping[str, AlgorithmTraits] = {
+    "PPO": AlgorithmTraits(actions=(*_ANY, "Dict", "Tuple"), activation="tanh", package="ml_pipeline"),
+    "A2C": AlgorithmTraits(actions=_ANY, activation="tanh"),
+    "DDPG": AlgorithmTraits(actions=("Box",), hidden_sizes=(400, 300)),
+    "DQN": AlgorithmTraits(actions=("Discrete",)),
+    "QRDQN": AlgorithmTraits(actions=("Discrete",), package="sb3_contrib"),
+    "SAC": AlgorithmTraits(actions=("Box",), hidden_sizes=(256, 256)),
+    "TD3": AlgorithmTraits(actions=("Box",), hidden_sizes=(400, 300)),
+    "TQC": AlgorithmTraits(actions=("Box",), hidden_sizes=(256, 256), package="sb3_contrib"),
+    "TRPO": AlgorithmTraits(actions=_ANY, activation="tanh", package="sb3_contrib"),
+}
+
+
+def algorithms_for(kind: str) -> list[str]:
+    """The algorithms that take actions of this kind, in alphabetical order.
+
+    >>> algorithms_for("Discrete")
+    ['A2C', 'DQN', 'PPO', 'QRDQN', 'TRPO']
+    """
+    return sorted(name for name, traits in ALGORITHMS.items() if kind in traits.actions)

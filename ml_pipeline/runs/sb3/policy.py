@@ -1,0 +1,114 @@
+"""How a model of Stable-Baselines3 acts, one observation at a time, and its weights in a checkpoint."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.models.rl.policies.compatibility import check_space
+from ml_pipeline.models.rl.preprocessing.space_data import space_as_data, space_name
+from ml_pipeline.runs.sb3.envs import SpacesAlone
+from ml_pipeline.runs.sb3.generators import OwnGenerators
+from ml_pipeline.runs.sb3.model import make_model
+
+
+class SB3Policy:
+    """The policy of a model; it is a `TrainedPolicy`, and acts by what the model has learned so far."""
+
+    def __init__(self, model: Any, run: RunConfig, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+        """The spaces are those of a single environment; those of the model may have images turned."""
+        self.model = model
+        self.algorithm = run.algorithm
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.act = SB3Acting(self)
+
+    def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+        """Raise UserError if the policy was made for other spaces than these, of a single environment."""
+        check_space("observations", of_policy=self.observation_space, of_envs=observation_space)
+        check_space("actions", of_policy=self.action_space, of_envs=action_space)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, the statistics of the normalization, and the spaces as plain data."""
+        normalizer = self.model.get_vec_normalize_env()
+        return {
+            "algorithm": self.algorithm,
+            "spaces": {
+                "observation": space_as_data(self.observation_space),
+                "action": space_as_data(self.action_space),
+            },
+            "network": {name: weight.clone() for name, weight in self.model.policy.state_dict().items()},
+            "normalizer": None if normalizer is None else _statistics(normalizer),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over saved weights. Raises UserError if they are of another algorithm."""
+        if state["algorithm"] != self.algorithm:
+            raise UserError(f"The saved policy is of {state['algorithm']}, but here it is {self.algorithm}.")
+        self.model.policy.load_state_dict(state["network"])
+        normalizer, saved = self.model.get_vec_normalize_env(), state["normalizer"]
+        if normalizer is not None and saved is not None:
+            _load_statistics(normalizer, saved)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._described())})"
+
+    def _described(self) -> list[str]:
+        return [self.algorithm, f"{space_name(self.observation_space)} -> {space_name(self.action_space)}"]
+
+
+class SB3Acting:
+    """Acts in a single environment: the best action, or one that is drawn."""
+
+    def __init__(self, policy: SB3Policy) -> None:
+        self._policy = policy
+
+    def begin_episode(self) -> None:
+        """Does nothing: these policies have no memory."""
+
+    def __call__(self, observation: Any, *, generator: np.random.Generator | None = None) -> Any:
+        """The action for one observation: the best, or drawn where the algorithm draws and a generator is given."""
+        model = self._policy.model
+        if (normalizer := model.get_vec_normalize_env()) is not None:
+            observation = normalizer.normalize_obs(observation)
+        if generator is None:
+            action, _ = model.policy.predict(observation, deterministic=True)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(generator.integers(2**62)))
+                action, _ = model.policy.predict(observation, deterministic=False)
+        return int(action) if isinstance(self._policy.action_space, spaces.Discrete) else action
+
+
+def untrained_model(
+    run: RunConfig, ppo: PPOConfig, observation_space: spaces.Space, action_space: spaces.Space, *, device: str
+) -> Any:
+    """A model that only acts, to load saved weights into. Leaves the global random generators as they were."""
+    with OwnGenerators(torch.device(device)).in_use():
+        return make_model(run, ppo, SpacesAlone(observation_space, action_space), device=device, only_acts=True)
+
+
+def _statistics(normalizer: Any) -> dict[str, Any]:
+    found = {"observations": getattr(normalizer, "obs_rms", None), "returns": normalizer.ret_rms}
+    return {
+        "running": torch.from_numpy(np.array(normalizer.returns, np.float64)),
+        **{
+            name: {"mean": torch.as_tensor(rms.mean), "var": torch.as_tensor(rms.var), "count": float(rms.count)}
+            for name, rms in found.items()
+            if rms is not None
+        },
+    }
+
+
+def _load_statistics(normalizer: Any, saved: Mapping[str, Any]) -> None:
+    for name, rms in (("observations", getattr(normalizer, "obs_rms", None)), ("returns", normalizer.ret_rms)):
+        if rms is not None:
+            rms.mean, rms.var = saved[name]["mean"].numpy().copy(), saved[name]["var"].numpy().copy()
+            rms.count = saved[name]["count"]
+    if len(saved["running"]) == len(normalizer.returns):
+        normalizer.returns = saved["running"].numpy().copy()

@@ -1,0 +1,98 @@
+"""What a model of Stable-Baselines3 needs to go on besides its weights, as tensors and plain values.
+
+Its own zip files are pickles, which run code when they are opened; nothing here does.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+# Attributes that change while a model learns, as far as it has them.
+_COUNTERS = (
+    "num_timesteps",
+    "_episode_num",
+    "_n_updates",
+    "_n_calls",
+    "exploration_rate",
+    "_current_progress_remaining",
+)
+
+
+def learner_state(model: Any) -> dict[str, Any]:
+    """Optimizers, counters, the last observations and the generator of random actions; without weights and memory."""
+    _, variables = model._get_torch_save_params()
+    return {
+        "optimizers": {name: state for name, state in model.get_parameters().items() if name != "policy"},
+        "variables": {name: _attribute(model, name).detach().clone() for name in variables},
+        "counters": {name: getattr(model, name) for name in _COUNTERS if hasattr(model, name)},
+        "last_obs": _as_tensors(model._last_obs),
+        "last_original_obs": _as_tensors(model._last_original_obs),
+        "last_episode_starts": _as_tensors(model._last_episode_starts),
+        "actions": dict(model.action_space.np_random.bit_generator.state),
+    }
+
+
+def load_learner_state(model: Any, state: Mapping[str, Any], *, environments_restored: bool) -> None:
+    """Go on where `state` was taken; without its environments, with new episodes."""
+    model.set_parameters({**state["optimizers"], "policy": model.policy.state_dict()}, device=model.device)
+    for name, value in state["variables"].items():
+        _attribute(model, name).data.copy_(value)
+    for name, value in state["counters"].items():
+        setattr(model, name, value)
+    model.action_space.np_random.bit_generator.state = state["actions"]
+    if environments_restored:
+        model._last_obs = _as_arrays(state["last_obs"])
+        model._last_original_obs = _as_arrays(state["last_original_obs"])
+        model._last_episode_starts = _as_arrays(state["last_episode_starts"])
+
+
+def replay_state(model: Any) -> dict[str, Any] | None:
+    """The memory of transitions, as far as it is filled: views, not copies. None for an algorithm without."""
+    buffer = getattr(model, "replay_buffer", None)
+    if buffer is None:
+        return None
+    # With optimize_memory_usage the row behind the last one holds its next observation.
+    n_rows = buffer.buffer_size if buffer.full else min(buffer.pos + 1, buffer.buffer_size)
+    rows = {name: _as_tensors(value, n_rows) for name, value in _arrays_of(buffer).items()}
+    return {"pos": buffer.pos, "full": buffer.full, "rows": rows}
+
+
+def load_replay_state(model: Any, state: Mapping[str, Any]) -> None:
+    """Fill the memory again. Raises ValueError or KeyError where it was another one."""
+    buffer = model.replay_buffer
+    for name, value in _arrays_of(buffer).items():
+        saved = state["rows"][name]
+        parts = [(value[key], saved[key]) for key in value] if isinstance(value, dict) else [(value, saved)]
+        for array, tensor in parts:
+            array[: len(tensor)] = tensor.numpy()
+    buffer.pos, buffer.full = state["pos"], state["full"]
+
+
+def _arrays_of(buffer: Any) -> dict[str, Any]:
+    """The arrays with one row for each step, by name; of observations that are Dicts, dicts of arrays."""
+
+    def has_rows(value: Any) -> bool:
+        if isinstance(value, dict):
+            return bool(value) and all(map(has_rows, value.values()))
+        return isinstance(value, np.ndarray) and value.shape[:1] == (buffer.buffer_size,)
+
+    return {name: value for name, value in vars(buffer).items() if has_rows(value)}
+
+
+def _attribute(model: Any, dotted: str) -> Any:
+    return reduce(getattr, dotted.split("."), model)
+
+
+def _as_tensors(value: Any, n_rows: int | None = None) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_tensors(each, n_rows) for key, each in value.items()}
+    return None if value is None else torch.from_numpy(np.asarray(value)[:n_rows])
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_arrays(each) for key, each in value.items()}
+    return None if value is None else value.numpy().copy()

@@ -1,0 +1,286 @@
+"""Trains by an algorithm of Stable-Baselines3, iteration by iteration, as a run wants it.
+
+Stable-Baselines3 collects and learns in a loop of its own, `learn()`. A callback looks at the beginning of each of its
+rollouts, where everything is whole, whether an iteration is over or a stop was requested.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing
+from typing import Any, NamedTuple
+
+import torch
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
+from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
+from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
+from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.models.rl.update.threads import learning_threads
+from ml_pipeline.monitoring.progress import ProgressBar
+from ml_pipeline.monitoring.sink import MetricsSink, Sinks
+from ml_pipeline.runs.sb3.arguments import is_on_policy
+from ml_pipeline.runs.sb3.callback import LoopCallback
+from ml_pipeline.runs.sb3.clock import Clock
+from ml_pipeline.runs.sb3.envs import WatchedEnvs
+from ml_pipeline.runs.sb3.generators import OwnGenerators
+from ml_pipeline.runs.sb3.model import make_model
+from ml_pipeline.runs.sb3.policy import SB3Policy
+from ml_pipeline.runs.sb3.state import learner_state, load_learner_state, load_replay_state, replay_state
+from ml_pipeline.runs.sb3.statistics import SB3Statistics, diverged, logged_figures
+
+# A stop waits for the end of a rollout of at most so many steps, where nothing is lost; a longer one is given up.
+_SHORT_ROLLOUT = 32
+_training = threading.Lock()
+
+
+class SB3Trainer:
+    """Trains a policy by the algorithm that a run's settings name; it is a `Trainer`.
+
+    An iteration is the fewest whole rollouts of the algorithm in which each environment takes n_steps. On one machine,
+    the same seed and settings give the same weights, whatever the number of workers, and, but for gSDE, wherever
+    training was stopped at the end of a rollout. One at a time trains in a process: they share its random generators.
+    """
+
+    def __init__(
+        self,
+        envs: ParallelEnv,
+        run: RunConfig,
+        ppo: PPOConfig,
+        *,
+        device: str = "cpu",
+        sink: MetricsSink | None = None,
+    ) -> None:
+        """envs: with copies of observations; they stay open in `close`.
+
+        Raises UserError where settings, spaces and algorithm do not fit together.
+        """
+        self.iteration = 0
+        self.total_timesteps = run.timesteps(ppo.n_steps)
+        self._iteration_size = envs.num_envs * ppo.n_steps
+        self._sink = sink
+        self._seed = run.seed
+        self._stop_requested = self._cut_short = False
+        self._envs, self._watched = envs, WatchedEnvs(envs)
+        self._generators = OwnGenerators(torch.device(device))
+        with self._generators.in_use():
+            self._model = make_model(run, ppo, self._watched, device=device)
+        self.notices: tuple[str, ...] = self._model.said
+        """What the algorithm warns of, and what a loaded state lacks, as sentences."""
+        self._on_policy = is_on_policy(type(self._model))
+        self.policy = SB3Policy(self._model, run, envs.single_observation_space, envs.single_action_space)
+        self._episodes = EpisodeTracker(envs.num_envs)
+        self._clock = Clock(self._watched)
+
+    @property
+    def global_step(self) -> int:
+        """Transitions so far, over all environments."""
+        return int(self._model.num_timesteps)
+
+    @property
+    def total_iterations(self) -> int:
+        """The `iteration` at which training is finished; for display."""
+        return self.iteration + max(0, -(-(self.total_timesteps - self.global_step) // self._iteration_size))
+
+    @property
+    def finished(self) -> bool:
+        """Whether `total_timesteps` are done."""
+        return self.global_step >= self.total_timesteps
+
+    def train(
+        self,
+        *,
+        evaluate: Every[Mapping[str, float]] | None = None,
+        save: Every[None] | None = None,
+        after_iteration: Hook | None = None,
+        progress: bool = True,
+    ) -> SB3Policy:
+        """Train until `total_timesteps` or until `request_stop`; the arguments are those of `Trainer.train`.
+
+        A stop takes effect at the end of a rollout of Stable-Baselines3, or between two steps of a rollout of more than
+        32 steps for each environment, whose transitions are then lost. Raises UserError where another thread trains by
+        Stable-Baselines3 already, and TrainingFailed where a loss is no number.
+        """
+        if not _training.acquire(blocking=False):
+            raise UserError(
+                "Another thread trains by Stable-Baselines3 in this process, and both would draw from the same random "
+                "generators; train in processes of their own."
+            )
+        try:
+            n_weights = sum(weights.numel() for weights in self._model.policy.parameters())
+            batch_size = getattr(self._model, "batch_size", self._iteration_size)
+            with (
+                interrupted_between_steps(self.request_stop),
+                self._progress_sink(progress) as progress_sink,
+                learning_threads(n_weights, batch_size),
+                self._generators.in_use(),
+            ):
+                self._learn(_Between(after_iteration, evaluate, save, progress_sink))
+        finally:
+            self._stop_requested = False
+            _training.release()
+        return self.policy
+
+    def request_stop(self) -> None:
+        """Let `train` return soon; may be called from another thread or a signal handler."""
+        self._stop_requested = True
+
+    def close(self) -> None:
+        """Nothing is open: who made the environments closes them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to resume, readable with torch's `weights_only` but for environments that are pickles.
+
+        "replay" is the memory of transitions, as views that are valid until the next step; None where there is none.
+        """
+        environments, missing = None, "the run was stopped within a rollout, which is given up."
+        if self._model._last_obs is None:
+            missing = "no step was taken yet."
+        elif not self._cut_short:
+            try:
+                environments = list(self._envs.get_states())
+            except StateNotAvailable as error:
+                missing = str(error)
+        return {
+            "iteration": self.iteration,
+            "global_step": self.global_step,
+            "policy": self.policy.state_dict(),
+            "learner": learner_state(self._model),
+            "episodes": self._episodes.state_dict(),
+            "elapsed_s": self._clock.elapsed_s(),
+            "generators": self._generators.state_dict(),
+            "environments": environments,
+            "environments_missing": missing,
+            "replay": replay_state(self._model),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken: bit for bit if it holds environments and memory, else without them."""
+        environments = state["environments"]
+        self.policy.load_state_dict(state["policy"])
+        load_learner_state(self._model, state["learner"], environments_restored=environments is not None)
+        self._episodes.load_state_dict(state["episodes"], running=environments is not None)
+        self._generators.load_state_dict(state["generators"])
+        self.iteration = state["iteration"]
+        self._clock.elapsed_before_s = state["elapsed_s"]
+        if environments is not None:
+            self._envs.set_states(environments)
+        else:
+            self._begin_other_episodes()
+        if state.get("replay") is not None:
+            load_replay_state(self._model, state["replay"])
+        elif not self._on_policy and self.global_step:
+            self.notices += ("The memory of transitions begins empty, for this checkpoint does not hold it.",)
+
+    def _learn(self, between: "_Between") -> None:
+        if self.finished or self._stop_requested:
+            return
+        if self._cut_short:  # the environments are in the midst of what was given up
+            self._cut_short = False
+            self._begin_other_episodes()
+        callback = LoopCallback(
+            rollout_starts=lambda: self._rollout_starts(between), stepped=self._stepped, rollout_ends=self._clock.learns
+        )
+        self._clock.begin(self.global_step)
+        try:
+            # Without a log_interval the algorithm leaves its logger as it is, and the logger is read here.
+            left = self.total_timesteps - self.global_step
+            self._model.learn(left, callback=callback, log_interval=None, reset_num_timesteps=False)
+            self._end_iteration(between)
+        except _Stopped:
+            pass
+        finally:
+            self._clock.end()
+
+    def _rollout_starts(self, between: "_Between") -> None:
+        if self.global_step >= (self.iteration + 1) * self._iteration_size:
+            self._end_iteration(between)
+        if self._stop_requested:
+            raise _Stopped
+        self._rollout_start_step = self.global_step
+        self._clock.collects()
+
+    def _stepped(self) -> None:
+        self._episodes.step(
+            self._watched.last_rewards,
+            self._watched.last_dones,
+            global_step=self.global_step,
+            elapsed_s=self._clock.elapsed_s,
+        )
+        if self._stop_requested and self._has_long_rollouts():
+            self._cut_short = True
+            if self._on_policy:  # nothing was learned from these steps, and nothing keeps them
+                self._model.num_timesteps = self._rollout_start_step
+            raise _Stopped
+
+    def _has_long_rollouts(self) -> bool:
+        if self._on_policy:
+            return bool(self._model.n_steps > _SHORT_ROLLOUT)
+        frequency = self._model.train_freq
+        return bool(frequency.unit.value == "episode" or frequency.frequency > _SHORT_ROLLOUT)
+
+    def _begin_other_episodes(self) -> None:
+        """New episodes, and not those with which the run began."""
+        self._model._last_obs = None
+        if self.global_step:
+            self._watched.seed(self._seed + self.global_step)  # as PPO's collector does
+            unfinished, self._episodes = self._episodes, EpisodeTracker(self._envs.num_envs)
+            self._episodes.load_state_dict(unfinished.state_dict(), running=False)
+
+    def _end_iteration(self, between: "_Between") -> None:
+        logger = self._model.logger
+        own = logged_figures(logger.name_to_value)
+        logger.name_to_value.clear()
+        if (reason := diverged(own)) is not None:
+            raise TrainingFailed(
+                f"Training diverged after step {self.global_step:,}: {reason}. Lower the learning rate."
+            )
+        self.iteration += 1
+        n_steps, time_spent = self._clock.take(self.global_step)
+        statistics = SB3Statistics(
+            iteration=self.iteration,
+            global_step=self.global_step,
+            n_steps=n_steps,
+            episodes=tuple(self._episodes.finished),
+            mean_return_100=self._episodes.recent_mean_return(),
+            time_spent=time_spent,
+            n_worker_restarts=self._envs.num_restarts,
+            own=own,
+        )
+        with self._generators.set_aside():
+            further = dict((between.after_iteration(self, statistics) if between.after_iteration else None) or {})
+            if between.evaluate and between.evaluate.due(self):
+                began = time.perf_counter()
+                further |= between.evaluate.action(self)
+                further["time/evaluating_s"] = time.perf_counter() - began
+            metrics, episodes = {**statistics.metrics(), **further}, self._episodes.take_finished()
+            for sink in (self._sink, between.progress_sink):
+                if sink is not None:
+                    sink.write(metrics, episodes)
+            if between.save and between.save.due(self):
+                between.save.action(self)
+        self._clock.start_iteration(self.global_step)
+
+    def _progress_sink(self, progress: bool) -> AbstractContextManager[MetricsSink]:
+        """A sink for a person who watches; one that does nothing where none is wanted."""
+        if not progress:
+            return closing(Sinks())
+        return closing(ProgressBar(total_steps=self.total_timesteps, first_step=self.global_step))
+
+
+class _Between(NamedTuple):
+    """What comes between two iterations."""
+
+    after_iteration: Hook | None
+    evaluate: Every[Mapping[str, float]] | None
+    save: Every[None] | None
+    progress_sink: MetricsSink
+
+
+class _Stopped(Exception):
+    """Leaves the loop of Stable-Baselines3."""
