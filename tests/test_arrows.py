@@ -43,9 +43,12 @@ ROOMS = {
     "config": Room(at_once=("pydantic", "tyro", "yaml")),
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
     "monitoring": Room(
-        ("config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts", "runtime.standard_streams"),
-        ("tqdm",),
-        ("torch", "tensorboard", "wandb", "psutil", "pynvml", "matplotlib"),
+        (
+            *("config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts"),
+            *("runtime.standard_streams", "runtime.user_code"),
+        ),
+        ("tqdm", "psutil"),
+        ("torch", "tensorboard", "wandb", "pynvml", "matplotlib"),
     ),
     "reporting": Room((*VALUES, "monitoring"), ("numpy",), ("matplotlib",)),
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),

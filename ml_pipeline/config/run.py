@@ -98,6 +98,19 @@ class RunConfig:
     stop_on_plateau: int | None = None
     """Number of iterations without a rise of that mean after which training ends early; none: never."""
 
+    tensorboard: bool = False
+    """Write event files for TensorBoard."""
+
+    tensorboard_dir: Path | None = None
+    """Folder in which the event files of each run have a folder of its name, which implies --tensorboard; none:
+    tensorboard/ in the run folder."""
+
+    wandb: str | None = None
+    """Project of Weights & Biases to write to; with WANDB_MODE=offline on this disk alone. none: do not."""
+
+    sink: tuple[str, ...] = ()
+    """Sinks of your own, as module:Class, which take the metrics of each iteration."""
+
     def __post_init__(self) -> None:
         check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
         if self.algorithm_kwargs and self.algorithm == OWN:
@@ -106,6 +119,9 @@ class RunConfig:
                 "have names of their own; leave them out, or name another algorithm such as DQN."
             )
         self._check_environment()
+        for name in self.sink:
+            if not all(name.partition(":")[::2]):
+                raise UserError(f'sink must be module:Class, such as mine:MySink, but got "{name}".')
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
             check_count(name, getattr(self, name))
         for name in ("num_episodes", "total_timesteps", "stop_on_plateau"):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Runs of a group may differ in these: the seed, and what changes how a run is carried out, but no result.
 _WITHIN_A_GROUP = frozenset({
     "seed", "checkpoint_dir", "checkpoint_interval", "n_workers", "parallel_start_method", "step_timeout_s",
-    "on_worker_failure",
+    "on_worker_failure", "tensorboard", "tensorboard_dir", "wandb", "sink",
 })  # fmt: skip
 # The legend shows the settings that differ, if they are no more than this.
 _MOST_IN_LEGEND = 2

@@ -1,7 +1,7 @@
 """What a run tells besides figures: that it began, sentences for a reader, and that training is over."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class RunStart(NamedTuple):
@@ -18,6 +18,17 @@ class RunStart(NamedTuple):
     total_iterations: int
     total_steps: int
     first_step: int
+
+
+class RunEnd(NamedTuple):
+    """How a run ended. folder: also holds the report, where the run finished."""
+
+    status: Literal["finished", "stopped", "failed"]
+    reason: str | None
+    """Why it stopped, failed, or finished before all iterations."""
+    global_step: int
+    best_score: float | None
+    folder: Path
 
 
 class RunListener:

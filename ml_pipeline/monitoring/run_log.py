@@ -1,3 +1,78 @@
-"""run.log: what a run told its listener, a line each, with the time in UTC."""
+"""run.log: what a run told its listener, how it began and how it ended, each with its time in UTC."""
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ml_pipeline.config.wording import counted
+from ml_pipeline.monitoring.listener import RunEnd, RunListener, RunStart
 
 LOG_FILE = "run.log"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed: a terminal would obey some
+
+
+class RunLog:
+    """Adds entries to a file: the time, a blank, the text. Further lines of a text are indented by two blanks.
+
+    The file is made by the first entry, and a resumed run adds to it. What the disk does not take is dropped: a log does
+    not end a run. Several threads may write.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> None:
+        """Add one entry; it is on its way to the disk when this returns."""
+        stamp = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        lines = _CONTROL.sub("\ufffd", text.replace("\r\n", "\n")).rstrip("\n").split("\n")
+        with self._lock, contextlib.suppress(OSError), self._path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write("\n  ".join([f"{stamp} {lines[0]}", *lines[1:]]) + "\n")
+
+
+class LoggedListener(RunListener):
+    """Writes down what a listener is told, then tells it."""
+
+    def __init__(self, listener: RunListener, log: RunLog) -> None:
+        self._listener = listener
+        self._log = log
+
+    def started(self, start: RunStart) -> None:
+        self._log.write(_opening(start))
+        self._listener.started(start)
+
+    def say(self, sentence: str) -> None:
+        self._log.write(sentence)
+        self._listener.say(sentence)
+
+    def trained(self) -> None:
+        self._log.write("Training is over and saved.")
+        self._listener.trained()
+
+
+def closing_entry(end: RunEnd) -> str:
+    """How a run ended, as run.log tells it.
+
+    >>> closing_entry(RunEnd("finished", None, 5120, 500.0, Path("run")))
+    'Finished at step 5,120, best score 500.'
+    >>> closing_entry(RunEnd("failed", "Worker 1 was killed.", 64, None, Path("run")))
+    'Failed at step 64: Worker 1 was killed.'
+    """
+    score = "" if end.best_score is None else f", best score {end.best_score:,.4g}"
+    reason = "." if end.reason is None else f": {end.reason}"
+    return f"{end.status.capitalize()} at step {end.global_step:,}{score}{reason}"
+
+
+def _opening(start: RunStart) -> str:
+    how = f"by {counted(start.n_workers, 'worker')} ({start.start_method})" if start.n_workers else "in this process"
+    verb = "Resumed" if start.first_step else "Started"
+    return (
+        f"{verb} in process {os.getpid()} on {socket.gethostname()}: {counted(start.n_envs, 'environment')} {how}, "
+        f"{counted(start.total_iterations, 'iteration')}, {start.total_steps:,} environment steps."
+    )

@@ -16,10 +16,11 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.update.threads import begin_with_usual_threads
-from ml_pipeline.monitoring.listener import RunListener
+from ml_pipeline.monitoring.listener import RunEnd, RunListener
 from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, make_new_folder, report_folder
+from ml_pipeline.runs.recording import Recording
 from ml_pipeline.runs.state import FolderClaim, check_not_written
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task
@@ -120,12 +121,14 @@ class Run:
             raise UserError("This run has ended; continue it by another Run, with its latest.pt as checkpoint.")
         begin_with_usual_threads()
         claim = self._claim_folder()
-        setup = replace(self._setup, config=_with_folder(self._setup.config, claim.folder))
-        try:
+        config = _with_folder(self._setup.config, claim.folder)
+        with contextlib.ExitStack() as undo:
+            undo.callback(claim.abandon)
+            recording = undo.enter_context(closing(Recording(config, claim.folder, self._setup.listener)))
+            sinks = (*self._setup.sinks, *recording.sinks)
+            setup = replace(self._setup, config=config, sinks=sinks, listener=recording.listener)
             training = Training(setup, claim.folder)
-        except BaseException:
-            claim.abandon()
-            raise
+            undo.pop_all()
         trained = False
         try:
             with closing(training):
@@ -147,6 +150,8 @@ class Run:
             raise
         finally:
             claim.release()
+            if self.result is not None:
+                recording.end(_end_of(self.result))
 
     def _claim_folder(self) -> FolderClaim:
         config, checkpoint = self._setup.config, self._setup.checkpoint
@@ -203,6 +208,10 @@ def _broken_off(training: Training, folder: Path, error: BaseException, *, train
         else:
             reason = "Stopped without saving; what earlier checkpoints hold is whole."
     return replace(_result(training, folder, status, reason), error=error)
+
+
+def _end_of(result: RunResult) -> RunEnd:
+    return RunEnd(result.status, result.reason, result.global_step, result.best_score, result.folder)
 
 
 def _record(claim: FolderClaim, result: RunResult) -> None:

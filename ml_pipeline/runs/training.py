@@ -23,6 +23,7 @@ from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv
+from ml_pipeline.monitoring.resources import Gpu, Resources
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
 from ml_pipeline.runs.checkpoint import PICKLES_INSIDE, load_checkpoint, reading, save_checkpoint, writing
 from ml_pipeline.runs.folder import (
@@ -102,6 +103,7 @@ class Training:
             )
             self._requests = RequestHandling(folder, setup.listener.say)
             self._requests.handlers["n_workers"] = self._scaling.request
+            self._resources = stack.enter_context(closing(self._sampled_resources()))
             self._resumed_from = saved
             self._closing = stack.pop_all()
 
@@ -232,12 +234,21 @@ class Training:
         for sentence in getattr(trainer, "notices", ()):
             listener.say(sentence)
 
+    def _sampled_resources(self) -> Resources:
+        envs, run = self._envs, self._setup.config.run
+        return Resources(
+            worker_pids=lambda: envs.worker_pids if isinstance(envs, ParallelEnv) else (),
+            gpu=Gpu.of(str(self.policy.device)),
+            threaded=run.parallel_start_method != "fork",
+        )
+
     def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> dict[str, float]:
+        """What the hooks add to the metrics of the iteration."""
         for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():
             self._setup.listener.say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
         self.require_folder()
         metrics: dict[str, float] = {}
-        for hook in (self._target, self._plateau, self._scaling, self._requests):
+        for hook in (self._target, self._plateau, self._resources, self._scaling, self._requests):
             if hook is not None:
                 metrics.update(hook(trainer, statistics) or {})
         return metrics

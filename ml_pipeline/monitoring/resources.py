@@ -1,0 +1,186 @@
+"""What a run uses of the machine: CPU and memory of its processes, and of its GPU."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import psutil
+
+_INTERVAL_S = 1.0
+# To walk all processes of a machine takes milliseconds, to ask those that are known 20 µs each.
+_DISCOVERY_INTERVAL_S = 10.0
+_MIB = 2**20
+
+
+class Usage(NamedTuple):
+    """At one moment. cpu_percent: since the sample before, 100 for each core that is busy. rss_mb: of all processes;
+    pages that they share count for each. gpu_percent, gpu_memory_mb: of the whole GPU; None without one."""
+
+    cpu_percent: float | None
+    rss_mb: float
+    gpu_percent: float | None = None
+    gpu_memory_mb: float | None = None
+
+
+class Resources:
+    """Samples this process, those below it and its workers each second; a hook of a trainer.
+
+    Called after an iteration it returns the means over it, or those of the latest sample where it was shorter, under
+    the names of metrics.jsonl. A call costs microseconds, a sample less than 0.5 ms of the thread that takes it.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker_pids: Callable[[], Iterable[int]] = tuple,
+        gpu: "Gpu | None" = None,
+        threaded: bool = True,
+        interval_s: float = _INTERVAL_S,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """worker_pids: workers that are no descendants of this process, as those of a pool that is leased from; others
+        may be among them. gpu: the one that is trained on. threaded: sample in a thread, from the first call on;
+        otherwise in the calls, which where workers are started by fork copies no thread's lock.
+        """
+        self._processes = _Processes(clock)
+        self._worker_pids = worker_pids
+        self._gpu = gpu
+        self._interval_s = interval_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="resources", daemon=True) if threaded else None
+        self._since_call: list[Usage] = []
+        self._latest: Usage | None = None
+        self._sampled_s = clock()
+        self._processes.sample()  # CPU time counts from here
+
+    def __call__(self, trainer: object = None, statistics: object = None) -> Mapping[str, float]:
+        """The figures of this iteration."""
+        self._processes.workers = tuple(self._worker_pids())  # asked here, since the thread that trains changes them
+        if self._thread is None:
+            if self._latest is None or self._clock() - self._sampled_s >= self._interval_s:
+                self._sample()
+        elif self._latest is None:
+            self._sample()
+            self._thread.start()
+        with self._lock:
+            usages, self._since_call = self._since_call or [self._latest], []
+        return _means([usage for usage in usages if usage is not None])
+
+    def close(self) -> None:
+        """End the thread; may be called twice."""
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        self._thread = None
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self._sample()
+
+    def _sample(self) -> None:
+        self._sampled_s = self._clock()
+        cpu_percent, rss_mb = self._processes.sample()
+        percent, memory_mb = self._gpu.sample() if self._gpu is not None else (None, None)
+        with self._lock:
+            self._latest = Usage(cpu_percent, rss_mb, percent, memory_mb)
+            self._since_call.append(self._latest)
+
+
+class _Processes:
+    """This process, those below it, and `workers` from elsewhere."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.workers: tuple[int, ...] = ()
+        self._clock = clock
+        self._known: dict[int, psutil.Process] = {}
+        self._cpu_s: dict[int, float] = {}
+        self._sampled_s = self._discovered_s = -float("inf")
+        self._owner = os.getpid()
+
+    def sample(self) -> tuple[float | None, float]:
+        """CPU percent since the last sample, None at the first, and MiB of memory."""
+        self._discover()
+        now_s, rss, cpu_s = self._clock(), 0, {}
+        for pid, process in list(self._known.items()):
+            try:
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+            except psutil.Error:
+                del self._known[pid]
+                continue
+            cpu_s[pid] = times.user + times.system
+            rss += memory.rss
+        # What began since the last sample counts from its first one on.
+        used_s = sum(now - self._cpu_s[pid] for pid, now in cpu_s.items() if pid in self._cpu_s)
+        elapsed_s = now_s - self._sampled_s
+        percent = 100.0 * used_s / elapsed_s if self._cpu_s and 0 < elapsed_s < float("inf") else None
+        self._cpu_s, self._sampled_s = cpu_s, now_s
+        return percent, rss / _MIB
+
+    def _discover(self) -> None:
+        now_s = self._clock()
+        pids = set(self.workers)
+        if now_s - self._discovered_s >= _DISCOVERY_INTERVAL_S:
+            self._discovered_s = now_s
+            found = self._known.get(self._owner) or psutil.Process(self._owner)
+            self._known.setdefault(self._owner, found)
+            pids.update(child.pid for child in found.children(recursive=True))
+        for pid in pids - self._known.keys():
+            try:
+                self._known[pid] = psutil.Process(pid)
+            except psutil.Error:
+                continue
+
+
+class Gpu:
+    """One GPU, as NVML knows it."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    @classmethod
+    def of(cls, device: str) -> "Gpu | None":
+        """That of a torch device such as "cuda:0"; None for other devices, and where NVML or its library is missing."""
+        if not device.startswith("cuda"):
+            return None
+        try:
+            import pynvml
+            import torch
+
+            pynvml.nvmlInit()
+            # torch and NVML number GPUs in other orders, and CUDA_VISIBLE_DEVICES counts for torch alone.
+            uuid = torch.cuda.get_device_properties(torch.device(device)).uuid
+            return cls(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+        except Exception:  # no library, no right to ask, a slice of a GPU: whatever it is, training needs none of it
+            return None
+
+    def sample(self) -> tuple[float | None, float | None]:
+        """Percent of the time in which it computed, lately, and MiB of its memory that are taken, by anybody."""
+        import pynvml
+
+        return (
+            _asked(lambda: float(pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)),
+            _asked(lambda: pynvml.nvmlDeviceGetMemoryInfo(self._handle).used / _MIB),
+        )
+
+
+def _asked(question: Callable[[], float]) -> float | None:
+    """The answer; None where this GPU has none, as a slice of one, which tells no utilization."""
+    try:
+        return question()
+    except Exception:
+        return None
+
+
+def _means(usages: list[Usage]) -> dict[str, float]:
+    """By the names of metrics.jsonl; what is not known is left out."""
+    figures = {}
+    for name in Usage._fields:
+        known = [value for usage in usages if (value := getattr(usage, name)) is not None]
+        if known:
+            figures[f"system/{name}"] = sum(known) / len(known)
+    return figures
