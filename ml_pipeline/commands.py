@@ -84,6 +84,11 @@ COMMANDS = {
         "ml_pipeline.experiments.walk_forward",
         "ml_pipeline.experiments.walk_forward:CommandLine",
     ),
+    "dashboard": Command(
+        "Show a folder of runs in the browser: curves, settings, logs and reports.",
+        "ml_pipeline.dashboard.commands.dashboard",
+        "ml_pipeline.dashboard.commands.dashboard:CommandLine",
+    ),
     "inspect-data": Command(
         "Say what market data hold, and what is odd.",
         "ml_pipeline.trading.inspect_data",

@@ -108,8 +108,11 @@ ROOMS = {
     "dashboard": Room(
         ("config", "runtime", "monitoring", "reporting", "runs"),
         ("numpy", "rich", "tyro"),
-        ("starlette", "uvicorn"),
+        ("polars",),
     ),
+    # The web server's libraries are an extra: the terminal's tables and the summaries go without.
+    "dashboard.web": Room(("config", "monitoring", "reporting", "dashboard"), ("starlette",)),
+    "dashboard.server": Room(("config", "dashboard"), (), ("dashboard.web", "uvicorn")),
 }
 # Commands may import anything, and nothing may import them.
 COMMANDS = (
@@ -125,6 +128,7 @@ COMMANDS = (
     ),
     *("cli", "__main__", "commands", "completion"),
     *(f"service.commands.{name}" for name in ("serve", "submit", "logs", "stop", "resume", "scale")),
+    "dashboard.commands.dashboard",
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 )

@@ -1,0 +1,51 @@
+"""The figures of evaluations, of several runs side by side."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.dashboard.run_files import open_file
+from ml_pipeline.reporting.report_files import EVALUATION_FILE
+
+_MOST_BYTES = 4_000_000
+_AGENT, _BASELINES = "agent", ("buy_and_hold", "random")
+
+
+def evaluation_table(folders: Sequence[Path]) -> dict[str, Any]:
+    """{"rows": [{"name", "values"}]}: a row per figure, one value per run, None where a run has none."""
+    figures = [_figures(folder / EVALUATION_FILE) for folder in folders]
+    names = dict.fromkeys(name for each in figures for name in each)
+    return {"rows": [{"name": name, "values": [each.get(name) for each in figures]} for name in names]}
+
+
+def _figures(path: Path) -> dict[str, float]:
+    file = open_file(path)
+    if file is None:
+        return {}
+    with file:
+        try:
+            content = json.loads(file.read(_MOST_BYTES))
+        except (ValueError, RecursionError):
+            return {}
+    if not isinstance(content, dict):
+        return {}
+    agent = content.get(_AGENT)
+    if not isinstance(agent, dict):
+        return _numbers(content)
+    baselines = {name: content.get(name) for name in _BASELINES}
+    others = {
+        f"total_return of {name}": each.get("total_return")
+        for name, each in baselines.items()
+        if isinstance(each, dict)
+    }
+    return _numbers({**agent, **others})
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }

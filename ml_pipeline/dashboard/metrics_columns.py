@@ -1,0 +1,228 @@
+"""metrics.jsonl as columns of numbers, read once and then only where it grew.
+
+A last line that is torn waits for its rest. A file that was cut or replaced, as by a resumed run, is read anew, under
+another generation. Of a huge file rows are merged, so that memory stays bounded.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.dashboard.run_files import open_file
+
+Floats = NDArray[np.float64]
+
+_BLOCK_BYTES = 8 * 2**20
+_LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
+_FEW_BYTES = 64 * 1024  # up to here a JSON parser in C is quicker than a table library's start
+_MOST_ROWS = 500_000
+_MOST_COLUMNS = 500
+_generations = count(1)
+
+
+class MetricsColumns:
+    """The columns of one file. Not for several threads at once.
+
+    generation: another number whenever rows that were read have become others.
+    """
+
+    def __init__(self, path: Path, *, durations: Sequence[str] = (), most_rows: int = _MOST_ROWS) -> None:
+        """durations: names whose values are seconds that follow each other, as the stages of an iteration."""
+        self._path = path
+        self._durations = durations
+        self._most_rows = most_rows
+        self._inode: tuple[int, int] | None = None
+        self._seen: tuple[int, int, int, int] | None = None
+        self._forget()
+
+    @property
+    def names(self) -> list[str]:
+        """In the order in which they came."""
+        return list(self._columns)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the columns."""
+        return self._elapsed.nbytes * (len(self._columns) + 1)
+
+    def column(self, name: str) -> Floats:
+        """The values (n_rows,), NaN where a row has none; a view, valid until the next refresh."""
+        column = self._columns.get(name)
+        return np.full(self.n_rows, np.nan) if column is None else column[: self.n_rows]
+
+    @property
+    def elapsed(self) -> Floats:
+        """The sum (n_rows,) of all durations up to each row's; a view, valid until the next refresh."""
+        return self._elapsed[: self.n_rows]
+
+    def refresh(self) -> bool:
+        """Read what was written since; return whether anything changed. Raises UserError where it may not be read."""
+        if not self._has_changed():
+            return False
+        before = self.generation, self.n_rows
+        file = open_file(self._path)
+        if file is None:
+            if self.n_rows:
+                self._forget()
+            return before != (self.generation, self.n_rows)
+        with file:
+            found = os.fstat(file.fileno())
+            if self._is_another(file, found):
+                self._forget()
+            self._inode = (found.st_dev, found.st_ino)
+            file.seek(self._offset)
+            while block := file.read(_BLOCK_BYTES):
+                self._take(block)
+            self._seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return before != (self.generation, self.n_rows)
+
+    def _has_changed(self) -> bool:
+        try:
+            found = os.stat(self._path)
+        except (OSError, ValueError):
+            return self.n_rows > 0
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) != self._seen
+
+    def _is_another(self, file: BinaryIO, found: os.stat_result) -> bool:
+        """Whether the file is no longer the one that was read, grown by some lines."""
+        if not self._offset:
+            return False
+        if found.st_size < self._offset:
+            return True
+        # Files that are written anew get the number of one that was deleted: what was read last decides.
+        file.seek(self._offset - len(self._last_bytes))
+        same_end = file.read(len(self._last_bytes)) == self._last_bytes
+        return not same_end or self._inode != (found.st_dev, found.st_ino)
+
+    def _forget(self) -> None:
+        self.generation = next(_generations)
+        self.n_rows = 0
+        self._columns: dict[str, Floats] = {}  # by name (capacity,), NaN behind n_rows
+        self._capacity = 64
+        self._elapsed = np.zeros(self._capacity)
+        self._offset = 0  # of the first byte that was not read yet
+        self._torn = b""  # the beginning of a line that lies before it
+        self._last_bytes = b""  # what lies before it
+        self._inode = None
+        self._seen = None
+
+    def _take(self, block: bytes) -> None:
+        """Add the whole lines of a block of the file; what is left of it waits for the next."""
+        data = self._torn + block if self._torn else block
+        end = data.rfind(b"\n") + 1
+        lines, self._torn = data[:end], data[end:]
+        if len(self._torn) > _LONGEST_LINE:
+            self._torn = b"\0"  # not even the beginning of a line of metrics: what completes it is dropped
+        if lines:
+            self._add(rows_of(lines, self._columns))
+        self._offset += len(block)
+        self._last_bytes = (self._last_bytes + block)[-256:]
+
+    def _add(self, rows: Mapping[str, Floats]) -> None:
+        n = len(next(iter(rows.values()), ()))
+        self._make_room(self.n_rows + n)
+        for name, values in rows.items():
+            if name not in self._columns:
+                if len(self._columns) >= _MOST_COLUMNS:
+                    continue
+                self._columns[name] = np.full(self._capacity, np.nan)
+            self._columns[name][self.n_rows : self.n_rows + n] = values
+        spent = sum((np.nan_to_num(rows[name]) for name in self._durations if name in rows), np.zeros(n))
+        before = self._elapsed[self.n_rows - 1] if self.n_rows else 0.0
+        self._elapsed[self.n_rows : self.n_rows + n] = before + np.cumsum(spent)
+        self.n_rows += n
+        while self.n_rows > self._most_rows:
+            self._merge_rows()
+
+    def _make_room(self, n_rows: int) -> None:
+        if n_rows <= self._capacity:
+            return
+        self._capacity = max(n_rows, 3 * self._capacity // 2)
+        self._columns = {name: self._enlarged(column) for name, column in self._columns.items()}
+        self._elapsed = self._enlarged(self._elapsed)
+
+    def _enlarged(self, column: Floats) -> Floats:
+        enlarged = np.full(self._capacity, np.nan)
+        enlarged[: self.n_rows] = column[: self.n_rows]
+        return enlarged
+
+    def _merge_rows(self) -> None:
+        """Let each four rows become two: the smallest and the largest of their values, which is what a curve shows."""
+        n = self.n_rows // 4 * 4
+        for name, column in (*self._columns.items(), (None, self._elapsed)):
+            groups = column[:n].reshape(-1, 4)
+            if name in self._durations:
+                half = np.nansum(groups, axis=1) / 2
+                merged = np.stack([half, half], axis=1)
+            else:
+                merged = np.stack([np.fmin.reduce(groups, axis=1), np.fmax.reduce(groups, axis=1)], axis=1)
+            rest = column[n : self.n_rows].copy()
+            column[: n // 2] = merged.reshape(-1)
+            column[n // 2 : n // 2 + len(rest)] = rest
+            column[n // 2 + len(rest) :] = np.nan
+        self.n_rows -= n // 2
+        self.generation = next(_generations)
+
+
+def rows_of(lines: bytes, known: Iterable[str] = ()) -> dict[str, Floats]:
+    """The numbers (n,) of whole JSON lines by name, NaN where one has none; lines that are no objects are left out.
+
+    known: names that are likely there. What is no number, such as a text or a list, is none.
+    """
+    if len(lines) > _FEW_BYTES:
+        rows = _read_as_table(lines, known)
+        if rows is not None:
+            return rows
+    parsed = [row for row in map(_parsed, lines.split(b"\n")) if row is not None]
+    names = dict.fromkeys(name for row in parsed for name in row)
+    return {name: np.array([_number(row.get(name)) for row in parsed], np.float64) for name in names}
+
+
+def _parsed(line: bytes) -> dict[str, object] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return np.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return np.nan
+
+
+def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | None:
+    """`rows_of` for many lines, ten times as fast; None where a line holds anything but numbers."""
+    try:
+        import polars as pl
+    except ModuleNotFoundError:
+        return None
+    names = dict.fromkeys(known)
+    ends = lines.find(b"\n"), lines.rfind(b"\n", 0, len(lines) - 1) + 1
+    for line in (lines[: ends[0]], lines[ends[1] :]):
+        names.update(dict.fromkeys(_parsed(line) or ()))
+    n_keys, n_null = lines.count(b'":'), lines.count(b'": null') + lines.count(b'":null')
+    for schema in (dict.fromkeys(names, pl.Float64), None):
+        try:
+            frame = pl.read_ndjson(io.BytesIO(lines), schema=schema, infer_schema_length=None)
+        except (pl.exceptions.PolarsError, ValueError, RuntimeError):
+            continue
+        if not all(kind.is_numeric() or kind == pl.Null for kind in frame.dtypes):
+            return None
+        # A schema leaves out names that it does not hold: each name of the text must have become a value or a null.
+        n_missing = sum(frame.null_count().row(0))
+        if schema is None or n_keys == frame.height * frame.width - n_missing + n_null:
+            frame = frame.select(pl.all().cast(pl.Float64))
+            return {name: frame[name].fill_null(np.nan).to_numpy() for name in frame.columns}
+    return None
