@@ -112,12 +112,7 @@ class RunConfig:
     """Sinks of your own, as module:Class, which take the metrics of each iteration."""
 
     def __post_init__(self) -> None:
-        check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
-        if self.algorithm_kwargs and self.algorithm == OWN:
-            raise UserError(
-                f"algorithm_kwargs are for the algorithms of Stable-Baselines3, but algorithm is {OWN}, whose settings "
-                "have names of their own; leave them out, or name another algorithm such as DQN."
-            )
+        self._check_algorithm()
         self._check_environment()
         for name in self.sink:
             if not all(name.partition(":")[::2]):
@@ -130,6 +125,31 @@ class RunConfig:
         if (self.num_episodes is None) == (self.total_timesteps is None):
             both_or_none = "none" if self.num_episodes is None else "both"
             raise UserError(f"One of num_episodes and total_timesteps must be set, but got {both_or_none}.")
+        self._check_workers()
+        if self.parallel_start_method is not None:
+            check_choice("parallel_start_method", self.parallel_start_method, multiprocessing.get_all_start_methods())
+        check_choice("device", self.device, get_args(Device))
+        check_count("seed", self.seed, minimum=0)
+        check_within("seed", self.seed, 0, 2**32 - 1)  # what every generator takes
+
+    def _check_algorithm(self) -> None:
+        check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
+        if self.algorithm_kwargs and self.algorithm == OWN:
+            raise UserError(
+                f"algorithm_kwargs are for the algorithms of Stable-Baselines3, but algorithm is {OWN}, whose settings "
+                "have names of their own; leave them out, or name another algorithm such as DQN."
+            )
+
+    def _check_environment(self) -> None:
+        if self.frame_stack is not None:
+            check_count("frame_stack", self.frame_stack, minimum=2)
+        for name in ("env_kwargs", "wrappers", "frame_stack", "atari"):
+            if getattr(self, name) and self.env_id is None:
+                raise UserError(
+                    f"{name} is about a Gymnasium environment, but env_id is none; name one, or leave it out."
+                )
+
+    def _check_workers(self) -> None:
         if self.n_workers != "auto" and self.n_workers != "dynamic":  # noqa: PLR1714 - mypy follows this one alone
             check_count("n_workers", self.n_workers, minimum=0)
             if self.n_workers > self.n_envs:
@@ -147,20 +167,6 @@ class RunConfig:
             check_positive("step_timeout_s", self.step_timeout_s)
         if self.step_timeout_s is not None or self.on_worker_failure == "restart":
             self._check_workers_may_fail()
-        if self.parallel_start_method is not None:
-            check_choice("parallel_start_method", self.parallel_start_method, multiprocessing.get_all_start_methods())
-        check_choice("device", self.device, get_args(Device))
-        check_count("seed", self.seed, minimum=0)
-        check_within("seed", self.seed, 0, 2**32 - 1)  # what every generator takes
-
-    def _check_environment(self) -> None:
-        if self.frame_stack is not None:
-            check_count("frame_stack", self.frame_stack, minimum=2)
-        for name in ("env_kwargs", "wrappers", "frame_stack", "atari"):
-            if getattr(self, name) and self.env_id is None:
-                raise UserError(
-                    f"{name} is about a Gymnasium environment, but env_id is none; name one, or leave it out."
-                )
 
     def _check_workers_may_fail(self) -> None:
         name = "on_worker_failure" if self.step_timeout_s is None else "step_timeout_s"

@@ -7,14 +7,12 @@ become `algorithm_kwargs`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.algorithms import ALGORITHMS, OWN
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
-from ml_pipeline.config.run import RunConfig
 
 Flat = dict[str, Any]
 Reader = Callable[[Any, Path], Flat]
@@ -121,7 +119,7 @@ def _is_another(algo: Any) -> bool:
 
 def _tensorboard(value: Any, source: Path) -> Flat:
     """A folder of event files; true is logs/tensorboard, and false or none is none."""
-    if value is None or value is False or all(each.name != "tensorboard_dir" for each in fields(RunConfig)):
+    if value is None or value is False:
         return {}
     return {"tensorboard_dir": "logs/tensorboard" if value is True else value}
 

@@ -67,8 +67,9 @@ class Resources:
             self._sample()
             self._thread.start()
         with self._lock:
-            usages, self._since_call = self._since_call or [self._latest], []
-        return _means([usage for usage in usages if usage is not None])
+            latest = () if self._latest is None else (self._latest,)
+            usages, self._since_call = self._since_call or [*latest], []
+        return _means(usages)
 
     def close(self) -> None:
         """End the thread; may be called twice."""

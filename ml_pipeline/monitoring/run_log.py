@@ -19,8 +19,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line 
 class RunLog:
     """Adds entries to a file: the time, a blank, the text. Further lines of a text are indented by two blanks.
 
-    The file is made by the first entry, and a resumed run adds to it. What the disk does not take is dropped: a log does
-    not end a run. Several threads may write.
+    The file is made by the first entry, and a resumed run adds to it. What the disk does not take is dropped: a log
+    does not end a run. Several threads may write.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:

@@ -103,7 +103,7 @@ class Training:
             )
             self._requests = RequestHandling(folder, setup.listener.say)
             self._requests.handlers["n_workers"] = self._scaling.request
-            self._resources = stack.enter_context(closing(self._sampled_resources()))
+            self._resources = stack.enter_context(closing(self._sampled_resources(device)))
             self._resumed_from = saved
             self._closing = stack.pop_all()
 
@@ -234,11 +234,11 @@ class Training:
         for sentence in getattr(trainer, "notices", ()):
             listener.say(sentence)
 
-    def _sampled_resources(self) -> Resources:
+    def _sampled_resources(self, device: str) -> Resources:
         envs, run = self._envs, self._setup.config.run
         return Resources(
             worker_pids=lambda: envs.worker_pids if isinstance(envs, ParallelEnv) else (),
-            gpu=Gpu.of(str(self.policy.device)),
+            gpu=Gpu.of(device),
             threaded=run.parallel_start_method != "fork",
         )
 

@@ -1,4 +1,4 @@
-"""What stands before every answer: the refusals of `Access`, and headers that keep a page from loading anything else."""
+"""What stands before every answer: the refusals of `Access`, and headers that keep a page from loading more."""
 
 import html
 from collections.abc import MutableMapping

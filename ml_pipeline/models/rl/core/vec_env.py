@@ -151,11 +151,6 @@ class ParallelEnv(BlockVectorEnv):
         return taken
 
     @property
-    def worker_pids(self) -> list[int]:
-        """The worker processes that run now, in the order of their environments."""
-        return [process.pid for process in self._pool.processes if process.pid is not None]
-
-    @property
     def waited_s(self) -> float:
         """How long this process has waited for workers, all in all."""
         return self._pool.waited_s
