@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.requests import REQUEST_FILE, Request, Requests, write_request
+from ml_pipeline.runs.requests import REQUEST_FILE, Request, RequestHandling, Requests, write_request
 
 
 def test_a_request_is_taken_once(tmp_path):
@@ -140,6 +140,32 @@ def test_nothing_asked_costs_one_stat(tmp_path, monkeypatch):
         monkeypatch.setattr(os, name, lambda *_, name=name: pytest.fail(name))
     assert requests.take() is None
     assert seen == [tmp_path / REQUEST_FILE]
+
+
+def test_each_setting_has_its_handler_and_what_has_none_is_refused(tmp_path):
+    said, done = [], []
+
+    def refuse(value):
+        raise UserError("There is no room.")
+
+    handling = RequestHandling(tmp_path, said.append)
+    handling.handlers["n_workers"] = done.append
+    for _ in range(2):
+        handling(None, None)
+    write_request(tmp_path, n_workers=2, n_envs=4)
+    for _ in range(2):
+        handling(None, None)
+    assert done == [2]
+    assert said == ["Asked for n_envs = 4, but this run cannot change it while it goes on."]
+    handling.handlers["n_envs"] = refuse
+    write_request(tmp_path, n_workers=3, n_envs=5)
+    handling(None, None)
+    assert done == [2, 3]
+    assert said[1:] == ["Asked for n_envs = 5, but it stays as it is: There is no room."]
+    (tmp_path / REQUEST_FILE).write_text("nonsense")
+    for _ in range(2):
+        handling(None, None)
+    assert len(said) == 3
 
 
 ASK = """
