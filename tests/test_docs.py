@@ -239,7 +239,7 @@ def test_every_metric_is_explained_and_no_other():
     update = UpdateStatistics(*np.ones(len(UpdateStatistics._fields)))
     statistics = IterationStatistics(**{**numbers, "update": update, "time_spent": TimeSpent(1, 1, 1, 1)})
     explained = re.findall(r"^\| `(\w+/\w+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
-    assert sorted(explained) == sorted([*statistics.metrics(), "time/evaluating_s", "eval/score"])
+    assert sorted(explained) == sorted([*statistics.metrics(), "time/evaluating_s", "eval/score", "workers/count"])
 
 
 def test_features_and_rewards_exist():

@@ -23,6 +23,7 @@ from ml_pipeline.runtime.cores import IdleWatch
 
 _LOOK_S = 1.0  # at least, since the kernel counts idle time in hundredths of a second
 _MOST_FAILURES = 3  # of moves, after which the choice is left alone
+_WORKER_BYTES = 60_000_000  # of a worker with a small environment
 _REFUSALS = (UserError, VectorEnvError, OSError, MemoryError)  # of workers that cannot be started
 
 
@@ -83,6 +84,8 @@ class WorkerScaling:
             self._say(f"From now on the run chooses how many workers step its environments; now {in_words(envs)}.")
             return
         try:
+            if n_workers != "auto":
+                _check_memory(envs, n_workers)
             self._move(envs, lambda: envs.rescale(n_workers))
         except RescaleLater:
             self._asked = n_workers
@@ -112,6 +115,7 @@ class WorkerScaling:
         if move is None:
             return
         try:
+            _check_memory(envs, move.division.n_workers)
             seconds = self._move(envs, lambda: _rescale_to(envs, move.division))
         except RescaleLater:
             return
@@ -150,6 +154,20 @@ def in_words(envs: ParallelEnv) -> str:
 
 def _rescale_to(envs: ParallelEnv, division: Division) -> None:
     envs.rescale(division.n_workers, steps_here=division.steps_here and division.n_workers > 0)
+
+
+def _check_memory(envs: ParallelEnv, n_workers: int) -> None:
+    """Raise UserError where there is no memory for new workers beside the old ones."""
+    sizes = [_WORKER_BYTES]
+    for pid in envs.worker_pids:
+        with contextlib.suppress(psutil.Error):
+            sizes.append(psutil.Process(pid).memory_info().rss)
+    needed, free = n_workers * max(sizes), psutil.virtual_memory().available
+    if needed > free:
+        raise UserError(
+            f"{n_workers} workers would need {needed / 1e6:,.0f} MB beside those that they replace, but "
+            f"{free / 1e6:,.0f} MB are free; ask for fewer."
+        )
 
 
 def _new_choice(envs: ParallelEnv) -> DynamicChoice:

@@ -3,6 +3,8 @@
 A later vectorizer subclasses `VectorEnvContract` and says how it is made.
 """
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import gymnasium
 import pytest
 
 from ml_pipeline.models.rl.core import division
+from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
 from tests.contracts.envs import N, assert_equal, counting, trajectory
@@ -92,6 +95,27 @@ class TestParallelEnvThatStepsAShare(VectorEnvContract):
         envs = ParallelEnv(env_fns, **kwargs)
         assert envs.steps_here
         return envs
+
+
+class MovingEnv(ParallelEnv):
+    """Moves to other workers before every second step."""
+
+    _moves = itertools.cycle([None, (0, False), None, (2, False), None, (1, True), None, (3, False)])
+
+    def _step_async(self, actions: Any) -> None:
+        if not self.closed and self._pending is None and (move := next(self._moves)) is not None:
+            num_workers, steps_here = move
+            with contextlib.suppress(StateNotAvailable, EnvRaisedError):  # by environments whose state is a trap
+                self.rescale(num_workers, steps_here=steps_here)
+        super()._step_async(actions)
+
+
+@pytest.mark.slow
+class TestParallelEnvThatMoves(VectorEnvContract):
+    """Environments whose workers change while they are stepped."""
+
+    def vectorizer(self, env_fns: Any, **kwargs: Any) -> MovingEnv:
+        return MovingEnv(env_fns, num_workers=0, **kwargs)
 
 
 class TestParallelEnvInGroups(VectorEnvContract):

@@ -305,6 +305,17 @@ def test_a_refused_request_keeps_what_was_chosen(envs):
     assert scaling._dynamic
 
 
+def test_workers_that_memory_has_no_room_for_are_refused(envs, schedule, monkeypatch):
+    said = []
+    scaling = worker_scaling.WorkerScaling(lambda: envs, said.append, dynamic=True)
+    memory = psutil.virtual_memory()._replace(available=1_000_000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    with pytest.raises(worker_scaling.UserError, match=r"3 workers would need .* MB .* but 1 MB are free"):
+        scaling.request(3)
+    scaling.request(0)
+    assert said == ["Now no workers, but the trainer's process alone, as asked."]
+
+
 def test_auto_chooses_once(envs, monkeypatch):
     monkeypatch.setattr(
         "ml_pipeline.models.rl.core.division._fastest", lambda example, num_envs: Division(2, steps_here=True)
