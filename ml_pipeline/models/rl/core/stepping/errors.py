@@ -86,12 +86,16 @@ class WorkerFailedError(VectorEnvError):
 
 
 class WorkerDiedError(WorkerFailedError):
-    """A worker process is gone. exitcode: as in `multiprocessing.Process`; signal: its name, or None."""
+    """A worker process is gone. exitcode: as in `multiprocessing.Process`, None where its pool is gone as well; signal:
+    its name, or None.
+    """
 
     def __init__(self, worker: int, environments: range, exitcode: int | None, activity: str) -> None:
         self.exitcode = exitcode
         self.signal = _signal_name(exitcode)
         cause = f"was killed by {self.signal}" if self.signal else f"exited with code {exitcode}"
+        if exitcode is None:
+            cause = "ended in a way that nobody can tell (its pool is gone)"
         hint = "; the system may have run out of memory" if self.signal == "SIGKILL" else ""
         super().__init__(
             f"Worker {worker} ({span(environments)}) {cause} {activity}{hint}.",

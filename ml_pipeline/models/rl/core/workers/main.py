@@ -68,11 +68,7 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
 
     The first message is its `WorkerSetup`. stacks: where it writes its Python stack on SIGUSR1. memory: of the batch.
     """
-    _leave_signals_to_the_trainer()
-    lead_group()
-    multiprocessing.current_process().daemon = False  # a daemon may not start processes
-    forget_parents()
-    guard_standard_streams(outlive_readers=True)  # an environment that prints does not end with its reader
+    begin_worker()
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
     threading.Thread(target=_die_with, args=(trainer_pid,), name="die-with-trainer", daemon=True).start()
@@ -81,6 +77,28 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=link.close)
         os.register_at_fork(after_in_child=lambda: forked.append(os.getpid()))
+    try:
+        serve(link, memory, forked)
+    finally:
+        for process in multiprocessing.active_children():  # else multiprocessing would wait for them
+            process.terminate()
+
+
+def begin_worker() -> None:
+    """What a process does to become a worker, before it knows any environments."""
+    _leave_signals_to_the_trainer()
+    lead_group()
+    multiprocessing.current_process().daemon = False  # a daemon may not start processes
+    forget_parents()
+    guard_standard_streams(outlive_readers=True)  # an environment that prints does not end with its reader
+
+
+def serve(link: WorkerLink, memory: Any, forked: Sequence[int]) -> None:
+    """Makes the environments of the `WorkerSetup` that arrives first, and steps them; returns when told to close.
+
+    forked: holds something only in a process that an environment forked. Ends this process where the trainer has ended
+    or has given it up.
+    """
     number = -1
     try:
         setup: WorkerSetup = pickle.loads(link.receive())
@@ -93,9 +111,6 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
         end_with_group()
     except ForkReturned:
         _leave(number)
-    finally:
-        for process in multiprocessing.active_children():  # else multiprocessing would wait for them
-            process.terminate()
 
 
 def _leave(worker: int) -> NoReturn:

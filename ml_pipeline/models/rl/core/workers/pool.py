@@ -10,14 +10,13 @@ import multiprocessing
 import os
 import time
 from collections.abc import Collection, Iterable, Sequence
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch
 from ml_pipeline.models.rl.core.stepping.errors import WorkerFailedError
 from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import wait_for_links
-from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, WorkerProcess, close_all, end_all
 from ml_pipeline.models.rl.core.workers.restarts import Restarts
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
@@ -77,7 +76,7 @@ class WorkerPool:
         self.space_mismatches = [mismatch for worker in workers for mismatch in worker.reply.values]
 
     @property
-    def processes(self) -> list[BaseProcess]:
+    def processes(self) -> list[WorkerProcess]:
         """The worker processes, in the order of their environments."""
         return [worker.process for worker in self._processes.values()]
 

@@ -9,8 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 from multiprocessing import util
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
@@ -34,6 +33,26 @@ _STACK_BYTES = 1 << 16
 _LOOK_S = 0.02  # how often a wait for a process to end looks whether it has
 
 
+class WorkerProcess(Protocol):
+    """What is needed of a worker's process, whoever started it: that much of `multiprocessing.Process`."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def exitcode(self) -> int | None: ...
+
+    def is_alive(self) -> bool: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class ProcessWorker:
     """A worker whose process was started. It is STARTING until the reply to its setup, command 0, was read.
 
@@ -46,7 +65,7 @@ class ProcessWorker:
         number: int,
         environments: range,
         *,
-        process: BaseProcess,
+        process: WorkerProcess,
         link: WorkerLink,
         stacks: Connection,
         current_env: np.ndarray,
@@ -157,7 +176,8 @@ class ProcessWorker:
         """The Python stack of its main thread down to our own code, innermost call first; "" if it cannot be read."""
         if not hasattr(signal, "SIGUSR1") or self.process.pid is None:
             return ""
-        os.kill(self.process.pid, signal.SIGUSR1)
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and whoever started it has asked how
+            os.kill(self.process.pid, signal.SIGUSR1)
         text = b""
         while self._stacks.poll(_STACK_PAUSE_S if text else _STACK_WAIT_S):
             text += os.read(self._stacks.fileno(), _STACK_BYTES)
@@ -222,10 +242,10 @@ def end_all(workers: Collection[ProcessWorker]) -> None:
 
 
 def _stop(workers: Collection[ProcessWorker]) -> None:
-    for end in (BaseProcess.terminate, BaseProcess.kill):
+    for end in ("terminate", "kill"):
         alive = [worker for worker in workers if worker.process.is_alive()]
         for worker in alive:
-            end(worker.process)
+            getattr(worker.process, end)()
         deadline = time.monotonic() + 1.0
         for worker in alive:
             worker.has_ended(deadline - time.monotonic())

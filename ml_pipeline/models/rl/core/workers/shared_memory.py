@@ -59,6 +59,10 @@ class SharedMemory(mmap.mmap):
         weakref.finalize(memory, os.close, fd)
         return memory
 
+    def fileno(self) -> int:
+        """The open file."""
+        return self._fd
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _map_again, (reduction.DupFd(self._fd), len(self))
 

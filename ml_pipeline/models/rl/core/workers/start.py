@@ -10,6 +10,7 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker, util
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 
 import cloudpickle
@@ -24,13 +25,18 @@ from ml_pipeline.models.rl.core.stepping.protocol import ResetOrder
 from ml_pipeline.models.rl.core.workers import fork_server
 from ml_pipeline.models.rl.core.workers.main import BLOCKED_AT_START, WorkerSetup, run_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
-from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, WorkerProcess, end_all
 from ml_pipeline.models.rl.core.workers.shared_memory import allocate
+from ml_pipeline.models.rl.core.workers.warm.lease_book import LeaseRefused
+from ml_pipeline.models.rl.core.workers.warm.lender import Lender, current_lender
+from ml_pipeline.models.rl.core.workers.warm.surroundings import surroundings, without_pool
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker
 
-_ONE_THREAD = dict.fromkeys(
+ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+"""Variables of workers: numerical libraries read them while they are loaded."""
+
 _FILES_EACH, _FILES_SPARE = 8, 32  # of a worker: 4 while it lives, twice that while it starts; and for all else
 _starting = util.ForkAwareThreadLock()  # process-wide settings are changed while workers start
 
@@ -39,7 +45,8 @@ class WorkerStarter:
     """Makes the workers of one batch, whose memory it owns; those in other processes as often as need be.
 
     start_method: None if all are in this process. spin_s: how long a wait, at either end of a link, spins before it
-    sleeps.
+    sleeps. lender: a pool of warm workers to lease from, where start_method is "forkserver"; where it does not lend,
+    workers are started as usual, with a warning. By default the one of `current_lender`.
     Raises UserError where memory has too little room. `start` raises FactoryNotPicklableError if a factory cannot be
     sent to a worker.
     """
@@ -47,7 +54,13 @@ class WorkerStarter:
     batch: Batch
 
     def __init__(
-        self, env_fns: Sequence[EnvFactory], layout: BatchLayout, start_method: str | None, spin_s: float = 0.0
+        self,
+        env_fns: Sequence[EnvFactory],
+        layout: BatchLayout,
+        start_method: str | None,
+        spin_s: float = 0.0,
+        *,
+        lender: Lender | None = None,
     ) -> None:
         self._env_fns = env_fns
         self.layout = layout
@@ -55,6 +68,8 @@ class WorkerStarter:
         if start_method is None:
             self.batch = layout.place()
             return
+        # Warm workers are as a fork server makes them; who asks for another way to start has a reason.
+        self.lender = (lender or current_lender()) if start_method == "forkserver" else None
         _send_script_by_value()
         self._registered = _registered_here()
         self._context = multiprocessing.get_context(start_method)
@@ -71,7 +86,7 @@ class WorkerStarter:
     def start(
         self, blocks: Mapping[int, range], first_reset: Sequence[ResetOrder] | None = None
     ) -> list[ProcessWorker]:
-        """Starts workers with these numbers for these blocks, and sends each its setup, which is its command 0.
+        """Starts or leases workers with these numbers for these blocks; sends each its setup, which is its command 0.
 
         first_reset: how the environments of a single one begin; None if they wait for a command.
         """
@@ -79,9 +94,11 @@ class WorkerStarter:
         setups = [self._setup(number, block, first_reset) for number, block in blocks.items()]
         started: list[ProcessWorker] = []
         try:
-            with _quiet_start(self._context):
-                for number, block in blocks.items():
-                    started.append(self._start(number, block))
+            self._lease(blocks, started)
+            if not started:
+                with _quiet_start(self._context):
+                    for number, block in blocks.items():
+                        started.append(self._start(number, block))
             for worker, setup in zip(started, setups, strict=True):
                 with contextlib.suppress(BrokenPipeError):  # whoever waits for its reply reads that it died
                     worker.link.send(setup)
@@ -89,6 +106,43 @@ class WorkerStarter:
             end_all(started)
             raise
         return started
+
+    def _lease(self, blocks: Mapping[int, range], leased: list[ProcessWorker]) -> None:
+        """Adds warm workers to `leased`, one per block, or none where there is no pool that lends them."""
+        if self.lender is None:
+            return
+        try:
+            processes = self.lender.lease(list(blocks.values()))
+        except LeaseRefused as refusal:
+            if self.lender.is_required:
+                raise
+            warnings.warn(f"{refusal} Workers are started as usual.", RuntimeWarning, stacklevel=2)
+            return
+        about = cloudpickle.dumps(surroundings())
+        for process, (number, block) in zip(processes, blocks.items(), strict=True):
+            ours, theirs = self._ends()
+            with contextlib.ExitStack() as closing:
+                for end in theirs:
+                    closing.callback(end.close)
+                files = [end.fileno() for end in theirs]
+                process.hand_over([*files, self._memory.fileno()], len(self._memory))
+            leased.append(self._worker(number, block, process, ours))
+            with contextlib.suppress(BrokenPipeError):
+                leased[-1].link.send(about)
+
+    def _ends(self) -> tuple[list[Connection], list[Connection]]:
+        """The trainer's and the worker's ends of new pipes: each one's inbox, its outbox, and that of stacks."""
+        worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)
+        trainer_inbox, worker_outbox = self._context.Pipe(duplex=False)
+        stacks, worker_stacks = self._context.Pipe(duplex=False)
+        return [trainer_inbox, trainer_outbox, stacks], [worker_inbox, worker_outbox, worker_stacks]
+
+    def _worker(self, number: int, block: range, process: WorkerProcess, ends: Sequence[Connection]) -> ProcessWorker:
+        inbox, outbox, stacks = ends
+        link = WorkerLink(inbox, outbox, worker_runs=process.is_alive)
+        return ProcessWorker(
+            number, block, process=process, link=link, stacks=stacks, current_env=self.batch.current_env
+        )
 
     def _setup(self, number: int, block: range, first_reset: Sequence[ResetOrder] | None) -> bytes:
         mine = [self._env_fns[index] for index in block]
@@ -100,35 +154,29 @@ class WorkerStarter:
                 f"{type(error).__name__}: {excerpt(str(error))}. "
                 "Create what it holds inside the factory, or pass num_workers=0."
             ) from error
-        environ = {**os.environ, **_ONE_THREAD}
+        environ = {**without_pool(os.environ), **ONE_THREAD}
         setup = WorkerSetup(
             number, block.start, self.layout, environ, self.spin_s, self._registered, factories, first_reset
         )
         return cloudpickle.dumps(setup)
 
     def _start(self, number: int, block: range) -> ProcessWorker:
-        worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)
-        trainer_inbox, worker_outbox = self._context.Pipe(duplex=False)
-        stacks, worker_stacks = self._context.Pipe(duplex=False)
-        arguments = (worker_inbox, worker_outbox, worker_stacks, self._memory, os.getpid())
+        ours, theirs = self._ends()
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=run_worker, args=arguments, name=f"env-worker-{number}", daemon=True
+            target=run_worker, args=(*theirs, self._memory, os.getpid()), name=f"env-worker-{number}", daemon=True
         )
-        link = WorkerLink(trainer_inbox, trainer_outbox, worker_runs=process.is_alive)
         try:
             # A process of a multiprocessing.Pool is a daemon, which may start none. Workers end without it as well.
             multiprocessing.current_process().daemon = False
             process.start()
         except BaseException:
-            link.close()
-            stacks.close()
+            for end in ours:
+                end.close()
             raise
         finally:
-            for end in (worker_inbox, worker_outbox, worker_stacks):
+            for end in theirs:
                 end.close()
-        return ProcessWorker(
-            number, block, process=process, link=link, stacks=stacks, current_env=self.batch.current_env
-        )
+        return self._worker(number, block, process, ours)
 
 
 def _send_script_by_value() -> None:
@@ -186,8 +234,8 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
         if context.get_start_method() == "fork":
             _warn_of_threads()
             resource_tracker.ensure_running()  # the other methods see to that themselves
-        environ = {name: os.environ.get(name) for name in _ONE_THREAD}
-        os.environ.update(_ONE_THREAD)
+        environ = {name: os.environ.get(name) for name in ONE_THREAD}
+        os.environ.update(ONE_THREAD)
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
         can_block = hasattr(signal, "pthread_sigmask")
