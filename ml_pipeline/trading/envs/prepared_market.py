@@ -1,15 +1,19 @@
 """A market prepared for environments: prices and scaled features, computed once and shared by all environments."""
 
+import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.env_pool_address import env_pool_address
 from ml_pipeline.trading.accounts.rules import FillAt, TradingRules
 from ml_pipeline.trading.accounts.single import BarTables
 from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
+from ml_pipeline.trading.envs.shared_folders import shared_folder
 from ml_pipeline.trading.features.indicators import FeatureTable
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import FloatArray, MarketData
@@ -70,14 +74,27 @@ class PreparedMarket:
     def mapped(self) -> "PreparedMarket":
         """The same market in memory-mapped files, so that all processes share one copy in memory.
 
-        The files are removed when this process ends. If it is killed, the next call of any process removes them.
+        Where runs lease workers of one `EnvPool`, runs with the same bars share the files as well. The files are
+        removed when the last process that uses them ends. If it is killed, the next call of any process removes them.
         """
-        folder = new_memory_map_folder()
-        arrays: dict[str, Any] = {}
+        folder = None if env_pool_address() is None else shared_folder(self._fingerprint(), self._save)
+        if folder is None:
+            folder = new_memory_map_folder()
+            self._save(folder)
+        arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in self._arrays()}
+        return replace(self, **arrays)
+
+    def _save(self, folder: Path) -> None:
         for name, array in self._arrays().items():
             np.save(folder / f"{name}.npy", array)
-            arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
-        return replace(self, **arrays)
+
+    def _fingerprint(self) -> str:
+        """Equal for equal arrays, of any process."""
+        digest = hashlib.blake2b(digest_size=20)
+        for name, array in self._arrays().items():
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return digest.hexdigest()
 
     @property
     def n_bytes(self) -> int:

@@ -330,6 +330,14 @@ class Broker:
         }
 
 
+def _silence(*descriptors: int) -> None:
+    """Has what is written there lead nowhere."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
 def _has_ended(worker: _Worker) -> bool:
     """Whether an idle worker was killed in this moment."""
     poller = select.poll()
@@ -350,6 +358,7 @@ def main(owner_fd: int, listener_fd: int) -> None:
     except UserError as error:
         messages.send(owner, {"failed": str(error)})
         return
+    _silence(1, 2)  # whoever reads the owner's output does not wait for workers that outlive it
     resource_tracker.ensure_running()  # one for all workers, as for those of a trainer
     code_stamp()
     gc.collect()

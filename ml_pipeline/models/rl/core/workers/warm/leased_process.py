@@ -40,6 +40,16 @@ class LeasedProcess:
         self._has_returned = False
         self._exitcode: int | None = None
 
+    def is_here(self, timeout_s: float) -> bool:
+        """Whether it says within the time that it is ready for `hand_over`; it may have been killed while it was idle."""
+        self._lifeline.settimeout(timeout_s)
+        try:
+            return "here" in messages.receive(self._lifeline)[0]
+        except (EOFError, OSError):
+            return False
+        finally:
+            self._lifeline.settimeout(None)
+
     def hand_over(self, files: Sequence[int], n_bytes: int) -> None:
         """Gives it the files through which it is driven. n_bytes: of the memory, which is the fourth of them."""
         own = os.pidfd_open(os.getpid())

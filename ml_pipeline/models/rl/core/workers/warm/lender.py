@@ -8,6 +8,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ml_pipeline.models.rl.core.workers.warm import messages
 from ml_pipeline.models.rl.core.workers.warm.lease_book import LeaseRefused
@@ -17,6 +18,7 @@ from ml_pipeline.runtime.env_pool_address import env_pool_address
 
 DEFAULT_WAIT_S = 5.0  # for workers that others are about to return
 _GRACE_S = 5.0  # beyond what is waited for: a pool that is stopped answers nobody
+_TRIALS = 3  # where idle workers are killed while they are lent
 _EXIT_S = 1.0  # until the pool has asked how a worker ended
 
 
@@ -33,6 +35,16 @@ class Lender:
 
     def lease(self, blocks: Sequence[range]) -> list[LeasedProcess]:
         """A warm process for each block of environments. Raises LeaseRefused."""
+        for _ in range(_TRIALS):
+            leased = self._lease(blocks)
+            if all([process.is_here(_GRACE_S) for process in leased]):
+                return leased
+            for process in leased:
+                process.close()
+        raise LeaseRefused(f"The workers of the pool {self.address} end while they are lent.")
+
+    def _lease(self, blocks: Sequence[range]) -> list[LeasedProcess]:
+        """What the pool lends, which may have been killed in this moment."""
         try:
             connection = messages.connect(self.address, timeout_s=self.wait_s + _GRACE_S)
         except OSError as error:
@@ -40,15 +52,8 @@ class Lender:
             raise LeaseRefused(f"The pool of warm workers {self.address} is gone ({why}).") from error
         leased: list[LeasedProcess] = []
         try:
+            messages.send(connection, {"lease": self._wish(blocks)})
             exits = _Exits(connection)
-            wish = {
-                "blocks": [(block.start, block.stop) for block in blocks],
-                "wait_s": self.wait_s,
-                "batch": self._batch,
-                "stamp": code_stamp(),
-                "kind": os.getcwd(),
-            }
-            messages.send(connection, {"lease": wish})
             while len(leased) < len(blocks):
                 answer, files = messages.receive(connection)
                 if "refused" in answer:
@@ -59,13 +64,23 @@ class Lender:
                 lifeline = socket.socket(fileno=files[0])
                 leased.append(LeasedProcess(answer["worker"], answer["pid"], files[1], lifeline, exits))
                 exits.expect(answer["worker"])
-        except (OSError, EOFError) as error:
-            _give_up(leased, connection)
-            raise LeaseRefused(f"The pool of warm workers {self.address} does not answer.") from error
-        except BaseException:
-            _give_up(leased, connection)
+        except BaseException as error:
+            for process in leased:
+                process.close()
+            connection.close()
+            if isinstance(error, (OSError, EOFError)):
+                raise LeaseRefused(f"The pool of warm workers {self.address} does not answer.") from error
             raise
         return leased
+
+    def _wish(self, blocks: Sequence[range]) -> dict[str, Any]:
+        return {
+            "blocks": [(block.start, block.stop) for block in blocks],
+            "wait_s": self.wait_s,
+            "batch": self._batch,
+            "stamp": code_stamp(),
+            "kind": os.getcwd(),
+        }
 
 
 _lender: contextvars.ContextVar[Lender | None] = contextvars.ContextVar("lender", default=None)
@@ -123,9 +138,3 @@ class _Exits:
                     break
                 self.note(messages.receive(self._connection)[0])
         return self._codes.get(worker)
-
-
-def _give_up(leased: Sequence[LeasedProcess], connection: socket.socket) -> None:
-    for process in leased:
-        process.close()
-    connection.close()

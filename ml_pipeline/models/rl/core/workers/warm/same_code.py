@@ -46,7 +46,9 @@ def _fixed_folders() -> tuple[str, ...]:
 
 def is_own_code(module: ModuleType | None) -> bool:
     """Whether a module is neither installed, nor Python's, nor ours: somebody's own, which may change at any time."""
-    path: str | None = getattr(module, "__file__", None)  # None: built in, or a folder without __init__.py, whose modules tell
+    path: str | None = getattr(
+        module, "__file__", None
+    )  # None: built in, or a folder without __init__.py, whose modules tell
     return path is not None and not os.path.realpath(path).startswith(_fixed_folders())
 
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -69,18 +70,16 @@ class _WarmWorker:
         Ends this process where the lessee has ended.
         """
         try:
+            messages.send(lifeline, {"here": True})
             terms, files = messages.receive(lifeline)
-        except EOFError:  # it did not want the worker after all
+        except (EOFError, BrokenPipeError):  # it did not want the worker after all
             return
         inbox, outbox, stacks, memory, lessee, *streams = files
         self._link = link = WorkerLink(Connection(inbox, writable=False), Connection(outbox, readable=False))
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False)
         try:
             with _writing_to(streams), _ending_with(lessee):
-                enter(pickle.loads(link.receive()))
-                serve(link, SharedMemory(memory, terms["n_bytes"]), self._forked)
-        except EOFError:  # it left before it sent anything
-            return
+                self._serve(link, SharedMemory(memory, terms["n_bytes"]))
         finally:
             faulthandler.unregister(signal.SIGUSR1)
             os.close(stacks)
@@ -88,6 +87,18 @@ class _WarmWorker:
             self._link = None
         with contextlib.suppress(OSError):
             messages.send(lifeline, {"returned": True})
+
+    def _serve(self, link: WorkerLink, memory: SharedMemory) -> None:
+        try:
+            about = link.receive()
+        except EOFError:  # the lessee left before it sent anything
+            return
+        try:
+            enter(pickle.loads(about))
+            serve(link, memory, self._forked)
+        except Exception:
+            traceback.print_exc()  # to the lessee's stderr
+            raise SystemExit(1) from None
 
     def _begin_fork(self) -> None:
         self._forked.append(os.getpid())
