@@ -15,7 +15,7 @@ from ml_pipeline.models.rl.core.workers.choice import StepCost, choose_division,
 _ACTING_S = 8e-5
 _WAKE_S = 7e-5
 # More environments are taken only where they are worth it.
-_WORTH = 1.05
+_WORTH = 1.1
 WORKER_BYTES = 60_000_000
 """What a worker process takes: 40 MB of Python, NumPy and Gymnasium, and its environments."""
 
@@ -31,7 +31,7 @@ class EnvCount:
 def choose_n_envs(
     n_symbols: int, cost: StepCost | None, *, most: int, cores: float, free_bytes: int, bytes_each: int
 ) -> EnvCount:
-    """The fewest environments whose steps per second are within 5 % of the most that can be had.
+    """The fewest environments whose steps per second are within a tenth of the most that can be had.
 
     They are whole rounds of the symbols. cost: of a step; None where it could not be measured. most: the limit.
     cores: those that are free. bytes_each: what one environment takes in rollouts.

@@ -29,11 +29,13 @@ class TradingVecEnv(ParallelEnv):
         """Owns the monitor, and closes it in `close`. options: of `ParallelEnv`."""
         super().__init__(env_fns, **options)
         self.built_from = built_from
+        self.is_monitored = True
+        """False while somebody steps the environments to measure them."""
         self._monitor = monitor
 
     def _step_wait(self, timeout_s: float | None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         result = super()._step_wait(timeout_s)
-        if self._monitor is not None and "final_info" in result[4]:
+        if self._monitor is not None and self.is_monitored and "final_info" in result[4]:
             self._monitor.write(result[4]["final_info"])
         return result
 
@@ -47,6 +49,7 @@ class BatchedTradingVecEnv(BatchedEpisodeFiguresEnv):
     """`BatchedTradingEnv` of single symbols; each episode draws its symbol. `attach` sets the rest."""
 
     built_from: BuiltFrom
+    is_monitored = True
     _monitor: EpisodeMonitor | None = None
 
     def attach(self, built_from: BuiltFrom, monitor: EpisodeMonitor | None) -> "BatchedTradingVecEnv":
@@ -56,7 +59,7 @@ class BatchedTradingVecEnv(BatchedEpisodeFiguresEnv):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         result = super().step(actions)
-        if self._monitor is not None and "final_info" in result[4]:
+        if self._monitor is not None and self.is_monitored and "final_info" in result[4]:
             self._monitor.write(result[4]["final_info"])
         return result
 

@@ -1,0 +1,90 @@
+"""A symbol finds its file; what is missing or ambiguous is named, with what the folder holds."""
+
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.symbol_files import find_symbol_files
+
+
+def folder_of(folder, *names):
+    for name in names:
+        (folder / name).write_text("time,close\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("symbol", "file"),
+    [
+        ("EURUSD", "EURUSD.csv"),
+        ("EURUSD", "eurusd.parquet"),
+        ("EURUSD", "FOREX_EURUSD_1H_ASK.csv"),
+        ("eurusd", "forex-EURUSD-1h.csv.gz"),
+        ("BTC/USD", "BTC_USD-Hourly.csv"),
+        ("BTCUSD", "BTC_USD-Hourly.csv"),
+        ("BRK.A", "BRK.A.csv"),
+    ],
+)
+def test_a_symbol_is_the_name_of_a_file_or_a_part_of_it(tmp_path, symbol, file):
+    folder_of(tmp_path, file, "EURUSDT.csv", "GBPUSD.csv", "notes.md")
+    assert find_symbol_files(tmp_path, [symbol]) == {symbol: tmp_path / file}
+
+
+def test_a_whole_name_wins_over_a_part_of_one(tmp_path):
+    folder_of(tmp_path, "EURUSD.csv", "EURUSD_4H.csv")
+    assert find_symbol_files(tmp_path, ["EURUSD"])["EURUSD"].name == "EURUSD.csv"
+
+
+def test_several_files_of_a_symbol_are_named(tmp_path):
+    folder_of(tmp_path, "EURUSD_1H.csv", "EURUSD_4H.csv", "GBPUSD.csv")
+    with pytest.raises(UserError, match=r"EURUSD may be in EURUSD_1H.csv, EURUSD_4H.csv of .*; leave one"):
+        find_symbol_files(tmp_path, ["EURUSD"])
+
+
+def test_the_same_symbol_in_two_formats_is_ambiguous(tmp_path):
+    folder_of(tmp_path, "EURUSD.csv", "eurusd.parquet")
+    with pytest.raises(UserError, match=r"EURUSD may be in EURUSD.csv, eurusd.parquet"):
+        find_symbol_files(tmp_path, ["EURUSD"])
+
+
+def test_what_is_missing_is_named_with_what_there_is_and_the_nearest(tmp_path):
+    folder_of(tmp_path, "FOREX_EURUSD_1H.csv", "FOREX_GBPUSD_1H.csv")
+    with pytest.raises(UserError) as caught:
+        find_symbol_files(tmp_path, ["EURUSD", "GBPUSB", "XAUUSD"])
+    assert str(caught.value) == (
+        f"{tmp_path} has no file of GBPUSB, XAUUSD; it holds FOREX_EURUSD_1H.csv, FOREX_GBPUSD_1H.csv. Did you mean "
+        '"GBPUSD"?'
+    )
+
+
+def test_a_large_folder_is_not_listed_in_full(tmp_path):
+    folder_of(tmp_path, *(f"S{i:02}.csv" for i in range(20)))
+    with pytest.raises(UserError, match=r"S07.csv and 12 others"):
+        find_symbol_files(tmp_path, ["GBPUSD"])
+
+
+def test_a_folder_without_data_and_one_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="holds no market data; expected CSV or Parquet files"):
+        find_symbol_files(tmp_path, ["EURUSD"])
+    with pytest.raises(UserError, match="There is no market data at .*gone; check the path"):
+        find_symbol_files(tmp_path / "gone", ["EURUSD"])
+    file = folder_of(tmp_path, "a.csv") / "a.csv"
+    with pytest.raises(UserError, match="is a file, but a folder with one file per symbol"):
+        find_symbol_files(file, ["EURUSD"])
+
+
+@pytest.mark.parametrize(
+    ("symbols", "sentence"),
+    [
+        (["EURUSD", "eur_usd"], "EURUSD is named twice"),
+        ("EURUSD", 'symbols must be a list such as \\["EURUSD"\\]'),
+        (["///"], "A symbol must be a text such as EURUSD"),
+        ([7], "A symbol must be a text such as EURUSD, but got 7"),
+    ],
+)
+def test_symbols_that_are_none(tmp_path, symbols, sentence):
+    with pytest.raises(UserError, match=sentence):
+        find_symbol_files(folder_of(tmp_path, "EURUSD.csv"), symbols)
+
+
+def test_without_symbols_every_file_is_one(tmp_path):
+    assert list(find_symbol_files(folder_of(tmp_path, "B.csv", "A.parquet", "x.md"), [])) == ["A", "B"]
