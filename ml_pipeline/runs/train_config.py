@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.algorithms import OWN
+from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
-from ml_pipeline.config.settings import build
+from ml_pipeline.config.settings import build, hints_of
 from ml_pipeline.runs.vectorized_section import read_vectorized
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
@@ -53,6 +54,11 @@ def train_settings_of(content: Mapping[Any, Any], source: Path) -> dict[str, Any
 
     Raises UserError as `read_train_settings`.
     """
+    known = {*SECTIONS, *hints_of(TrainConfig)}
+    for key, value in content.items():  # a section's name is told by that it holds settings
+        if isinstance(value, Mapping) and str(key).replace("-", "_") not in known:
+            if meant := did_you_mean(str(key), SECTIONS):
+                raise UserError(f'{source}: unknown setting "{key}".{meant}')
     if is_sectioned(content, SECTIONS):
         content = flatten_sections(content, SECTIONS, source)
     return convert_settings(content, TrainConfig, source=source)

@@ -112,12 +112,12 @@ class TrainerAgent:
         if config.run.env_id is not None or self._is_settings:
             return model_path(self.trainer_core.train(config, make_task(config), resume=resume))
         trading = config.trading
-        if trading.data is None or not trading.symbols:
-            what = "data and symbols" if trading.data is None else "symbols"
+        if missing := [name for name in ("data", "symbols") if not getattr(trading, name)]:
             raise UserError(
                 "There is nothing to train in: call set_env(create_vectorized_env(symbols, data_dir)), or name "
-                f"{what} in the section environment."
+                f"{' and '.join(missing)} in the section environment."
             )
+        assert trading.data is not None
         envs = self.create_vectorized_env(trading.symbols, trading.data)
         try:
             self.trainer_core.watch(envs, _first_of(envs.built_from.task))

@@ -16,7 +16,9 @@ def write_market(path, *, seed=0, n_bars=400, hours=24, columns=(), volume=True)
     table |= {name: np.arange(n_bars) % 2 for name in columns}
     rows = zip(*table.values(), strict=True)
     lines = [",".join(["time", *table])]
-    lines += [",".join([str(time).replace("T", " ") + ":00", *map(str, row)]) for time, row in zip(times, rows, strict=True)]
+    lines += [
+        ",".join([str(time).replace("T", " ") + ":00", *map(str, row)]) for time, row in zip(times, rows, strict=True)
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -1,0 +1,296 @@
+"""`TrainerAgent`, as its users type it."""
+
+import logging
+import re
+from contextlib import closing
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import SyncVectorEnv
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.settings import hints_of
+from ml_pipeline.models.rl.core.vec_env import SerialEnv
+from ml_pipeline.runs.checkpoint import load_checkpoint
+from ml_pipeline.runs.run import Run
+from ml_pipeline.runs.tasks import make_task
+from ml_pipeline.runs.train_command_line import parse_train_start
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.service import TrainerAgent, build_vec_env
+from tests.service.forex_files import SMALL, write_folder
+from tests.small_runs import weights
+
+SYMBOLS = ["EURUSD", "GBPUSD"]
+HERE = {"env_type": "DummyVecEnv"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("forex"), *SYMBOLS, n_bars=200)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def config_of(tmp_path, name="run", **sections):
+    config = {**SMALL, "vectorized": HERE, **sections}
+    return {**config, "training": {**config["training"], "checkpoint_dir": str(tmp_path / name)}}
+
+
+def trained(tmp_path, folder, name="run", **sections):
+    """An agent whose training is over, and its model."""
+    trainer = TrainerAgent(config_of(tmp_path, name, **sections))
+    with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
+        trainer.set_env(envs)
+        return trainer, trainer.train()
+
+
+def test_it_trains_in_the_environments_that_it_is_given_and_leaves_them_open(tmp_path, folder):
+    trainer = TrainerAgent(config_of(tmp_path))
+    vec_env = trainer.create_vectorized_env(symbols=SYMBOLS, data_dir=folder, n_envs=2, use_shared_memory=False)
+    trainer.set_env(vec_env)
+    model_path = trainer.train()
+    assert model_path == tmp_path / "run" / "best.pt"
+    assert not vec_env.closed
+    vec_env.reset()
+    vec_env.close()
+    result = trainer.trainer_core.run_result
+    assert (result.status, result.global_step) == ("finished", 256)
+    assert {"config.yaml", "metrics.jsonl", "report.html", "symbols", "latest.pt"} <= {
+        path.name for path in model_path.parent.iterdir()
+    }
+    assert (tmp_path / "logs" / "vec_monitor.monitor.csv").read_text().count("\n") == 2 + 2 * (128 // 20)
+
+
+def test_a_folder_of_its_own_for_each_run(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr("ml_pipeline.runs.folder.runs_folder", lambda: tmp_path / "checkpoints")
+    trainer = TrainerAgent({**SMALL, "vectorized": {**HERE, "enable_monitoring": False}})
+    with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
+        trainer.set_env(envs)
+        first, second = trainer.train(), trainer.train()
+    assert first.parent != second.parent
+    assert torch.equal(weights(first.parent), weights(second.parent))
+    assert not (tmp_path / "logs").exists()
+
+
+def test_the_weights_are_those_of_the_train_command(tmp_path, folder):
+    trainer, model = trained(tmp_path, folder)
+    start = parse_train_start(
+        ["--config", str(model.parent / "config.yaml"), "--checkpoint-dir", str(tmp_path / "other")]
+    )
+    assert start.config.trading.per_symbol
+    Run(start.config, make_task(start.config)).train()
+    assert torch.equal(weights(tmp_path / "other"), weights(model.parent))
+
+
+@pytest.mark.parametrize(
+    "sections", [{"vectorized": {"env_type": "SubprocVecEnv"}}, {"vectorized": {"enable_monitoring": False}}]
+)
+def test_neither_workers_nor_monitoring_change_the_weights(tmp_path, folder, sections):
+    _, model = trained(tmp_path, folder)
+    _, other = trained(tmp_path, folder, "other", **sections)
+    assert torch.equal(weights(model.parent), weights(other.parent))
+
+
+def test_batched_ones_train_and_write_their_episodes(tmp_path, folder):
+    trainer, model = trained(tmp_path, folder, vectorized={"env_type": "batched"})
+    assert model.is_file()
+    assert len((tmp_path / "logs" / "vec_monitor.monitor.csv").read_text().splitlines()) > 2
+    figures = trainer.trainer_core.get_training_performance_info()
+    assert (figures["environment_type"], figures["expected_speedup"]) == ("batched", None)
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, folder):
+    _, whole = trained(tmp_path, folder, "whole")
+    half = {**SMALL["training"], "total_timesteps": 128}
+    _, first = trained(tmp_path, folder, "parts", training=half)
+    trainer = TrainerAgent({**SMALL, "vectorized": HERE})
+    with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
+        trainer.set_env(envs)
+        model = trainer.train(resume=first.parent)
+    assert model == first
+    assert trainer.trainer_core.run_result.global_step == 256
+    assert torch.equal(weights(first.parent), weights(whole.parent))
+
+
+def test_it_goes_on_only_in_environments_of_the_same_number_and_symbols(tmp_path, folder):
+    _, model = trained(tmp_path, folder)
+    trainer = TrainerAgent({**SMALL, "vectorized": HERE})
+    for symbols, n_envs, told in (
+        (SYMBOLS, 4, "n-envs 2, and a resumed run"),
+        (["EURUSD"], 2, "symbols EURUSD GBPUSD"),
+    ):
+        with closing(trainer.create_vectorized_env(symbols, folder, n_envs)) as envs:
+            trainer.set_env(envs)
+            with pytest.raises(UserError, match=told):
+                trainer.train(resume=model.parent)
+
+
+def test_changed_data_are_refused_on_resume(tmp_path, folder):
+    own = write_folder(tmp_path / "data", *SYMBOLS, n_bars=200)
+    _, model = trained(tmp_path, own)
+    write_folder(own, *reversed(SYMBOLS), n_bars=200)
+    trainer = TrainerAgent({**SMALL, "vectorized": HERE})
+    with closing(trainer.create_vectorized_env(SYMBOLS, own, 2)) as envs:
+        trainer.set_env(envs)
+        with pytest.raises(UserError, match="market data are not those that the run was trained on"):
+            trainer.train(resume=model.parent)
+
+
+def test_without_environments_it_makes_those_of_the_section(tmp_path, folder):
+    environment = {**SMALL["environment"], "symbols": SYMBOLS, "data_dir": str(folder)}
+    vectorized = {**HERE, "num_envs": 2}
+    trainer = TrainerAgent(config_of(tmp_path, environment=environment, vectorized=vectorized))
+    model = trainer.train()
+    _, other = trained(tmp_path, folder, "other")
+    assert torch.equal(weights(model.parent), weights(other.parent))
+    figures = trainer.trainer_core.get_training_performance_info()  # measured before they were closed
+    assert figures["num_envs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "what"), [({}, "data and symbols"), ({"data": "x"}, "symbols"), ({"symbols": ["A"]}, "data")]
+)
+def test_what_is_missing_is_named(environment, what):
+    with pytest.raises(
+        UserError, match=rf"nothing to train in: call set_env\(.*name {what} in the section environment"
+    ):
+        TrainerAgent({"environment": environment}).train()
+    with pytest.raises(UserError, match="no policy to evaluate yet; call train"):
+        TrainerAgent({}).evaluate()
+
+
+def test_a_settings_object_is_a_whole_run(tmp_path):
+    run = RunConfig(
+        env_id="CartPole-v1", num_episodes=1, checkpoint_dir=tmp_path / "run", vec_env="serial", eval_episodes=1
+    )
+    trainer = TrainerAgent(TrainConfig(run=run, ppo=PPOConfig(n_steps=32, minibatch_size=32)))
+    assert trainer.train() == tmp_path / "run" / "best.pt"
+    assert trainer.evaluate()["mean_return"] == trainer.trainer_core.run_result.best_score
+    assert trainer.trainer_core.get_training_performance_info()["environment_type"] == "in-process"
+
+
+def test_a_vector_environment_of_a_gymnasium_id(tmp_path):
+    training = {
+        "total_timesteps": 64,
+        "n_steps": 32,
+        "batch_size": 32,
+        "checkpoint_dir": str(tmp_path / "run"),
+        "eval_episodes": 1,
+    }
+    trainer = TrainerAgent({"environment": "CartPole-v1", "training": training})
+    with closing(SerialEnv([lambda: gymnasium.make("CartPole-v1")] * 2)) as envs:
+        trainer.set_env(envs)
+        assert trainer.train().is_file()
+        assert trainer.trainer_core.run_result.global_step == 64
+
+
+def test_what_is_no_environment_of_the_task_is_refused(folder):
+    trainer = TrainerAgent(SMALL)
+    with pytest.raises(UserError, match="set_env takes a vector environment, such as that of create_vectorized_env"):
+        trainer.set_env("EURUSD")
+    with (
+        closing(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])) as envs,
+        pytest.raises(UserError, match="SyncVectorEnv does not tell what it is evaluated on"),
+    ):
+        trainer.set_env(envs)
+
+
+def test_the_evaluation_is_that_of_the_report(tmp_path, folder):
+    trainer, model = trained(tmp_path, folder)
+    figures = trainer.evaluate()
+    assert figures["table"] == trainer.trainer_core.run_result.report
+    assert set(figures["symbols"]) == set(SYMBOLS)
+    np.testing.assert_equal(trainer.evaluate(model)["agent"], figures["agent"])
+    assert trainer.evaluate(model.parent, split="validation")["table"] != figures["table"]
+    state = load_checkpoint(model)["task"]["each_symbol"]
+    assert set(state["EURUSD"]) >= {"fingerprint", "scaler", "features"}
+
+
+def test_performance_is_measured(tmp_path, folder):
+    trainer = TrainerAgent(config_of(tmp_path))
+    nothing = trainer.trainer_core.get_training_performance_info()
+    assert nothing.pop("memory")["process_mb"] > 10
+    assert set(nothing.values()) == {None}
+    with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
+        trainer.set_env(envs)
+        before = trainer.trainer_core.get_training_performance_info()
+        assert before["steps_per_second"] is None
+        assert before["measured_speedup"] == before["env_steps_per_second"] / before["single_env_steps_per_second"]
+        trainer.train()
+        after = trainer.trainer_core.get_training_performance_info()
+    assert after["steps_per_second"] > 0
+    assert (after["environment_type"], after["num_envs"], after["num_workers"]) == ("in-process", 2, 0)
+    assert after["expected_speedup"] == 1.0
+
+
+def test_measuring_leaves_environments_and_files_as_they_were(tmp_path, folder):
+    trainer = TrainerAgent({**SMALL, "vectorized": HERE})
+    with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
+        trainer.set_env(envs)
+        envs.reset(seed=3)
+        envs.step(np.array([0, 2]))
+        states, lines = envs.get_states(), (tmp_path / "logs" / "vec_monitor.monitor.csv").read_text()
+        trainer.trainer_core.get_training_performance_info()
+        np.testing.assert_equal(envs.get_states(), states)
+        assert (tmp_path / "logs" / "vec_monitor.monitor.csv").read_text() == lines
+
+
+def test_the_log_has_what_was_said_and_a_line_each_interval(tmp_path, folder):
+    training = {**SMALL["training"], "log_interval": 128}
+    _, model = trained(tmp_path, folder, training=training, logging={"log_file": "logs/training.log"})
+    lines = (tmp_path / "logs" / "training.log").read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (INFO|WARNING) ", line) for line in lines)
+    assert sum(" of 256, " in line for line in lines) == 2
+    assert any(
+        f"Training begins in {model.parent}: 2 environments in this process, 256 steps." in line for line in lines
+    )
+    assert any("Evaluation after iteration 4" in line for line in lines)
+
+
+def test_a_logger_of_the_callers_is_told_instead(tmp_path, folder, caplog):
+    config = config_of(tmp_path, logging={"log_file": "logs/training.log"})
+    with caplog.at_level(logging.INFO, "mine"):
+        trainer = TrainerAgent(config, logger=logging.getLogger("mine"))
+        with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
+            trainer.set_env(envs)
+            trainer.train()
+    assert "Training begins in" in caplog.text
+    assert not (tmp_path / "logs" / "training.log").exists()
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(UserError, match=r"The log logs/training.log cannot be written"):
+        TrainerAgent({"logging": {"log_file": True}})
+
+
+@pytest.mark.skipif("tensorboard_dir" not in hints_of(TrainConfig), reason="there is no TensorBoard sink yet")
+def test_tensorboard_reads_the_event_files(tmp_path, folder):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trained(tmp_path, folder, logging={"tensorboard": True})
+    (run,) = (tmp_path / "logs" / "tensorboard").iterdir()
+    events = accumulator.EventAccumulator(str(run))
+    events.Reload()
+    assert "rollout/episode_return" in events.Tags()["scalars"]
+
+
+def test_the_recommended_number_is_a_round_of_the_symbols(tmp_path, folder):
+    trainer = TrainerAgent(SMALL)
+    assert trainer.get_recommended_n_envs(SYMBOLS) in {2, 4, 6, 8}
+    with closing(build_vec_env(SYMBOLS, folder, trainer.config, 2, monitor_path=None)) as envs:
+        trainer.set_env(envs)
+        assert trainer.get_recommended_n_envs(SYMBOLS) in {2, 4, 6, 8}
+        assert trainer.get_recommended_n_envs(["A", "B", "C"]) in {3, 6}  # of others, whose files are not known
+
+
+@pytest.mark.skipif("algorithm" in hints_of(TrainConfig), reason="other algorithms are trained")
+def test_another_algorithm_is_refused():
+    with pytest.raises(UserError, match="algo must be"):
+        TrainerAgent({"algorithm": "DQN"})
