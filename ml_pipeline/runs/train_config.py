@@ -65,11 +65,12 @@ def train_settings_of(content: Mapping[Any, Any], source: Path) -> dict[str, Any
 
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
-    """The settings of these names, and for the rest the defaults of the algorithm that they name.
+    """The settings of these names, `layered`, and for the rest the defaults of the algorithm that they name.
 
     In `TrainConfig(run=..., ppo=...)`, by contrast, every value of PPOConfig counts as given, its defaults too.
     Raises UserError where a value is out of range, or the algorithm's package is not installed.
     """
+    settings = layered(settings)
     if settings.get("algorithm", OWN) != OWN:
         from ml_pipeline.runs.sb3.arguments import completed
 

@@ -48,6 +48,8 @@ _RESERVED = {
     "replay_buffer_class": "settings cannot name a class",
     "rollout_buffer_class": "settings cannot name a class",
 }
+_NO_COUNTS = frozenset({"max_grad_norm"})  # whose default happens to be whole
+_LOWEST = {"gradient_steps": -1}  # as many as steps were taken
 _POLICY_KWARGS = "policy_kwargs"
 _ROLLOUT = "n_steps"  # of on-policy algorithms; of the others it is the horizon of their targets
 
@@ -220,8 +222,10 @@ def _check_argument(
         expected, fits = 'a whole number or such as [1, "episode"]', pair or (isinstance(value, Integral) and is_number)
     elif isinstance(default, bool):
         expected, fits = "true or false", isinstance(value, bool)
-    elif isinstance(default, Integral) and name not in ("max_grad_norm",):
-        expected, fits = "a whole number", isinstance(value, Integral) and is_number
+    elif isinstance(default, Integral) and name not in _NO_COUNTS:
+        lowest = min(0, int(default), _LOWEST.get(name, 0))
+        expected, fits = f"a whole number of at least {lowest}", isinstance(value, Integral) and value >= lowest
+        fits = fits and is_number
     elif isinstance(default, Real):
         expected, fits = "a number", is_number
     else:
