@@ -96,8 +96,8 @@ def _advice(kind: str, n: int, by_name: Mapping[str, Row]) -> str:
     memory, theirs_memory = (by_name[name]["memory_mb"] for name in ("workers", "SB3 Subproc"))
     return (
         f"**{kind.capitalize()}, {n} environments:** {head}. `--n-workers auto`, the default, reaches {auto:.0%} of "
-        f"the faster of the two by itself. Stable-Baselines3's Dummy steps {_times(rate['SB3 Dummy'], here)} as fast as "
-        f"in-process, its Subproc {_times(rate['SB3 Subproc'], workers)} as fast as workers, with "
+        f"the faster of the two by itself. Stable-Baselines3's Dummy steps {_times(rate['SB3 Dummy'], here)} as fast "
+        f"as in-process, its Subproc {_times(rate['SB3 Subproc'], workers)} as fast as workers, with "
         f"{theirs_memory:,.0f} MB of memory in place of {memory:,.0f} MB."
     )
 

@@ -88,7 +88,8 @@ def flags() -> dict[str, set[str]]:
         found = flags_of(command.settings) if command.settings else set()
         known[f"ml-pipeline {name}"] = known[command.module] = found
     for script in [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("tests/*.py")]:
-        known[named(script)] = set(re.findall(r'add_argument\("(--[a-z-]+)"', script.read_text()))
+        module = named(script).removesuffix(".py").replace("/", ".")
+        known[named(script)] = known[module] = set(re.findall(r'add_argument\("(--[a-z-]+)"', script.read_text()))
     return known
 
 

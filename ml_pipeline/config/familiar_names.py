@@ -89,7 +89,7 @@ _REMARKS = {
             "buffer_size", "learning_starts", "train_freq", "gradient_steps", "tau", "target_update_interval",
             "exploration_fraction", "exploration_initial_eps", "exploration_final_eps", "action_noise",
         ),
-        "Arguments of Stable-Baselines3's algorithms stand in {algorithm_kwargs}, such as "
+        "Stable-Baselines3's own arguments stand in {algorithm_kwargs}, such as "
         "'{{\"buffer_size\": 50000}}'.",
     ),
     "capture_video": 'Record a trained policy by "ml-pipeline enjoy checkpoints/RUN --video out.mp4".',

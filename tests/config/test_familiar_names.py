@@ -28,6 +28,11 @@ def answer(line):
         ("clip_coef", 'Did you mean "--clip-range"?'),
         ("anneal_lr", "Say --learning-rate-schedule linear."),
         ("cuda", "Say --device cuda."),
+        ("algo", 'Did you mean "--algorithm"?'),
+        (
+            "buffer_size",
+            "Stable-Baselines3's own arguments stand in --algorithm-kwargs, such as '{\"buffer_size\": 50000}'.",
+        ),
         ("commission", 'Did you mean "--fee-bps"?'),
     ],
 )

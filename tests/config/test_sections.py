@@ -84,3 +84,18 @@ def test_what_cannot_be_had_is_named(content, sentence):
     with pytest.raises(UserError, match=sentence) as error:
         flatten_sections(content, AGENT_SECTIONS, SOURCE)
     assert str(error.value).startswith("settings.json: ")
+
+
+def test_the_arguments_of_another_algorithm_keep_their_names(tmp_path):
+    kwargs = {
+        "policy": "MlpPolicy", "learning_rate": 1e-3, "gamma": 0.9, "batch_size": 64, "buffer_size": 9, "verbose": 1,
+        "policy_kwargs": {"net_arch": [32], "activation_fn": "nn.Tanh"}, "n_steps": 3, "seed": 4,
+    }  # fmt: skip
+    expected = {
+        "algorithm": "DQN", "learning_rate": 1e-3, "gamma": 0.9, "minibatch_size": 64, "hidden_sizes": [32],
+        "activation": "tanh", "seed": 4, "algorithm_kwargs": {"buffer_size": 9, "n_steps": 3},
+    }  # fmt: skip
+    source = tmp_path / "settings.yaml"
+    assert flatten_sections({"algo": "dqn", "kwargs": kwargs}, AGENT_SECTIONS, source) == expected
+    assert flatten_sections({"agent_config": {"algo": "DQN", "kwargs": kwargs}}, AGENT_SECTIONS, source) == expected
+    assert flatten_sections({"algo": "PPO", "kwargs": {"n_steps": 3}}, AGENT_SECTIONS, source) == {"n_steps": 3}

@@ -222,10 +222,10 @@ def _check_argument(
         expected, fits = 'a whole number or such as [1, "episode"]', pair or (isinstance(value, Integral) and is_number)
     elif isinstance(default, bool):
         expected, fits = "true or false", isinstance(value, bool)
-    elif isinstance(default, Integral) and name not in _NO_COUNTS:
-        lowest = min(0, int(default), _LOWEST.get(name, 0))
-        expected, fits = f"a whole number of at least {lowest}", isinstance(value, Integral) and value >= lowest
-        fits = fits and is_number
+    elif isinstance(default, int) and name not in _NO_COUNTS:
+        lowest = min(0, default, _LOWEST.get(name, 0))
+        fits = isinstance(value, int) and is_number and value >= lowest
+        expected = f"a whole number of at least {lowest}"
     elif isinstance(default, Real):
         expected, fits = "a number", is_number
     else:

@@ -1,0 +1,91 @@
+"""The comparison of vectorizers: its page says what its figures say, and its adapter changes nothing."""
+
+import json
+from contextlib import closing
+
+import gymnasium
+import numpy as np
+import pytest
+
+pytest.importorskip("stable_baselines3")
+
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from benchmarks.vectorizer_choice import FromStableBaselines3
+from benchmarks.vectorizer_page import FIGURES, PAGE, measured_part, recommendation, with_measured_part
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+NAMES = ("in-process", "workers", "auto", "SB3 Dummy", "SB3 Subproc")
+
+
+def figures(rates, *, batched=None):
+    """Made-up figures of 8 environments of one kind, and of one training."""
+    named = {**dict(zip(NAMES, rates, strict=True)), **({"batched": batched} if batched else {})}
+    rows = [
+        {
+            "kind": "busy", "n_envs": 8, "vectorizer": name, "note": "", "steps_per_second": rate, "cpu_percent": 90.0,
+            "memory_mb": 300.0, "gpu_percent": None,
+        }
+        for name, rate in named.items()
+    ]  # fmt: skip
+    learned = [
+        {
+            "task": "job", "target": 5.0, "vectorizer": name, "seconds": 10.0 + i, "steps": 100, "reached": True,
+            "weights": "same" if i < 4 else "other",
+        }
+        for i, name in enumerate(NAMES)
+    ]  # fmt: skip
+    machine = {"cores": 2.0, "system": "Linux", "python": "3.13", "stable_baselines3": "2.9"}
+    return {"machine": machine, "throughput": rows, "learning": learned}
+
+
+@pytest.mark.parametrize(
+    ("rates", "batched", "advice"),
+    [
+        ((100, 200, 190, 80, 100), None, "take workers, which step 2.00 times as fast as in-process"),
+        ((300, 100, 300, 80, 100), None, "stay in-process, which steps 3.00 times as fast as workers"),
+        ((100, 105, 100, 80, 100), None, "differ by no more than 15 %, so stay in-process"),
+        ((100, 200, 190, 80, 100), 1000, "take `--vec-env batched`, which steps 10.00 times as fast as in-process"),
+    ],
+)
+def test_the_recommendation_follows_from_the_figures(rates, batched, advice):
+    assert advice in recommendation(figures(rates, batched=batched))[0]
+
+
+def test_the_tables_hold_the_figures():
+    part = measured_part(figures((100, 2000, 190, 80, 100)))
+    assert "| workers | 2,000 |" in part
+    assert "| SB3 Dummy | 90 | 300 | - |" in part
+    assert "bit for bit, over in-process, workers, auto, SB3 Dummy." in part
+    assert "in-process reached a mean return of 5 first, after 10.0 s, and SB3 Subproc last, after 14.0 s" in part
+
+
+def test_writing_the_measured_part_twice_changes_nothing_more():
+    page = with_measured_part(PAGE.read_text(), figures((100, 200, 190, 80, 100)))
+    assert with_measured_part(page, figures((100, 200, 190, 80, 100))) == page
+    assert page.startswith(PAGE.read_text().partition("<!-- measured: begin -->")[0])
+
+
+def test_the_page_says_what_was_measured():
+    page = PAGE.read_text()
+    if FIGURES.exists():
+        assert with_measured_part(page, json.loads(FIGURES.read_text())) == page
+    else:
+        assert "| --- | --- | --- |\n\n<!--" not in page.partition("<!-- measured: begin -->")[2]
+
+
+def test_the_adapter_steps_as_our_vectorizer_does():
+    env_fns = [lambda: gymnasium.make("CartPole-v1", max_episode_steps=9)] * 3
+    actions = np.random.default_rng(0).integers(0, 2, (40, 3))
+    with (
+        closing(ParallelEnv(env_fns, num_workers=0)) as ours,
+        closing(FromStableBaselines3(DummyVecEnv(env_fns))) as sb3,
+    ):
+        assert np.array_equal(ours.reset(seed=1)[0], sb3.reset(seed=1)[0])
+        for action in actions:
+            *results, infos = ours.step(action)
+            *theirs, their_infos = sb3.step(action)
+            for one, other in zip(results, theirs, strict=True):
+                assert np.array_equal(one, other)
+            for index in np.flatnonzero(results[2] | results[3]):
+                assert np.array_equal(infos["final_obs"][index], their_infos["final_obs"][index])
