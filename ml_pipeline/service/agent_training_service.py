@@ -6,6 +6,7 @@ closed or killed at any time, and the next service on the same root finds them.
 
 import contextlib
 import math
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -144,6 +145,7 @@ class AgentTrainingService:
             except UserError:
                 with contextlib.suppress(StoreUnavailable):  # else it waits, and its folder is made when it starts
                     store.remove(id)
+                    shutil.rmtree(self.root / id, ignore_errors=True)
                 raise
         return id
 
@@ -223,7 +225,7 @@ class AgentTrainingService:
             going_on = [run.id for run in self.list() if run.status == "running"]
             for id in going_on:
                 self.stop(id)
-            self.wait(going_on)
+            self.wait(going_on, timeout_s=2 * self.limits.stop_grace_s + _TICK_S)
         self._closing.set()
         if not self._closed:
             self._wake()

@@ -11,15 +11,15 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Client, Listener, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.owned_folders import new_owned_folder
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
 from ml_pipeline.service.store import SERVICE_FOLDER
 
@@ -146,16 +146,7 @@ def _address_of(root: Path) -> tuple[Any, bytes]:
 def _listen(folder: Path, undo: contextlib.ExitStack) -> tuple[Listener, Any]:
     """A listener and its address: a pipe on Windows, else a socket in the folder or, where its path would be too long
     or the file system has none, in a short one; failing that, a port of this machine alone."""
-    places: list[Any] = []
-    if sys.platform == "win32":
-        places = [rf"\\.\pipe\ml-pipeline-{secrets.token_hex(16)}"]
-    else:
-        short = Path(tempfile.mkdtemp(prefix="ml-service-"))
-        undo.callback(shutil.rmtree, short, ignore_errors=True)
-        places = [str(each) for each in (folder / _SOCKET, short / _SOCKET) if _fits(each)]
-        with contextlib.suppress(OSError):
-            (folder / _SOCKET).unlink()  # of a service that was killed
-    for place in [*places, ("127.0.0.1", 0)]:
+    for place in _places(folder, undo):
         try:
             listener = Listener(place, backlog=64)
         except OSError:
@@ -163,6 +154,22 @@ def _listen(folder: Path, undo: contextlib.ExitStack) -> tuple[Listener, Any]:
         undo.callback(listener.close)
         return listener, listener.address
     raise UserError("No address can be had for the service: neither a socket nor a port of this machine.")
+
+
+def _places(folder: Path, undo: contextlib.ExitStack) -> Iterator[Any]:
+    if sys.platform == "win32":
+        yield rf"\\.\pipe\ml-pipeline-{secrets.token_hex(16)}"
+    else:
+        with contextlib.suppress(OSError):
+            (folder / _SOCKET).unlink()  # of a service that was killed
+        if _fits(folder / _SOCKET):
+            yield str(folder / _SOCKET)
+        with contextlib.suppress(OSError):
+            short = new_owned_folder("ml-service-")
+            undo.callback(shutil.rmtree, short, ignore_errors=True)
+            if _fits(short / _SOCKET):
+                yield str(short / _SOCKET)
+    yield "127.0.0.1", 0
 
 
 def _fits(path: Path) -> bool:

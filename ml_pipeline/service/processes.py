@@ -188,7 +188,7 @@ class SpawnedProcesses:
 
     def _finish_pipe(self, pid: int, last: bytes) -> None:
         process = self._processes.get(pid)
-        if process is None or process.stdin is None:
+        if process is None or process.stdin is None or process.stdin.closed:
             return
         with suppress(OSError):  # it has ended
             process.stdin.write(last)

@@ -1,0 +1,471 @@
+"""The service runs what it is handed: in order, within limits, through faults, and through its own end."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+import yaml
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.runs import requests, state
+from ml_pipeline.runs.state import read_state
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runtime.process_identity import is_alive
+from ml_pipeline.service import keeper
+from ml_pipeline.service.agent_training_service import AgentTrainingService
+from ml_pipeline.service.store import ServiceRuns, Store, StoreUnavailable
+from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM and SIGKILL")
+LOCK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+input()
+"""
+
+
+def brief(seed=0, **settings):
+    return {"env_id": "CartPole-v1", "num_episodes": 1, "seed": seed, **settings}
+
+
+def until(condition, timeout_s=60):
+    end = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+    return found
+
+
+def begun(service, run):
+    """Waits until a run has begun; returns its process."""
+    until((service.root / run / "latest.pt").exists)
+    return until(lambda: service.get(run).process)
+
+
+# Submitting
+
+
+def test_a_submitted_run_waits_in_its_folder_and_then_finishes(serve, said):
+    service = serve(max_runs=1)
+    first, second = service.submit(brief(LONG)), service.submit(brief())
+    begun(service, first)
+    waiting = read_state(service.root / second)
+    assert (waiting.status, service.get(second).status) == ("queued", "queued")
+    assert yaml.safe_load((service.root / second / "config.yaml").read_text())["env_id"] == "CartPole-v1"
+    service.stop(first)
+    assert [run.status for run in service.wait(timeout_s=60)] == ["stopped", "finished"]
+    assert read_state(service.root / second).status == "finished"
+    assert said[0].startswith(f"{first} starts, as process ")
+    assert f"{second} finished." in said
+
+
+def test_settings_come_by_name_in_a_file_or_as_a_config(serve, tmp_path):
+    service = serve()
+    file = tmp_path / "settings.yaml"
+    file.write_text("env_id: CartPole-v1\nn_envs: 2\n")
+    config = TrainConfig(run=RunConfig(env_id="CartPole-v1", n_envs=3), ppo=PPOConfig(n_steps=128))
+    runs = [service.submit(file), service.submit(str(file)), service.submit(config), service.submit(brief(n_envs=4))]
+    assert [service.get(run).settings["n_envs"] for run in runs] == [2, 2, 3, 4]
+    assert service.get(runs[2]).settings["n_steps"] == 128
+    assert len({*runs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"n_env": 8}, r'unknown setting "n_env".* Did you mean "n_envs"\?'),
+        ({"n_envs": "many"}, "n_envs must be a whole number"),
+        ({"env_id": None, "data": "nowhere.csv"}, r"There is no market data at .*nowhere\.csv"),
+        ({"env_id": None, "data": "empty"}, r"The folder .*empty holds no market data"),
+        ({"n_envs": 9}, r"n_envs is 9, but this service runs at most 8 environments at once.*--max-concurrent-envs 9"),
+        ({"checkpoint_dir": "here"}, "the service makes a folder for each run"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_nothing_is_queued(settings, sentence, serve, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    service = serve(max_concurrent_envs=8)
+    with pytest.raises(UserError, match=sentence):
+        service.submit({**brief(), **settings})
+    assert service.list() == []
+    assert [path.name for path in service.root.iterdir()] == [".service"]
+
+
+@pytest.mark.parametrize("id", ["../out", ".hidden", "a/b", "", " ", "x" * 200])
+def test_a_name_that_is_no_folder_name_is_refused(id, serve):
+    service = serve()
+    if id:
+        with pytest.raises(UserError, match="The id of a run must be letters"):
+            service.submit(brief(), run_id=id)
+    with pytest.raises(UserError, match="There is no run"):
+        service.stop(id)
+
+
+def test_a_run_submitted_again_under_its_name_changes_nothing(serve):
+    service = serve()
+    assert [service.submit(brief(), run_id="mine") for _ in range(3)] == ["mine"] * 3
+    assert [run.id for run in service.wait(timeout_s=60)] == ["mine"]
+    assert service.submit(brief(), run_id="mine") == "mine"
+    assert (service.root / "mine" / "begun.txt").read_text().count("\n") == 1
+    with pytest.raises(UserError, match="mine was submitted already, with another seed"):
+        service.submit(brief(seed=5), run_id="mine")
+
+
+def test_a_folder_that_is_there_is_not_taken_for_a_new_run(serve):
+    service = serve()
+    (service.root / "mine").mkdir()
+    with pytest.raises(UserError, match="is there already; give the run another id"):
+        service.submit(brief(), run_id="mine")
+
+
+def test_a_higher_priority_starts_first(serve, said):
+    service = serve(max_runs=1)
+    first = service.submit(brief(LONG))
+    begun(service, first)
+    low, high = service.submit(brief()), service.submit(brief(), priority=1)
+    service.stop(first)
+    service.wait(timeout_s=60)
+    assert [line.split()[0] for line in said if "starts" in line] == [first, high, low]
+
+
+def test_no_more_environments_than_the_limit_are_out_at_once(serve):
+    service = serve(max_concurrent_envs=8)
+    a, b, c = (service.submit(brief(LONG, n_envs=n)) for n in (5, 4, 3))
+    begun(service, a)
+    begun(service, c)  # overtakes into what b leaves over: 4 and 3 fit
+    assert service.get(b).status == "queued"
+    service.stop(a)
+    begun(service, b)
+
+
+# Ending
+
+
+def test_a_killed_run_is_told_with_its_last_words(serve, said):
+    service = serve()
+    run = service.submit(brief(DIES_AT_FIRST))
+    (ended,) = service.wait(timeout_s=60)
+    assert (ended.status, ended.reason) == ("failed", "Its process was killed by SIGKILL; it said last:\nout of luck")
+    found = read_state(service.root / run)
+    assert (found.status, found.reason) == ("failed", ended.reason)
+    assert f"{run} failed: {ended.reason}" in said
+
+
+def test_a_killed_run_is_started_again_from_its_checkpoint_if_that_was_asked_for(serve, said):
+    service = serve()
+    run = service.submit(brief(DIES_AT_FIRST), restarts=2)
+    until(lambda: service.get(run).starts == 2)
+    service.stop(run)
+    (ended,) = service.wait(timeout_s=60)
+    first, second = (service.root / run / "begun.txt").read_text().splitlines()
+    assert "--config" in first
+    assert second == f"--resume {service.root / run}"
+    assert (ended.status, ended.restarts_left) == ("stopped", 1)
+    assert any("It starts again from its checkpoint; 1 restart left." in line for line in said)
+
+
+def test_a_run_that_is_refused_is_not_started_again(serve):
+    service = serve()
+    run = service.submit(brief(REFUSED), restarts=3)
+    (ended,) = service.wait(timeout_s=60)
+    assert (ended.status, ended.starts) == ("failed", 1)
+    assert "there is no such thing" in ended.reason
+    assert "there is no such thing" in read_state(service.root / run).reason
+
+
+def test_a_working_directory_that_is_gone_is_told(serve, tmp_path):
+    service = serve()
+    (tmp_path / "gone").mkdir()
+    service.submit(brief(), folder_of_work=tmp_path / "gone")
+    service.close()
+    (tmp_path / "gone").rmdir()
+    # The first may have begun before; one that waited did not.
+    with closing(Store(service.root, since="")) as store:
+        for run in store.runs():
+            store.change(run.id, status="queued", process=None)
+    again = serve()
+    (ended,) = again.wait(timeout_s=60)
+    assert ended.status == "failed"
+    assert "The folder it was submitted in is gone" in ended.reason
+
+
+# Stopping, resuming, scaling
+
+
+def test_a_queued_run_is_taken_out_of_the_queue(serve):
+    service = serve(max_runs=1)
+    first, second = service.submit(brief(LONG)), service.submit(brief())
+    service.stop(second)
+    assert service.get(second).status == read_state(service.root / second).status == "stopped"
+    service.stop(first)
+    service.wait(timeout_s=60)
+    assert not (service.root / second / "begun.txt").exists()
+    service.stop(second)  # which has ended: nothing happens
+
+
+def test_a_run_that_does_not_stop_is_killed_after_a_grace(serve, said):
+    service = serve(stop_grace_s=0.1)
+    run = service.submit(brief(DEAF))
+    process = begun(service, run)
+    service.stop(run)
+    (ended,) = service.wait(timeout_s=60)
+    assert ended.status == read_state(service.root / run).status == "stopped"
+    assert "was killed" in ended.reason
+    assert is_alive(process) is False
+    assert f"{run} did not stop within 0.1 s, and is killed." in said
+
+
+def test_a_stopped_run_goes_on_behind_the_others(serve):
+    service = serve()
+    run = service.submit(brief(LONG))
+    begun(service, run)
+    service.stop(run)
+    service.wait(timeout_s=60)
+    service.resume(run, n_workers=0)
+    until(lambda: (service.root / run / "begun.txt").read_text().count("\n") == 2)
+    assert (service.root / run / "begun.txt").read_text().splitlines()[1].endswith(f"{run} --n-workers 0")
+    with pytest.raises(UserError, match=f"{run} is running already"):
+        service.resume(run)
+
+
+def test_a_finished_run_goes_on_only_with_more_to_do(serve):
+    service = serve()
+    run = service.submit(brief())
+    service.wait(timeout_s=60)
+    with pytest.raises(UserError, match="has finished; it goes on with a larger --total-timesteps"):
+        service.resume(run)
+    with pytest.raises(UserError, match="total_timesteps is 1; ask for more"):
+        service.resume(run, total_timesteps=1)
+    with pytest.raises(UserError, match='unknown setting "total_timestep"'):
+        service.resume(run, total_timestep=5)
+    service.resume(run, total_timesteps=4096)
+    (ended,) = service.wait(timeout_s=60)
+    assert ended.status == "finished"
+    assert (service.root / run / "begun.txt").read_text().splitlines()[1].endswith("--total-timesteps 4096")
+
+
+def test_a_run_of_the_command_line_can_be_resumed(serve):
+    service = serve()
+    folder = service.root / "by-hand"
+    claim = state.FolderClaim(folder)
+    (folder / "config.yaml").write_text("env_id: CartPole-v1\nseed: 7\n")
+    (folder / "latest.pt").touch()
+    with pytest.raises(UserError, match="is being written by process"):
+        service.resume("by-hand")
+    claim.end("stopped", None, global_step=1, iterations=1, best_score=None)
+    claim.release()
+    service.resume("by-hand")
+    assert [run.status for run in service.wait(["by-hand"], timeout_s=60)] == ["finished"]
+    for name in ("nothing", "../root/by-hand", ".service"):
+        with pytest.raises(UserError, match="There is no run"):
+            service.resume(name)
+
+
+def test_a_run_is_asked_to_scale_by_its_request_file(serve):
+    service = serve(max_concurrent_envs=4)
+    run = service.submit(brief(LONG, n_envs=2))
+    begun(service, run)
+    service.scale(run, n_workers=2)
+    assert json.loads((service.root / run / "request.json").read_text()) == {"n_workers": 2}
+    service.scale(run, n_envs=4)
+    assert requests.Requests(service.root / run).take() == requests.Request(n_workers=2, n_envs=4)
+    with pytest.raises(UserError, match="n_envs is 5, but this service runs at most 4"):
+        service.scale(run, n_envs=5)
+    service.stop(run)
+    service.wait(timeout_s=60)
+    with pytest.raises(UserError, match=r"is stopped; only a run that goes on can be scaled"):
+        service.scale(run, n_envs=1)
+
+
+# The service ends, and another begins
+
+
+def test_runs_go_on_without_the_service_and_the_next_one_watches_them(serve, said):
+    first = serve()
+    run = first.submit(brief(LONG))
+    process = begun(first, run)
+    first.close()
+    first.close()
+    assert is_alive(process)
+    with pytest.raises(UserError, match="This service is closed"):
+        first.stop(run)
+    second = serve()
+    assert second.get(run).process == process
+    second.stop(run)
+    assert [each.status for each in second.wait(timeout_s=60)] == ["stopped"]
+    assert (second.root / run / "begun.txt").read_text().count("\n") == 1
+    assert f"{run} went on by itself, as process {process.pid}, and is watched again." in said
+
+
+@pytest.mark.parametrize(("restarts", "status"), [(0, "failed"), (1, "running")])
+def test_a_run_that_died_meanwhile_is_told_by_the_next_service(restarts, status, serve):
+    first = serve()
+    run = first.submit(brief(LONG), restarts=restarts)
+    process = begun(first, run)
+    first.close()
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitpid(process.pid, 0)
+    second = serve()
+    until(lambda: (second.get(run).status == status and second.get(run).process != process) or second.get(run).reason)
+    until(lambda: second.get(run).status == status)
+    assert "gone, and nobody saw how" in second.get(run).reason if not restarts else second.get(run).starts == 2
+
+
+def test_a_stop_that_the_service_died_in_is_carried_out_by_the_next(serve):
+    first = serve()
+    run = first.submit(brief(LONG))
+    begun(first, run)
+    first.close()
+    with closing(Store(first.root, since="")) as store:
+        store.change(run, stop_asked=True)  # the first step of a stop; the signal was never sent
+    second = serve()
+    assert [each.status for each in second.wait(timeout_s=60)] == ["stopped"]
+
+
+def test_a_run_without_a_folder_is_given_one_by_the_next_service(serve):
+    """What a service leaves that is killed in submit."""
+    first = serve(max_runs=1)
+    begun(first, blocking := first.submit(brief(LONG)))
+    run = first.submit(brief())
+    first.close()
+    for path in (first.root / run).iterdir():
+        path.unlink()
+    (first.root / run).rmdir()
+    second = serve(max_runs=1)
+    assert read_state(second.root / run).status == "queued"
+    second.stop(blocking)
+    assert [each.status for each in second.wait(timeout_s=60)] == ["stopped", "finished"]
+
+
+def test_a_second_service_on_the_folder_is_refused(serve):
+    serve()
+    with pytest.raises(ServiceRuns, match=rf"works on .*root already: process {os.getpid()} on \S+, since \S+;"):
+        serve()
+
+
+def test_a_root_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="choose another --root"):
+        AgentTrainingService(tmp_path / "file" / "root")
+
+
+# Faults of the machine
+
+
+def test_a_full_disk_refuses_a_submission_whole(serve, monkeypatch):
+    service = serve()
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(state, "written_whole", full)
+        with pytest.raises(UserError, match="No space left on device"):
+            service.submit(brief(), run_id="mine")
+        assert service.list() == []
+        assert not (service.root / "mine").exists()
+    service.submit(brief(), run_id="mine")
+    assert [run.status for run in service.wait(timeout_s=60)] == ["finished"]
+
+
+def test_a_full_disk_delays_what_is_queued_and_loses_nothing(serve, said, monkeypatch):
+    service = serve(max_runs=1)
+    begun(service, blocking := service.submit(brief(LONG)))
+    run = service.submit(brief())
+    refused = []
+
+    def full(*args, **values):
+        refused.append(args)
+        raise StoreUnavailable("The queue cannot be used: the disk is full.")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Store, "change", full)
+        os.kill(service.get(blocking).process.pid, signal.SIGTERM)
+        until(lambda: len(refused) >= 2)
+        assert service.get(blocking).status == "running"
+    assert [each.status for each in service.wait(timeout_s=60)] == ["stopped", "finished"]
+    assert said.count("The queue cannot be used: the disk is full.") == 1
+    assert (service.root / run / "begun.txt").read_text().count("\n") == 1
+
+
+def test_a_process_that_could_not_be_written_down_never_begins(serve, monkeypatch):
+    service = serve()
+    usual, refused = Store.change, []
+
+    def full(self, id, **values):
+        if "starts" in values and len(refused) < 2:
+            refused.append(values["process"])
+            raise StoreUnavailable("The queue cannot be used: the disk is full.")
+        return usual(self, id, **values)
+
+    monkeypatch.setattr(Store, "change", full)
+    run = service.submit(brief())
+    assert [each.status for each in service.wait(timeout_s=60)] == ["finished"]
+    assert (service.root / run / "begun.txt").read_text().count("\n") == 1
+    assert len(refused) == 2
+    until(lambda: not any(is_alive(process) for process in refused))
+
+
+def test_a_locked_queue_delays_and_loses_nothing(serve, said):
+    service = serve()
+    run = service.submit(brief(LONG))
+    process = begun(service, run)
+    service._store._connection.execute("PRAGMA busy_timeout = 20")
+    command = [sys.executable, "-c", LOCK, str(service._store.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "locked\n"
+        os.kill(process.pid, signal.SIGTERM)
+        until(lambda: any("another program holds it" in line for line in said))
+        with pytest.raises(UserError, match="another program holds it"):
+            service.submit(brief(), run_id="refused")
+        other.communicate("\n")
+    assert [each.status for each in service.wait(timeout_s=60)] == ["stopped"]
+    service.submit(brief(), run_id="refused")
+    assert service.wait(timeout_s=60)[-1].status == "finished"
+
+
+def test_a_clock_that_jumps_changes_nothing(serve, monkeypatch):
+    service = serve(stop_grace_s=0.1)
+    now = [time.time()]
+
+    def jumping():
+        now[0] += 10**7 if len(now) % 2 else -(10**8)
+        return max(0.0, now[0])
+
+    monkeypatch.setattr(time, "time", jumping)
+    deaf, fine = service.submit(brief(DEAF)), service.submit(brief())
+    begun(service, deaf)
+    service.stop(deaf)
+    assert [run.status for run in service.wait(timeout_s=60)] == ["stopped", "finished"]
+    assert service.get(fine).starts == 1
+
+
+def test_finished_runs_are_not_looked_at_again(serve, monkeypatch):
+    service = serve()
+    with service._lock:
+        for i in range(200):
+            service._store.add(keeper.QueuedRun(id=f"old{i}", settings={}, changes={}, folder_of_work="/"))
+            service._store.change(f"old{i}", status="finished")
+    looked = []
+    usual = keeper._state
+    monkeypatch.setattr(keeper, "_state", lambda folder: looked.append(folder.name) or usual(folder))
+    run = service.submit(brief())
+    service.wait([run], timeout_s=60)
+    assert {*looked} == {run}
+    assert len(service.list()) == 201
+
+
+def test_waiting_has_a_limit(serve):
+    service = serve()
+    run = service.submit(brief(LONG))
+    assert [each.status for each in service.wait([run], timeout_s=0)] != ["finished"]

@@ -1,0 +1,128 @@
+"""Processes of runs wait for their go, outlive whoever started them, and their end is heard of."""
+
+import os
+import signal
+import sys
+import time
+from contextlib import closing
+from multiprocessing.connection import wait
+
+import pytest
+
+from ml_pipeline.runs.state import read_state, record_queued
+from ml_pipeline.runtime.process_identity import identity_of, is_alive
+from ml_pipeline.service.agent_training_service import AgentTrainingService
+from ml_pipeline.service.limits import ServiceLimits
+from ml_pipeline.service.processes import ForkedProcesses, SpawnedProcesses
+from ml_pipeline.service.run_process import RunOrder
+from tests.small_runs import trained, weights
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks from a warm process"),
+]
+SMALL = {
+    **{"env_id": "CartPole-v1", "n_envs": 2, "vec_env": "serial", "num_episodes": 4, "eval_episodes": 1},
+    **{"n_steps": 32, "minibatch_size": 64, "n_epochs": 2, "hidden_sizes": [8]},
+}
+
+
+@pytest.fixture(params=[ForkedProcesses, lambda log: SpawnedProcesses()], ids=["forked", "spawned"])
+def processes(request, tmp_path):
+    with closing(request.param(log=tmp_path / "log")) as made:
+        until(made.is_ready)
+        yield made
+
+
+def until(condition, timeout_s=60):
+    end = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+    return found
+
+
+def order(folder, *arguments):
+    record_queued(folder)
+    arguments = arguments or ("--env-id", "Nowhere-v1", "--checkpoint-dir", str(folder))
+    return RunOrder(folder=str(folder), folder_of_work=str(folder), arguments=arguments, environment={})
+
+
+def ended(processes, pid):
+    codes = {}
+
+    def look():
+        wait(processes.handles(), 0.05)
+        codes.update(processes.ended())
+        return pid in codes
+
+    until(look)
+    return codes[pid]
+
+
+def test_a_process_touches_nothing_until_it_is_told_to_go(processes, tmp_path):
+    folder = tmp_path / "run"
+    pid = processes.start(order(folder))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    processes.drop(pid)
+    assert ended(processes, pid) == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert read_state(folder).status == "queued"
+
+
+def test_a_process_that_waits_ends_with_whoever_started_it(processes, tmp_path):
+    process = identity_of(processes.start(order(tmp_path / "run")))
+    processes.close()
+    until(lambda: is_alive(process) is False)
+    assert read_state(tmp_path / "run").status == "queued"
+
+
+def test_a_refused_run_says_why_in_its_folder(processes, tmp_path):
+    folder = tmp_path / "run"
+    pid = processes.start(order(folder))
+    processes.go(pid)
+    assert ended(processes, pid) == 2
+    found = read_state(folder)
+    assert found.status == "failed"
+    assert "Nowhere-v1" in found.reason
+    assert "Nowhere-v1" in (folder / "output.log").read_text()
+
+
+def test_a_killed_run_is_told_by_its_signal(processes, tmp_path):
+    pid = processes.start(order(tmp_path / "run"))
+    os.kill(pid, signal.SIGKILL)
+    assert ended(processes, pid) == -signal.SIGKILL
+    processes.go(pid)  # too late, and harmless
+
+
+def test_a_host_that_was_killed_is_started_again(tmp_path):
+    with closing(ForkedProcesses(log=tmp_path / "log")) as processes:
+        until(processes.is_ready)
+        processes._host.kill()
+        processes._host.wait()
+        until(processes.is_ready)
+        pid = processes.start(order(tmp_path / "run"))
+        processes.drop(pid)
+        assert ended(processes, pid) == 0
+
+
+def test_runs_side_by_side_have_the_bits_that_each_has_alone(tmp_path):
+    limits = ServiceLimits(cores=4, max_runs=4)
+    with AgentTrainingService(tmp_path / "root", limits=limits) as service:
+        runs = [service.submit({**SMALL, "seed": seed}) for seed in range(4)]
+        assert [run.status for run in service.wait(timeout_s=100)] == ["finished"] * 4
+    for seed, run in enumerate(runs):
+        trained(tmp_path / f"alone{seed}", seed=seed)
+        assert (weights(tmp_path / "root" / run) == weights(tmp_path / f"alone{seed}")).all()
+
+
+def test_a_run_stopped_and_resumed_by_the_service_has_the_bits_of_one_that_was_not(tmp_path):
+    with AgentTrainingService(tmp_path / "root") as service:
+        run = service.submit({**SMALL, "num_episodes": 200})
+        until((service.root / run / "latest.pt").exists)
+        service.stop(run)
+        assert [each.status for each in service.wait(timeout_s=60)] == ["stopped"]
+        service.resume(run)
+        assert [each.status for each in service.wait(timeout_s=60)] == ["finished"]
+    trained(tmp_path / "alone", num_episodes=200)
+    assert (weights(tmp_path / "root" / run) == weights(tmp_path / "alone")).all()
