@@ -74,6 +74,16 @@ COMMANDS = {
         "ml_pipeline.export_policy",
         "ml_pipeline.runs.trained.export_config:CommandLine",
     ),
+    "status": Command(
+        "Show runs in one table: their state, progress, speed, time left and scores.",
+        "ml_pipeline.dashboard.commands.status",
+        "ml_pipeline.dashboard.terminal_config:StatusCommandLine",
+    ),
+    "watch": Command(
+        "Show the table of runs live, until Ctrl-C.",
+        "ml_pipeline.dashboard.commands.watch",
+        "ml_pipeline.dashboard.terminal_config:WatchCommandLine",
+    ),
     "sanity": Command(
         "Check that training finds what is there and no more.",
         "ml_pipeline.experiments.sanity",

@@ -130,6 +130,7 @@ COMMANDS = (
     *(f"service.commands.{name}" for name in ("serve", "submit", "logs", "stop", "resume", "scale")),
     "dashboard.commands.dashboard",
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
+    *("dashboard.commands.status", "dashboard.commands.watch"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 )
 # Only these print besides commands: what they show on a terminal.

@@ -43,6 +43,7 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
     """
     hints = hints_of(settings_class)
     positionals = positionals_of(settings_class)
+    argv = _gathered(argv, hints)
     parsed, unknown = _split(argv, settings_class, hints, prog=prog, description=description)
     if unknown:
         flags = {name: hint for name, hint in hints.items() if name not in positionals}
@@ -73,6 +74,30 @@ def positionals_of(settings_class: type) -> list[str]:
     groups = groups_of(settings_class).values()
     every = [each for group in groups for each in fields(group)]
     return [each.name for each in every if each.default is MISSING and each.default_factory is MISSING]
+
+
+def _gathered(argv: Sequence[str], hints: dict[str, Any]) -> list[str]:
+    """The words with the values of a list's flag behind its first occurrence, where it is repeated: tyro would keep
+    the last ones alone."""
+    lists = {flag_of(name) for name, hint in hints.items() if is_list(hint)}
+    words: list[str] = []
+    ends: dict[str, int] = {}  # of a flag's values
+    flag = ""
+    for word in argv:
+        name, given, value = _dashed(word.partition("=")[0]), *word.partition("=")[1:]
+        if word.startswith("-") and not re.match(r"-\.?\d", word):
+            flag = name
+            if name not in lists or name not in ends:
+                words.append(word)
+                ends[name] = len(words)
+                continue
+            if not given:
+                continue
+            word = value
+        at = ends.get(flag, len(words)) if flag in lists else len(words)
+        words.insert(at, word)
+        ends = {each: end + (end >= at) for each, end in ends.items()}
+    return words
 
 
 def _split(

@@ -67,8 +67,7 @@ class Resources:
             self._sample()
             self._thread.start()
         with self._lock:
-            latest = () if self._latest is None else (self._latest,)
-            usages, self._since_call = self._since_call or [*latest], []
+            usages, self._since_call = self._since_call or ([] if self._latest is None else [self._latest]), []
         return _means(usages)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 
 from ml_pipeline.config.wording import counted
@@ -27,13 +28,32 @@ class RunLog:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
+        self._file: FileIO | None = None  # kept open: it stays in its folder where that is moved or replaced
 
     def write(self, text: str) -> None:
         """Add one entry; it is on its way to the disk when this returns."""
         stamp = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
         lines = _CONTROL.sub("\ufffd", text.replace("\r\n", "\n")).rstrip("\n").split("\n")
-        with self._lock, contextlib.suppress(OSError), self._path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write("\n  ".join([f"{stamp} {lines[0]}", *lines[1:]]) + "\n")
+        entry = "\n  ".join([f"{stamp} {lines[0]}", *lines[1:]]) + "\n"
+        with self._lock, contextlib.suppress(OSError):
+            if self._file is None:
+                self._file = self._open()
+            self._file.write(entry.encode("utf-8", errors="replace"))
+
+    def close(self) -> None:
+        """May be called twice."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+
+    def _open(self) -> FileIO:
+        """The file, with the end of a line that a killed run or a full disk tore."""
+        file = FileIO(self._path, "a+")
+        if size := file.seek(0, os.SEEK_END):
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        return file
 
 
 class LoggedListener(RunListener):

@@ -18,6 +18,7 @@ _STEP = "time/global_step"
 # What the HPARAMS tab shows beside the settings.
 _OUTCOMES = ("eval/score", "rollout/mean_return_100", "hparam/best_score")
 _RGBA = 4
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def require_tensorboard() -> None:
@@ -39,6 +40,7 @@ class TensorBoardSink:
         self._folder = folder
         self._settings = settings
         self._writer: Any = None
+        self._session_end: Any = None
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         """Add one iteration, as one event."""
@@ -53,7 +55,7 @@ class TensorBoardSink:
             for name, value in metrics.items()
             if value is not None and math.isfinite(value)
         ]
-        self._writer.file_writer.add_summary(Summary(value=values), step)
+        self._add(Summary(value=values), step)
 
     def ended(self, end: RunEnd) -> None:
         """Add the best score and, of a run that finished, the pictures of its report."""
@@ -61,6 +63,8 @@ class TensorBoardSink:
             return
         if end.best_score is not None and math.isfinite(end.best_score):
             self._writer.add_scalar("hparam/best_score", end.best_score, end.global_step)
+        if end.status == "finished":
+            self._add(self._session_end, end.global_step)
         for picture in sorted(end.folder.glob("*.png")) if end.status == "finished" else ():
             self._add_picture(picture, end.global_step)
 
@@ -75,20 +79,24 @@ class TensorBoardSink:
         is_resumed = self._folder.is_dir() and any(self._folder.glob("events.out.tfevents.*"))
         self._writer = SummaryWriter(str(self._folder), purge_step=step if is_resumed else None)
         # As add_hparams does, which would wait for the end, begin a second file, and add points to the curves.
-        experiment, session, _ = hparams(_hyperparameters(self._settings), dict.fromkeys(_OUTCOMES, 0.0))
+        outcomes = dict.fromkeys(_OUTCOMES, 0.0)
+        experiment, session, self._session_end = hparams(_hyperparameters(self._settings), outcomes)
         for summary in (experiment, session):
-            self._writer.file_writer.add_summary(summary)
+            self._add(summary, step)
+
+    def _add(self, summary: Any, step: int) -> None:
+        self._writer.file_writer.add_summary(summary, step)
 
     def _add_picture(self, path: Path, step: int) -> None:
         """The file as it is: decoding it would take another library."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         content = path.read_bytes()
-        width, height = struct.unpack(">II", content[16:24])  # PNG, section 11.2.2: IHDR comes first
+        if not content.startswith(_PNG) or len(content) < 24:
+            return
+        width, height = struct.unpack_from(">II", content, 16)  # PNG, section 11.2.2: IHDR comes first
         image = Summary.Image(height=height, width=width, colorspace=_RGBA, encoded_image_string=content)
-        self._writer.file_writer.add_summary(
-            Summary(value=[Summary.Value(tag=f"report/{path.stem}", image=image)]), step
-        )
+        self._add(Summary(value=[Summary.Value(tag=f"report/{path.stem}", image=image)]), step)
 
 
 def _hyperparameters(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:

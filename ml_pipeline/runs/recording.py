@@ -36,9 +36,10 @@ class Recording:
         self.close()
 
     def close(self) -> None:
-        """Finish the sinks; may be called twice."""
+        """Finish the sinks and the log; may be called twice."""
         for sink in self.sinks:
             sink.close()
+        self._log.close()
 
 
 def _sinks_of(config: TrainConfig, folder: Path, say: Callable[[str], None]) -> list[ThreadedSink]:

@@ -82,7 +82,7 @@ def test_the_lines_that_a_notebook_needs(tmp_path):
     assert (folder, status) == (tmp_path / "run", "finished")
     assert best_score == cell["result"].scores[256]
     files = {"config.yaml", "metrics.jsonl", "monitor.csv", "latest.pt", "best.pt", "evaluation.json", "state.json"}
-    files |= {"learning_curve.png", "report.html"}
+    files |= {"learning_curve.png", "report.html", "run.log"}
     assert set(os.listdir(folder)) == files
 
 

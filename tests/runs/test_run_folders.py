@@ -133,7 +133,7 @@ def test_a_finished_run_that_is_resumed_keeps_its_files(tmp_path):
     assert (result.status, result.global_step, result.scores) == ("finished", 256, {})
     assert result.best_score == load_checkpoint(tmp_path / "latest.pt")["best_score"]
     assert result.report is not None
-    assert {name for name in before if before[name] != after[name]} == {"state.json"}
+    assert {name for name in before if before[name] != after[name]} == {"state.json", "run.log"}
 
 
 @pytest.mark.parametrize("written", [None, "seed: [5\n", "seed: 6\n"], ids=repr)

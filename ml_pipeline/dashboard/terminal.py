@@ -1,0 +1,150 @@
+"""Runs as a table for a terminal, a pipe, or a window of 80 columns: what fits, the most important columns first."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ml_pipeline.config.wording import counted
+from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
+
+_GAP = 2
+_NAME_WIDTH = 20
+"""The least that a name is shortened to before a column is left out."""
+_MOST_REASONS = 5
+_STYLES = {"running": "green", "queued": "yellow", "stopped": "cyan", "failed": "red", BROKEN: "red"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class _Column(NamedTuple):
+    title: str
+    cell: Callable[[RunSummary], str]
+    rank: int
+    """Columns of a higher rank are left out first."""
+    left: bool = False
+
+
+_COLUMNS = (
+    _Column("RUN", lambda run: run.name, 0, left=True),
+    _Column("STATE", lambda run: run.status, 0, left=True),
+    _Column("TASK", lambda run: run.task or "-", 2, left=True),
+    _Column("ALGORITHM", lambda run: run.algorithm or "-", 6, left=True),
+    _Column("SEED", lambda run: _whole(run.seed), 3),
+    _Column("DONE", lambda run: "-" if run.progress is None else f"{int(100 * run.progress)}%", 0),
+    _Column("STEPS", lambda run: _whole(run.global_step), 5),
+    _Column("STEPS/S", lambda run: _speed(run.steps_per_second), 0),
+    _Column("LEFT", lambda run: duration(run.seconds_left), 0),
+    _Column("RETURN", lambda run: _figure(run.mean_return), 4),
+    _Column("SCORE", lambda run: _figure(run.last_score), 1),
+    _Column("BEST", lambda run: _figure(run.best_score), 0),
+    _Column("ENVS", lambda run: _whole(run.n_envs), 7),
+    _Column("WORKERS", lambda run: _whole(run.n_workers), 7),
+)
+
+
+def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
+    """One row per run. width: columns of the window; None, as for a pipe: every column, and names in full."""
+    cells = [[_printable(column.cell(run)) for column in _COLUMNS] for run in runs]
+    widths = [max([cell_len(column.title), *(cell_len(row[i]) for row in cells)]) for i, column in enumerate(_COLUMNS)]
+    shown = _fitting(widths, width)
+    others = sum(widths[i] + _GAP for i in shown[1:])
+    name_width = widths[0] if width is None else max(1, min(widths[0], width - others))
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    for i in shown:
+        column = _COLUMNS[i]
+        justify = "left" if column.left else "right"
+        table.add_column(column.title, justify=justify, no_wrap=True, min_width=name_width if i == 0 else widths[i])  # type: ignore[arg-type]
+    for run, row in zip(runs, cells, strict=True):
+        texts = [Text(row[i]) for i in shown]
+        texts[0] = Text(_shortened(row[0], name_width))
+        texts[1].stylize(_STYLES.get(run.status, ""))
+        table.add_row(*texts)
+    return table
+
+
+def plain_lines(runs: Sequence[RunSummary]) -> list[str]:
+    """The table with every column and names in full, without colours, for a pipe or a file."""
+    table = status_table(runs, width=None)
+    console = Console(color_system=None, file=io.StringIO(), width=10_000)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def remarks(runs: Sequence[RunSummary]) -> list[str]:
+    """Lines below the table: how many runs there are in each state, and why the newest of those that failed did."""
+    states: dict[str, int] = {}
+    for run in runs:
+        states[run.status] = states.get(run.status, 0) + 1
+    lines = [f"{counted(len(runs), 'run')}: " + ", ".join(f"{n:,} {status}" for status, n in states.items())]
+    failed = [run for run in runs if run.status in {"failed", BROKEN} and run.reason]
+    lines += [f"{run.name} {run.status}: {run.reason}" for run in failed[:_MOST_REASONS]]
+    return [_printable(" ".join(line.split())) for line in lines]
+
+
+def duration(seconds: float | None) -> str:
+    """So long, in at most eight characters.
+
+    >>> duration(59.6), duration(3_723), duration(400_000), duration(1e9), duration(None)
+    ('1:00', '1:02:03', '4d 15h', '11574d', '-')
+    """
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
+    if hours < 1:
+        return f"{minutes}:{whole % 60:02}"
+    if days < 1:
+        return f"{hours}:{minutes % 60:02}:{whole % 60:02}"
+    return f"{days}d {hours % 24:02}h" if days < 1000 else f"{days}d"
+
+
+def _fitting(widths: Sequence[int], width: int | None) -> list[int]:
+    """The columns that fit beside a name of a few letters, in their order."""
+    shown = list(range(len(_COLUMNS)))
+    while width is not None and _taken(widths, shown) > width:
+        least = max(_COLUMNS[i].rank for i in shown)
+        if least == 0:
+            break
+        shown.remove(max(i for i in shown if _COLUMNS[i].rank == least))
+    return shown
+
+
+def _taken(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return min(widths[0], _NAME_WIDTH) + sum(_GAP + widths[i] for i in shown[1:])
+
+
+def _shortened(text: str, width: int) -> str:
+    """The text with dots in its middle, since names often differ at their ends.
+
+    >>> _shortened("CartPole-v1-20260101-120000-seed12", 20)
+    'CartPole-..00-seed12'
+    """
+    if cell_len(text) <= width:
+        return text
+    if width <= 2:
+        return text[:width]
+    kept = width - 2
+    return f"{text[: kept - kept // 2]}..{text[-(kept // 2) :] if kept // 2 else ''}"
+
+
+def _printable(text: str) -> str:
+    """Without what would move the cursor or change colours: names of folders are anybody's."""
+    return _CONTROL.sub("?", text)
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"
+
+
+def _speed(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
