@@ -20,6 +20,7 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.settings import flatten, hints_of
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
 from ml_pipeline.models.rl.update.ppo_update import UpdateStatistics
+from ml_pipeline.monitoring.resources import Usage
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.features.indicators import make_features
@@ -240,7 +241,9 @@ def test_every_metric_is_explained_and_no_other():
     update = UpdateStatistics(*np.ones(len(UpdateStatistics._fields)))
     statistics = IterationStatistics(**{**numbers, "update": update, "time_spent": TimeSpent(1, 1, 1, 1)})
     explained = re.findall(r"^\| `(\w+/\w+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
-    assert sorted(explained) == sorted([*statistics.metrics(), "time/evaluating_s", "eval/score", "workers/count"])
+    resources = [f"system/{name}" for name in Usage._fields]
+    by_runs = ["time/evaluating_s", "eval/score", "workers/count"]
+    assert sorted(explained) == sorted([*statistics.metrics(), *resources, *by_runs])
 
 
 def test_features_and_rewards_exist():

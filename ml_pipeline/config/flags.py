@@ -24,6 +24,9 @@ from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
+# The values of these add up where the flag is repeated; of others the last one counts.
+_REPEATED = frozenset({"sink"})
+
 
 class _Words(list[str]):
     """What was typed after a flag; defaults are anything else."""
@@ -77,25 +80,27 @@ def positionals_of(settings_class: type) -> list[str]:
 
 
 def _gathered(argv: Sequence[str], hints: dict[str, Any]) -> list[str]:
-    """The words with the values of a list's flag behind its first occurrence, where it is repeated: tyro would keep
-    the last ones alone."""
-    lists = {flag_of(name) for name, hint in hints.items() if is_list(hint)}
+    """The words with the values of each flag that may be repeated behind its first occurrence."""
+    repeated = {flag_of(name) for name in _REPEATED & {*hints}}
     words: list[str] = []
     ends: dict[str, int] = {}  # of a flag's values
     flag = ""
     for word in argv:
-        name, given, value = _dashed(word.partition("=")[0]), *word.partition("=")[1:]
-        if word.startswith("-") and not re.match(r"-\.?\d", word):
-            flag = name
-            if name not in lists or name not in ends:
+        name, given, value = word.partition("=")
+        if word.startswith("-"):
+            flag = _dashed(name)
+            if flag in repeated and flag in ends:
+                if not given:
+                    continue
+                added = value
+            else:
                 words.append(word)
-                ends[name] = len(words)
+                ends[flag] = len(words)
                 continue
-            if not given:
-                continue
-            word = value
-        at = ends.get(flag, len(words)) if flag in lists else len(words)
-        words.insert(at, word)
+        else:
+            added = word
+        at = ends[flag] if flag in repeated else len(words)
+        words.insert(at, added)
         ends = {each: end + (end >= at) for each, end in ends.items()}
     return words
 

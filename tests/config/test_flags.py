@@ -203,3 +203,33 @@ def test_help_shows_every_flag_with_its_sentence_and_default(capsys):
         assert f"{flag} {metavar} {sentence} (default: {default})" in shown
     assert "What to do." in shown
     assert "Not for the help" not in shown
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where to."""
+
+    sink: tuple[str, ...] = ()
+    """Sinks."""
+    symbols: tuple[str, ...] = ()
+    """Markets."""
+    seed: int = 0
+    """Seed."""
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    options: SinkOptions = field(default_factory=SinkOptions)
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("--sink a:A --sink b:B", {"sink": ("a:A", "b:B")}),
+        ("--sink a:A b:B --seed 3 --sink=c:C", {"sink": ("a:A", "b:B", "c:C"), "seed": 3}),
+        ("--sink=a:A --seed -1 --sink b:B c:C", {"sink": ("a:A", "b:B", "c:C"), "seed": -1}),
+        ("--symbols A B --symbols C", {"symbols": ("C",)}),  # as of other flags, the last one counts
+    ],
+)
+def test_values_of_a_sink_add_up_where_the_flag_is_repeated(words, given):
+    assert read_flags(words.split(), SinkSettings, prog="p", description="") == given

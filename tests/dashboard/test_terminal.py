@@ -14,10 +14,21 @@ LONG = "CartPole-v1-20260101-120000-a-very-long-name-seed12"
 
 def run(name=LONG, **told):
     usual = {
-        "status": "running", "task": "CartPole-v1", "algorithm": "PPO", "seed": 12, "iteration": 51, "global_step": 51_200,
-        "total_timesteps": 1_000_000, "steps_per_second": 12_345.6, "seconds_left": 3_723.4, "mean_return": 123.456,
-        "last_score": -0.012345, "best_score": 500.0, "n_envs": 16, "n_workers": 4,
-    }  # fmt: skip
+        "status": "running",
+        "task": "CartPole-v1",
+        "algorithm": "PPO",
+        "seed": 12,
+        "iteration": 51,
+        "global_step": 51_200,
+        "total_timesteps": 1_000_000,
+        "steps_per_second": 12_345.6,
+        "seconds_left": 3_723.4,
+        "mean_return": 123.456,
+        "last_score": -0.012345,
+        "best_score": 500.0,
+        "n_envs": 16,
+        "n_workers": 4,
+    }
     return RunSummary(name=name, folder=Path("runs") / name, **{**usual, **told})
 
 

@@ -1,8 +1,10 @@
 """What a run records besides its own files: run.log, TensorBoard, wandb, and sinks of one's own."""
 
+import contextlib
 import importlib.util
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -239,3 +241,13 @@ def test_an_extra_that_is_missing_refuses_the_run(tmp_path, monkeypatch):
         with pytest.raises(UserError, match=rf'takes the extra "{extra}": pip install -e "\.\[{extra}\]"'):
             Run(config, make_task(config_of(None))).train()
         assert not (tmp_path / "run").exists()
+
+
+def test_the_example_of_a_sink_keeps_the_mean_return_of_each_iteration(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2]))
+    trained(tmp_path / "run", sink=("examples.custom_sink:SqliteSink",), seed=4)
+    assert [line for line in log_of(tmp_path / "run") if "sink" in line] == []
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    with contextlib.closing(sqlite3.connect(tmp_path / "run" / "returns.sqlite")) as database:
+        kept = database.execute("SELECT seed, step, mean FROM returns").fetchall()
+    assert kept == [(4, row["time/global_step"], row["rollout/mean_return_100"]) for row in rows]
