@@ -203,7 +203,10 @@ def _number(value: object) -> float:
 
 
 def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | None:
-    """`rows_of` for many lines, ten times as fast; None where a line holds anything but numbers."""
+    """`rows_of` for many lines, ten times as fast; None where a line holds anything but numbers.
+
+    A name whose values are all null may be left out.
+    """
     try:
         import polars as pl
     except ModuleNotFoundError:

@@ -32,12 +32,13 @@ def find_run(root: Path, name: str) -> Path:
         raise unknown
     folder = root.joinpath(*parts)
     try:
-        if not is_run_folder(folder):
-            raise unknown
-        if not folder.resolve().is_relative_to(root.resolve()):
-            raise NoSuchRun(f"{folder} is a link that leads out of {root}, and is not followed; open its own folder.")
+        is_run, is_inside = is_run_folder(folder), folder.resolve().is_relative_to(root.resolve())
     except (OSError, ValueError) as error:  # a name that is too long, or that the system cannot write
         raise unknown from error
+    if not is_run:
+        raise unknown
+    if not is_inside:
+        raise NoSuchRun(f"{folder} is a link that leads out of {root}, and is not followed; open its own folder.")
     return folder
 
 

@@ -42,8 +42,8 @@ class DashboardServer:
             self.moved = bool(port) and self.port != port
             self.url = _url(host, self.port, token)
             access = access_module.Access(host, self.port, token)
-            self._app = make_app(root, access, controls)
-            self._server = _server(uvicorn, self._app)
+            app, self._updates = make_app(root, access, controls)
+            self._server = _server(uvicorn, app)
             self._thread = threading.Thread(target=self._serve, name="dashboard", daemon=True)
             self._thread.start()
             self._wait_for_start()
@@ -59,7 +59,7 @@ class DashboardServer:
         """End it, open pages included; may be called twice."""
         if self._loop is not None and not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):  # it ended meanwhile
-                self._loop.call_soon_threadsafe(self._app.state.updates.close)
+                self._loop.call_soon_threadsafe(self._updates.close)
         self._server.should_exit = True
         self._thread.join(_END_S)
         self._socket.close()

@@ -4,49 +4,47 @@ Runs are named in the query, never in the path. Everything is read from run fold
 """
 
 import html
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.config.wording import shown_path
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.dashboard import curves
 from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.evaluation_figures import evaluation_table
 from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, open_file, read_text
 from ml_pipeline.dashboard.settings_table import settings_table
 from ml_pipeline.dashboard.web.access import Access
+from ml_pipeline.dashboard.web.changing import Changing
 from ml_pipeline.dashboard.web.event_stream import EventStream
 from ml_pipeline.dashboard.web.guard import REPORT_POLICY, Guard
 from ml_pipeline.dashboard.web.positions import Position
+from ml_pipeline.dashboard.web.query import MOST_RUNS, metrics_of, number_of, range_of, runs_of, whole_number_of
 from ml_pipeline.dashboard.web.updates import Choice, Updates
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.reporting.report_files import PAGE_FILE
 
 OUTPUT_FILE = "output.log"
-MOST_RUNS = 24
-_MOST_METRICS = 100
 _MOST_PAGES = 64
 _LARGEST_REPORT = 256 * 2**20
-_LARGEST_REQUEST = 10_000
 _ASSETS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _SHARED_ASSETS = ("uPlot.min.js", "uPlot.min.css", "uPlot-LICENSE.txt")  # which reports use as well
 
 
-def make_app(root: Path, access: Access, controls: Controls | None = None) -> Starlette:
-    """The application over the runs below `root`; its state holds `updates`, whose `close()` ends every stream."""
+def make_app(root: Path, access: Access, controls: Controls | None = None) -> tuple[ASGIApp, Updates]:
+    """(the application over the runs below `root`, what its streams send: closing it ends them)."""
     updates = Updates(root)
 
     @asynccontextmanager
@@ -59,14 +57,12 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> St
             Route("/", _Page(root, access, controls).answer),
             Route("/assets/{name}", _asset),
             *_Reading(root, updates).routes(),
-            *_Changing(root, controls).routes(),
+            *Changing(root, controls).routes(),
         ],
-        middleware=[Middleware(Guard, access=access)],
-        exception_handlers={UserError: _told, HTTPException: _http_error},
+        exception_handlers={UserError: _told, HTTPException: _http_error, Exception: _failed},
         lifespan=lifespan,
     )
-    app.state.updates = updates
-    return app
+    return Guard(app, access), updates
 
 
 def _told(request: Request, error: Exception) -> Response:
@@ -76,6 +72,11 @@ def _told(request: Request, error: Exception) -> Response:
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": f"{request.method} {request.url.path}: {error.detail}."}, error.status_code)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    sentence = f"{request.url.path} failed, which it should not: {type(error).__name__}: {in_one_line(error)}"
+    return JSONResponse({"error": sentence}, 500)
 
 
 class _Page:
@@ -132,12 +133,13 @@ class _Reading:
         self._updates.runs.refresh()
         changes = self._updates.runs.since(0)
         by_name = {run["name"]: run for run in changes.runs}
-        return {"runs": [by_name[name] for name in changes.order or ()], "problem": changes.problem}
+        runs = [by_name[name] for name in changes.order or ()]
+        return {"runs": runs, "problem": changes.problem, "position": str(Position(changes.version))}
 
     def metrics(self, request: Request) -> Any:
         """The names of metrics, by run."""
         found = {}
-        for run in _runs_of(request):
+        for run in runs_of(request):
             with self._updates.store.opened(run) as columns:
                 found[run] = columns.names
         return {"names": found}
@@ -145,12 +147,12 @@ class _Reading:
     def curves(self, request: Request) -> Any:
         """Thinned curves of the named metrics, by run."""
         axis = curves.check_axis(request.query_params.get("axis", "step"))
-        low, high = _range_of(request)
-        n_bins = int(_number_of(request, "width", 800, least=10, most=8000))
-        smoothing = _number_of(request, "smoothing", 0.0, least=0.0, most=0.9999)
-        metrics = _metrics_of(request)
+        low, high = range_of(request)
+        n_bins = int(number_of(request, "width", 800, least=10, most=8000))
+        smoothing = number_of(request, "smoothing", 0.0, least=0.0, most=0.9999)
+        metrics = metrics_of(request)
         found = {}
-        for run in _runs_of(request):
+        for run in runs_of(request):
             with self._updates.store.opened(run) as columns:
                 x = curves.x_of(columns, axis)
                 found[run] = {
@@ -168,38 +170,38 @@ class _Reading:
     def time(self, request: Request) -> Any:
         """Seconds in each stage of training, over steps or time and in all, by run."""
         axis = curves.check_axis(request.query_params.get("axis", "step"))
-        low, high = _range_of(request)
-        n_bins = int(_number_of(request, "width", 200, least=10, most=8000))
+        low, high = range_of(request)
+        n_bins = int(number_of(request, "width", 200, least=10, most=8000))
         found = {}
-        for run in _runs_of(request):
+        for run in runs_of(request):
             with self._updates.store.opened(run) as columns:
                 x = curves.x_of(columns, axis)
                 found[run] = curves.time_spent(columns, x=x, low=low, high=high, n_bins=n_bins)
         return {"runs": found}
 
     def settings(self, request: Request) -> Any:
-        return settings_table([find_run(self._root, run) for run in _runs_of(request)])
+        return settings_table([find_run(self._root, run) for run in runs_of(request)])
 
     def evaluation(self, request: Request) -> Any:
         """The figures of evaluations, and which of the runs have a report."""
-        runs = _runs_of(request)
+        runs = runs_of(request)
         folders = [find_run(self._root, run) for run in runs]
         reports = [run for run, folder in zip(runs, folders, strict=True) if _is_file(folder / PAGE_FILE)]
         return {**evaluation_table(folders), "reports": reports}
 
     def log(self, request: Request) -> Any:
         """The end of a log, or what was added to it after a byte, or what lies before one."""
-        (run,) = _runs_of(request, exactly=1)
+        (run,) = runs_of(request, exactly=1)
         names = {"run": LOG_FILE, "output": OUTPUT_FILE}
         which = request.query_params.get("file", "run")
         if which not in names:
             raise UserError(f'file is one of run, output, but got "{which}".')
-        after, before = (_whole_number_of(request, name) for name in ("after", "before"))
+        after, before = (whole_number_of(request, name) for name in ("after", "before"))
         path = find_run(self._root, run) / names[which]
         return {**read_text(path, after=after, before=before)._asdict(), "name": names[which]}
 
     def report(self, request: Request) -> Response:
-        (run,) = _runs_of(request, exactly=1)
+        (run,) = runs_of(request, exactly=1)
         file = open_file(find_run(self._root, run) / PAGE_FILE)
         if file is None:
             raise NoSuchRun(f"{run} holds no report; evaluate it first.")
@@ -210,73 +212,9 @@ class _Reading:
     async def events(self, request: Request) -> Any:
         if self._updates.pages >= _MOST_PAGES:
             raise HTTPException(503, f"{_MOST_PAGES} pages are open already; close one")
-        choice = Choice(tuple(_runs_of(request, at_least=0)), tuple(_metrics_of(request)))
+        choice = Choice(tuple(runs_of(request, at_least=0)), tuple(metrics_of(request)))
         given = request.headers.get("last-event-id") or request.query_params.get("after", "")
         return EventStream(self._updates, choice, Position.parse(given, len(choice.runs)))
-
-
-class _Changing:
-    """Stop, resume and scale; refused where no service serves the page."""
-
-    def __init__(self, root: Path, controls: Controls | None) -> None:
-        self._root = root
-        self._controls = controls
-
-    def routes(self) -> list[Route]:
-        return [
-            Route(f"/api/{name}", partial(self._answer, name), methods=["POST"]) for name in ("stop", "resume", "scale")
-        ]
-
-    async def _answer(self, name: Literal["stop", "resume", "scale"], request: Request) -> Response:
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            raise HTTPException(415, "send JSON")
-        return JSONResponse(await run_in_threadpool(self._do, name, await _body_of(request)))
-
-    def _do(self, name: str, body: bytes) -> dict[str, str]:
-        if self._controls is None:
-            raise UserError(
-                "This page only shows runs; to stop, resume and scale them, let `ml-pipeline serve` serve it."
-            )
-        try:
-            values = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise UserError("The request is not valid JSON.") from error
-        if not isinstance(values, dict) or not isinstance(values.get("run"), str):
-            raise UserError('The request must name a run, as {"run": "NAME"}.')
-        run = values.pop("run")
-        find_run(self._root, run)
-        known = ("n_workers", "n_envs") if name == "scale" else ()
-        for each in values:
-            if each not in known:
-                raise UserError(f'{name} takes no "{each}". {nearest(each, ["run", *known])}')
-        if name == "scale":
-            self._controls.scale(run, **_scale_of(values))
-            return {"done": f"Asked {run} to scale; it does so after an iteration, and says so in its log."}
-        if name == "stop":
-            self._controls.stop(run)
-            return {"done": f"Asked {run} to stop; it saves first."}
-        self._controls.resume(run)
-        return {"done": f"{run} goes on from its checkpoint as soon as there is room."}
-
-
-def _scale_of(values: dict[str, Any]) -> dict[str, Any]:
-    if not values:
-        raise UserError("scale needs n_workers, n_envs, or both.")
-    for name, value in values.items():
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= (0 if name == "n_workers" else 1)
-        if not is_count and not (name == "n_workers" and value in ("auto", "dynamic")):
-            words = ", auto or dynamic" if name == "n_workers" else ""
-            raise UserError(f"{name} must be a whole number{words}, but got {json.dumps(value)}.")
-    return values
-
-
-async def _body_of(request: Request) -> bytes:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _LARGEST_REQUEST:
-            raise HTTPException(413, "the request is too long")
-    return body
 
 
 async def _as_json(answer: Callable[[Request], Any], request: Request) -> Response:
@@ -285,48 +223,3 @@ async def _as_json(answer: Callable[[Request], Any], request: Request) -> Respon
 
 def _is_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
-
-
-def _runs_of(request: Request, *, at_least: int = 1, exactly: int | None = None) -> list[str]:
-    runs = list(dict.fromkeys(request.query_params.getlist("run")))
-    if exactly is not None and len(runs) != exactly:
-        raise UserError(f"Name one run, as ?run=NAME, but got {len(runs)}.")
-    if len(runs) < at_least:
-        raise UserError("Name runs, as ?run=NAME&run=NAME.")
-    if len(runs) > MOST_RUNS:
-        raise UserError(f"At most {MOST_RUNS} runs are shown at once, but {len(runs)} are named.")
-    return runs
-
-
-def _metrics_of(request: Request) -> list[str]:
-    metrics = list(dict.fromkeys(request.query_params.getlist("metric")))
-    if len(metrics) > _MOST_METRICS:
-        raise UserError(f"At most {_MOST_METRICS} metrics are shown at once, but {len(metrics)} are named.")
-    return metrics
-
-
-def _range_of(request: Request) -> tuple[float | None, float | None]:
-    """The part of the axis that is shown; None is its end."""
-    bounds = [
-        _number_of(request, name, None, least=-1e18, most=1e18) if name in request.query_params else None
-        for name in ("low", "high")
-    ]
-    return bounds[0], bounds[1]
-
-
-def _number_of(request: Request, name: str, default: Any, *, least: float, most: float) -> Any:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise UserError(f'{name} must be a number from {least:g} to {most:g}, but got "{text}".')
-    return value
-
-
-def _whole_number_of(request: Request, name: str) -> int | None:
-    value = _number_of(request, name, None, least=0, most=2**53)
-    return None if value is None else int(value)

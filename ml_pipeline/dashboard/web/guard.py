@@ -1,4 +1,4 @@
-"""What stands before every answer: the refusals of `Access`, and headers that keep a page from loading more."""
+"""What stands before every answer: the refusals of `Access`, and headers by which a page loads nothing else."""
 
 import html
 from collections.abc import MutableMapping

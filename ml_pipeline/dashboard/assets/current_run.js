@@ -1,0 +1,92 @@
+// The run that is looked at: what it is, how it stands, and where a service serves the page, what can be done to it.
+import { element } from "./elements.js";
+import { compact, duration, percent } from "./format.js";
+import { hasControls, post } from "./server.js";
+
+export class CurrentRun {
+  constructor(node, { onSaid }) {
+    this.node = node;
+    this.onSaid = onSaid;
+    this.title = element("h2", {});
+    this.facts = element("p", { class: "facts" });
+    this.reason = element("p", { class: "message" });
+    this.buttons = element("div", { class: "buttons", hidden: !hasControls });
+    if (hasControls) this.makeButtons();
+    node.replaceChildren(element("div", { class: "current-head" }, this.title, this.buttons), this.facts, this.reason);
+  }
+
+  makeButtons() {
+    const button = (label, title, action) => element("button", { type: "button", title, onclick: action }, label);
+    this.stop = button("Stop", "Save and end this run", () => this.ask("stop"));
+    this.resume = button("Resume", "Let this run go on from its checkpoint", () => this.ask("resume"));
+    this.scale = button("Scale", "Change its workers or environments", () => this.openScale());
+    this.buttons.append(this.stop, this.resume, this.scale);
+    this.workers = element("input", { type: "text", name: "n_workers", placeholder: "as it is", autocomplete: "off", list: "worker-choices" });
+    this.envs = element("input", { type: "number", name: "n_envs", min: "1", placeholder: "as it is" });
+    const choices = element("datalist", { id: "worker-choices" }, element("option", { value: "auto" }), element("option", { value: "dynamic" }));
+    this.dialog = element("dialog", { class: "scale", "aria-label": "Scale the run" }, element("form", { method: "dialog", onsubmit: (event) => this.doScale(event) },
+      this.scaleTitle = element("h3", {}),
+      element("label", {}, "Workers ", this.workers), choices,
+      element("label", {}, "Environments ", this.envs),
+      element("p", { class: "hint" }, "Workers change speed alone. More or fewer environments change what is learned."),
+      element("div", { class: "buttons" }, element("button", { type: "submit" }, "Scale"), element("button", { type: "button", onclick: () => this.dialog.close() }, "Cancel"))));
+    document.body.append(this.dialog);
+  }
+
+  show(run) {
+    this.node.hidden = !run;
+    this.run = run;
+    if (!run) return;
+    const steps = run.global_step === null ? null : `${run.global_step.toLocaleString("en")}${run.total_timesteps === null ? "" : ` of ${run.total_timesteps.toLocaleString("en")}`} steps${run.progress === null ? "" : ` (${percent(run.progress)})`}`;
+    const facts = [
+      run.task, run.algorithm, run.seed === null ? null : `seed ${run.seed}`,
+      run.n_envs === null ? null : `${run.n_envs} environment${run.n_envs === 1 ? "" : "s"}`,
+      run.n_workers === null ? null : run.n_workers === 0 ? "no workers" : `${run.n_workers} worker${run.n_workers === 1 ? "" : "s"}`,
+      steps,
+      run.status === "running" && run.steps_per_second !== null ? `${compact(run.steps_per_second)} steps/s` : null,
+      run.seconds_left === null ? null : `${duration(run.seconds_left)} left`,
+    ].filter((fact) => fact !== null).map((fact) => fact.replaceAll(" ", "\u00a0"));
+    const key = JSON.stringify([run.name, run.status, run.reason, facts]);
+    if (key === this.key) return;
+    this.key = key;
+    this.title.replaceChildren(run.name, " ", element("span", { class: "state", "data-state": run.status }, run.status));
+    this.facts.textContent = facts.join(" · ");
+    this.reason.hidden = !run.reason;
+    this.reason.classList.toggle("bad", run.status === "failed" || run.status === "broken");
+    this.reason.textContent = run.reason || "";
+    if (hasControls) {
+      this.stop.disabled = !["running", "queued"].includes(run.status);
+      this.resume.disabled = !["stopped", "failed", "finished"].includes(run.status);
+      this.scale.disabled = run.status !== "running";
+    }
+  }
+
+  async ask(action, more = {}) {
+    const name = this.run.name;
+    const buttons = [this.stop, this.resume, this.scale], before = buttons.map((button) => button.disabled);
+    buttons.forEach((button) => { button.disabled = true; });
+    try {
+      const { done } = await post(action, { run: name, ...more });
+      this.onSaid(done, false);
+    } catch (error) {
+      this.onSaid(error.message, true);
+    }
+    if (this.run?.name === name) buttons.forEach((button, i) => { button.disabled = before[i]; });
+  }
+
+  openScale() {
+    this.scaleTitle.textContent = `Scale ${this.run.name}`;
+    this.workers.value = this.envs.value = "";
+    this.dialog.showModal();
+    this.workers.focus();
+  }
+
+  doScale(event) {
+    event.preventDefault();
+    const workers = this.workers.value.trim(), more = {};
+    if (workers) more.n_workers = /^\d+$/.test(workers) ? Number(workers) : workers;
+    if (this.envs.value) more.n_envs = Number(this.envs.value);
+    this.dialog.close();
+    this.ask("scale", more);
+  }
+}

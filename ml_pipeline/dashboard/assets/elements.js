@@ -1,0 +1,39 @@
+// Elements of the page. Texts of files come in as text nodes and attributes, never as markup.
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "style") Object.assign(made.style, value);
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export const byId = (id) => document.getElementById(id);
+export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// Colors of chosen runs: so many, then the same again, dashed.
+export const nColors = 10;
+export const colorOf = (slot) => `var(--c${slot % nColors})`;
+export const strokeOf = (slot) => css(`--c${slot % nColors}`);
+
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function stored(name, otherwise) {
+  try {
+    const text = localStorage.getItem(`ml-pipeline ${name}`);
+    return text === null ? otherwise : JSON.parse(text);
+  } catch {
+    return otherwise;
+  }
+}
+
+export function store(name, value) {
+  try {
+    localStorage.setItem(`ml-pipeline ${name}`, JSON.stringify(value));
+  } catch { /* storage is switched off: the choice lasts as long as the page */ }
+}

@@ -1,0 +1,43 @@
+// Numbers and times as they are shown.
+const dash = "–";
+const si = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+export function number(value, digits = 4) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return dash;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replace("e+", "e");
+  if (size >= 10000) return value.toLocaleString("en", { maximumFractionDigits: 0 });
+  return String(Number(value.toPrecision(digits)));
+}
+
+export function compact(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return dash;
+  for (const [size, letter] of si) if (Math.abs(value) >= size * 0.99995) return `${Number((value / size).toPrecision(3))}${letter}`;
+  return String(Number(value.toPrecision(3)));
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return dash;
+  if (seconds < 0.9995) return seconds === 0 ? "0s" : `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 10 && seconds % 1) return `${Number(seconds.toFixed(1))}s`;
+  let rest = Math.round(seconds);
+  const parts = [];
+  for (const [size, letter] of [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]]) {
+    if (rest >= size) parts.push(`${Math.floor(rest / size)}${letter}`);
+    else if (parts.length) parts.push("");
+    rest %= size;
+  }
+  return parts.slice(0, 2).filter(Boolean).join(" ");
+}
+
+export function percent(share) {
+  if (share === null || share === undefined || !Number.isFinite(share)) return dash;
+  const value = share * 100;
+  return `${value > 0 && value < 1 ? value.toFixed(1) : Math.floor(value)} %`;
+}
+
+export function when(text) {
+  const time = new Date(text);
+  return text && !Number.isNaN(time.getTime()) ? time.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : dash;
+}

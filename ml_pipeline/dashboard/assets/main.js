@@ -1,0 +1,275 @@
+// The page: which runs are chosen, which view is open, and what comes from the server.
+import { ChartGrid } from "./chart_grid.js";
+import { CurrentRun } from "./current_run.js";
+import { byId, colorOf, element, setText, store, stored } from "./elements.js";
+import { RunList } from "./run_list.js";
+import { get, mostRuns, root, Stream } from "./server.js";
+import { LogPanel, ReportPanel, SettingsPanel } from "./text_panels.js";
+import { TimePanel } from "./time_panel.js";
+
+const views = { curves: "Curves", time: "Time", machine: "Machine", settings: "Settings", log: "Log", report: "Report" };
+const usual = ["rollout/mean_return_100", "eval/score", "train/policy_loss", "train/value_loss", "train/entropy", "train/explained_variance"];
+const machine = ["system/cpu_percent", "system/rss_mb", "system/gpu_percent", "system/gpu_memory_mb", "workers/count", "time/n_envs", "time/steps_per_second"];
+const chosenAtFirst = 4;
+
+const state = {
+  slots: new Map(), // chosen runs, and the color of each
+  current: null,
+  view: "curves",
+  axis: stored("axis", "step") === "time" ? "time" : "step",
+  smoothing: Math.min(Math.max(Number(stored("smoothing", 0)) || 0, 0), 0.99),
+  metrics: stored("charts", usual),
+};
+if (!Array.isArray(state.metrics)) state.metrics = usual;
+const address = new URLSearchParams(location.hash.slice(1)); // as it was when the page was opened
+let panel = null; // of the view that is open
+let grid = null; // the charts in it, if it has some
+let connected = null; // what the stream was opened for
+
+const list = new RunList({
+  onOnly: (name) => choose([name], name),
+  onToggle: (name) => (state.slots.has(name) ? choose([...state.slots.keys()].filter((each) => each !== name), state.current) : choose([...state.slots.keys(), name], name)),
+  emptyText: `No runs in ${root} yet. Start one with: ml-pipeline train`,
+});
+const current = new CurrentRun(byId("current"), { onSaid: say });
+const stream = new Stream(received, (now) => {
+  const live = byId("live");
+  live.dataset.state = now;
+  setText(live, now === "live" ? "live" : "reconnecting");
+});
+
+function say(text, isBad = true) {
+  const message = byId("message");
+  message.hidden = !text;
+  message.classList.toggle("bad", isBad);
+  setText(message, text || "");
+  clearTimeout(say.timer);
+  if (text && !isBad) say.timer = setTimeout(() => say(""), 8000);
+}
+const onFailure = (error) => say(error.message);
+
+function choose(names, now) {
+  const kept = names.filter((name) => list.runs.has(name));
+  if (kept.length > mostRuns) { say(`At most ${mostRuns} runs are shown at once.`); list.mark(); return; }
+  const slots = new Map(), used = new Set();
+  for (const name of kept) if (state.slots.has(name)) { slots.set(name, state.slots.get(name)); used.add(state.slots.get(name)); }
+  if (kept.length === 1) { slots.clear(); used.clear(); }
+  for (const name of kept) {
+    if (slots.has(name)) continue;
+    let slot = 0;
+    while (used.has(slot)) slot++;
+    used.add(slot);
+    slots.set(name, slot);
+  }
+  state.slots = new Map(kept.map((name) => [name, slots.get(name)]));
+  state.current = kept.includes(now) ? now : kept[0] || null;
+  say("");
+  list.choose(state.slots, state.current);
+  current.show(list.runs.get(state.current));
+  drawLegend();
+  keepAddress();
+  show();
+}
+
+function drawLegend() {
+  const several = state.slots.size > 1;
+  byId("legend").replaceChildren(...(several ? [...state.slots] : []).map(([name, slot]) => element("span", { role: "listitem", class: "chip", title: name },
+    element("i", { style: { background: colorOf(slot) } }), element("span", { class: "chip-name" }, name),
+    element("button", { type: "button", "aria-label": `Take ${name} out`, onclick: () => list.onToggle(name) }, "×"))));
+}
+
+function keepAddress() {
+  const parts = new URLSearchParams();
+  for (const name of state.slots.keys()) parts.append("run", name);
+  if (state.view !== "curves") parts.set("view", state.view);
+  history.replaceState(null, "", `#${parts}`);
+}
+
+// Views
+
+function makeTabs() {
+  const tabs = byId("tabs");
+  tabs.replaceChildren(...Object.entries(views).map(([key, label]) => element("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": "panel", onclick: () => open(key) }, label)));
+  tabs.addEventListener("keydown", (event) => {
+    const keys = Object.keys(views), by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    const next = keys[(keys.indexOf(state.view) + by + keys.length) % keys.length];
+    open(next);
+    byId(`tab-${next}`).focus();
+    event.preventDefault();
+  });
+}
+
+function open(view, { quietly = false } = {}) {
+  if (panel && view === state.view) return;
+  panel?.remove();
+  grid = null;
+  state.view = view;
+  for (const key of Object.keys(views)) {
+    const tab = byId(`tab-${key}`), isOpen = key === view;
+    tab.setAttribute("aria-selected", String(isOpen));
+    tab.tabIndex = isOpen ? 0 : -1;
+  }
+  const place = byId("panel");
+  place.setAttribute("aria-labelledby", `tab-${view}`);
+  place.dataset.view = view;
+  byId("chart-tools").dataset.view = view;
+  const makers = { time: TimePanel, settings: SettingsPanel, log: LogPanel, report: ReportPanel };
+  if (makers[view]) panel = new makers[view](place, { onFailure });
+  else panel = grid = makeGrid(place, view);
+  byId("whole").hidden = true;
+  keepAddress();
+  if (!quietly) show();
+}
+
+function makeGrid(place, view) {
+  const made = new ChartGrid(place, {
+    onClose: view === "curves" ? closeChart : null,
+    onZoomed: (range) => { byId("whole").hidden = !range; },
+    onFailure,
+    emptyText: ({ runs, drawn, loaded }) => {
+      if (drawn.length) return "";
+      if (!runs.length) return list.runs.size ? "Choose runs in the list: their curves are drawn over each other." : "Runs appear here as soon as they begin.";
+      if (!loaded) return "";
+      return view === "machine" ? "These runs wrote nothing about the machine." : "These runs have written no metrics yet.";
+    },
+  });
+  made.view.axis = state.axis;
+  return made;
+}
+
+async function show() {
+  const chosen = { runs: [...state.slots.keys()], current: state.current, axis: state.axis };
+  if (grid) {
+    grid.view.slots = state.slots;
+    grid.view.axis = state.axis;
+    grid.smoothing = state.smoothing;
+    grid.metrics = state.view === "machine" ? machine : state.metrics;
+    await grid.load();
+    drawChoices();
+  } else {
+    await panel.load(chosen);
+  }
+  connect();
+}
+
+// One stream for what is shown now. Where only the view changed to one without charts, it need not be opened again.
+function connect() {
+  const wanted = { runs: [...state.slots.keys()], metrics: grid ? grid.metrics : [] };
+  const key = JSON.stringify([wanted, grid && [...grid.data].map(([run, { generation }]) => [run, generation])]);
+  if (key === connected) return;
+  connected = key;
+  const server = stream.position.split(";")[0];
+  const rows = grid ? grid.position(server) : `${server};${wanted.runs.map(() => "0.0.0").join(",")}`;
+  stream.open({ ...wanted, position: rows });
+}
+
+function received(message) {
+  if (message.runs) {
+    list.update(message);
+    document.documentElement.dataset.runs = list.runs.size ? "some" : "none";
+    if (message.problem) say(message.problem);
+    const gone = [...state.slots.keys()].filter((name) => !list.runs.has(name));
+    if (gone.length) choose([...state.slots.keys()].filter((name) => !gone.includes(name)), state.current);
+    else if (!state.slots.size && !received.chose && list.runs.size) chooseFirst();
+    const now = list.runs.get(state.current);
+    current.show(now);
+  }
+  if (message.rows) {
+    if (grid) grid.append(message.rows);
+    else if (state.view === "time") panel.soon();
+    if (grid && Object.values(message.rows).some(({ names }) => names)) drawChoices();
+  }
+}
+
+// Tools of the charts
+
+function drawChoices() {
+  const select = byId("add-chart"), names = new Set([...grid.data.values()].flatMap((run) => run.names));
+  const rest = [...names].filter((name) => !state.metrics.includes(name) && name !== "time/global_step").sort();
+  const key = rest.join("\n");
+  if (key === drawChoices.key) return;
+  drawChoices.key = key;
+  const groups = new Map();
+  for (const name of rest) {
+    const group = name.includes("/") ? name.split("/")[0] : "other";
+    groups.set(group, [...(groups.get(group) || []), name]);
+  }
+  select.replaceChildren(element("option", { value: "" }, "choose a metric"), ...[...groups].map(([group, members]) => element("optgroup", { label: group }, ...members.map((name) => element("option", { value: name }, name)))),
+    element("option", { value: " usual" }, "the usual charts"));
+}
+
+function setCharts(metrics) {
+  state.metrics = metrics;
+  store("charts", metrics);
+  drawChoices.key = null;
+  show();
+}
+
+const closeChart = (metric) => setCharts(state.metrics.filter((each) => each !== metric));
+
+function listen() {
+  byId("add-chart").addEventListener("change", (event) => {
+    const { value } = event.target;
+    event.target.value = "";
+    if (value) setCharts(value === " usual" ? usual : [...state.metrics, value]);
+  });
+  for (const button of document.querySelectorAll("[data-axis]")) {
+    button.addEventListener("click", () => {
+      state.axis = button.dataset.axis;
+      store("axis", state.axis);
+      if (grid) grid.zoom(null);
+      drawTools();
+      show();
+    });
+  }
+  const slider = byId("smoothing");
+  slider.addEventListener("input", () => {
+    state.smoothing = Number(slider.value);
+    store("smoothing", state.smoothing);
+    drawTools();
+    if (grid) { grid.smoothing = state.smoothing; grid.loadSoon(40); }
+  });
+  byId("whole").addEventListener("click", () => grid?.zoom(null));
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape" && grid?.view.zoom && !document.querySelector("dialog[open]")) grid.zoom(null); });
+  byId("theme").addEventListener("click", () => {
+    const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    try { localStorage.setItem("ml-pipeline theme", document.documentElement.dataset.theme); } catch { /* as long as the page is open */ }
+    panel.redraw?.();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panel.redraw?.());
+}
+
+function drawTools() {
+  for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === state.axis));
+  byId("smoothing").value = state.smoothing;
+  setText(byId("smoothing-value"), state.smoothing ? state.smoothing.toFixed(2) : "off");
+}
+
+function chooseFirst() {
+  received.chose = true;
+  const asked = address.getAll("run").filter((name) => list.runs.has(name));
+  const running = list.order.filter((name) => list.runs.get(name).status === "running").slice(0, chosenAtFirst);
+  const names = asked.length ? asked : running.length ? running : list.order.slice(0, 1);
+  choose(names, names[0]);
+}
+
+async function begin() {
+  makeTabs();
+  drawTools();
+  listen();
+  const view = address.get("view");
+  const first = await get("runs").catch((error) => { onFailure(error); return null; });
+  if (first) {
+    list.update({ runs: first.runs, removed: [], order: first.runs.map(({ name }) => name) });
+    document.documentElement.dataset.runs = list.runs.size ? "some" : "none";
+    if (first.problem) say(first.problem);
+    stream.position = first.position;
+  }
+  open(views[view] ? view : "curves", { quietly: list.runs.size > 0 });
+  if (list.runs.size) chooseFirst();
+  document.documentElement.dataset.ready = "true";
+}
+
+begin();

@@ -1,0 +1,225 @@
+// The list of runs: sorted, filtered, and walked through by keys.
+import { byId, colorOf, element, setText } from "./elements.js";
+import { compact, duration, number, percent, when } from "./format.js";
+
+const columns = [
+  { key: "name", label: "Run" },
+  { key: "status", label: "State" },
+  { key: "progress", label: "Progress" },
+  { key: "steps_per_second", label: "Steps/s", number: true, narrow: false, title: "Environment steps per second of the last iterations" },
+  { key: "seconds_left", label: "Left", number: true, narrow: false, title: "Time until training ends, at this speed" },
+  { key: "last_score", label: "Last", number: true, narrow: false, title: "Score of the last evaluation" },
+  { key: "best_score", label: "Best", number: true, title: "Best score of an evaluation" },
+];
+const shown = {
+  steps_per_second: compact,
+  seconds_left: duration,
+  last_score: number,
+  best_score: number,
+};
+const states = ["running", "queued", "finished", "stopped", "failed", "broken", "unknown"];
+
+export class RunList {
+  constructor({ onOnly, onToggle, emptyText }) {
+    this.onOnly = onOnly;
+    this.onToggle = onToggle;
+    this.emptyText = emptyText;
+    this.runs = new Map();
+    this.order = [];
+    this.rows = new Map();
+    this.visible = [];
+    this.words = "";
+    this.state = null;
+    this.sorting = null;
+    this.focused = null;
+    this.chosen = new Map();
+    this.current = null;
+    this.body = byId("runs").tBodies[0];
+    this.makeHead();
+    this.listen();
+  }
+
+  makeHead() {
+    this.headers = columns.map((column) => element("th", {
+      scope: "col", class: `${column.number ? "number" : ""} ${column.key} ${column.narrow === false ? "wide" : ""}`, "aria-sort": "none", title: column.title,
+    }, element("button", { type: "button", onclick: () => this.sort(column) }, column.label)));
+    byId("runs").tHead.replaceChildren(element("tr", {}, element("th", { class: "box" }, element("span", { class: "hidden" }, "Shown")), ...this.headers));
+  }
+
+  listen() {
+    const filter = byId("filter");
+    filter.addEventListener("input", () => { this.words = filter.value.toLowerCase().trim(); this.draw(); });
+    filter.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") { filter.value = this.words = ""; this.draw(); this.focus(this.focused); event.preventDefault(); event.stopPropagation(); }
+      if (event.key === "ArrowDown" || event.key === "Enter") { this.focus(this.visible[0]); event.preventDefault(); }
+    });
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.closest("input:not([type=range]):not([type=checkbox]), textarea, select");
+      if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) { filter.focus(); filter.select(); event.preventDefault(); }
+    });
+    this.body.addEventListener("click", (event) => {
+      const row = event.target.closest("tr");
+      if (!row) return;
+      this.focused = row.dataset.run;
+      if (event.target.closest("td.box") || event.ctrlKey || event.metaKey || event.shiftKey) this.onToggle(row.dataset.run);
+      else this.onOnly(row.dataset.run);
+      this.mark();
+    });
+    this.body.addEventListener("keydown", (event) => this.key(event));
+    this.body.addEventListener("focusin", (event) => {
+      const row = event.target.closest("tr");
+      if (row) { this.focused = row.dataset.run; this.mark(); }
+    });
+  }
+
+  key(event) {
+    const at = this.visible.indexOf(this.focused), last = this.visible.length - 1;
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: last, PageDown: at + 10, PageUp: at - 10 }[event.key];
+    if (to !== undefined) {
+      this.focus(this.visible[Math.min(Math.max(to, 0), last)]);
+      event.preventDefault();
+    } else if (event.key === "Enter") {
+      this.onOnly(this.focused);
+      event.preventDefault();
+    } else if (event.key === " ") {
+      this.onToggle(this.focused);
+      event.preventDefault();
+    }
+  }
+
+  focus(name) {
+    const row = this.rows.get(name);
+    if (row) { this.focused = name; this.mark(); row.node.focus(); }
+  }
+
+  sort(column) {
+    const before = this.sorting;
+    const firstUp = column.key === "name" || column.key === "status" || column.key === "seconds_left";
+    if (!before || before.key !== column.key) this.sorting = { key: column.key, up: firstUp };
+    else this.sorting = before.up === firstUp ? { key: column.key, up: !firstUp } : null;
+    this.headers.forEach((header, i) => header.setAttribute("aria-sort",
+      this.sorting && columns[i].key === this.sorting.key ? (this.sorting.up ? "ascending" : "descending") : "none"));
+    this.draw();
+  }
+
+  // What came: changed runs, names that are gone, and the order where it changed.
+  update({ runs, removed, order }) {
+    for (const run of runs) this.runs.set(run.name, run);
+    for (const name of removed) this.runs.delete(name);
+    if (order) {
+      const known = new Set(order);
+      for (const name of this.runs.keys()) if (!known.has(name)) this.runs.delete(name);
+      this.order = order;
+    }
+    for (const run of runs) this.fill(run);
+    this.draw();
+  }
+
+  choose(chosen, current) {
+    this.chosen = chosen;
+    this.current = current;
+    if (!this.focused || !this.runs.has(this.focused)) this.focused = current;
+    this.mark();
+  }
+
+  fill(run) {
+    let row = this.rows.get(run.name);
+    if (!row) this.rows.set(run.name, (row = this.makeRow(run.name)));
+    const { cells } = row;
+    setText(cells.title, run.name);
+    cells.name.title = [run.name, run.task].filter(Boolean).join("\n");
+    const trouble = (run.status === "failed" || run.status === "broken") && run.reason ? run.reason : "";
+    setText(cells.reason, trouble);
+    cells.reason.hidden = !trouble;
+    cells.reason.title = trouble;
+    setText(cells.status, run.status);
+    cells.status.dataset.state = run.status;
+    cells.statusCell.title = [run.reason, run.began && `Began ${when(run.began)}`, run.ended && `Ended ${when(run.ended)}`].filter(Boolean).join("\n");
+    const share = run.progress;
+    cells.bar.style.width = `${Math.max(0, Math.min(share || 0, 1)) * 100}%`;
+    setText(cells.share, percent(share));
+    cells.progress.title = run.global_step === null ? "" : `${run.global_step.toLocaleString("en")} of ${run.total_timesteps === null ? "?" : run.total_timesteps.toLocaleString("en")} steps`;
+    for (const key of Object.keys(shown)) setText(cells[key], shown[key](run[key]));
+  }
+
+  makeRow(name) {
+    const cells = {};
+    const box = element("input", { type: "checkbox", tabindex: "-1", "aria-label": `Show ${name} with the others` });
+    cells.title = element("span", { class: "title" });
+    cells.reason = element("span", { class: "reason" });
+    cells.name = element("td", { class: "name" }, cells.title, cells.reason);
+    cells.status = element("span", { class: "state" });
+    cells.statusCell = element("td", { class: "status" }, cells.status);
+    cells.bar = element("i", { class: "fill" });
+    cells.share = element("span", { class: "share" });
+    cells.progress = element("td", { class: "progress" }, element("span", { class: "track", "aria-hidden": "true" }, cells.bar), cells.share);
+    for (const column of columns) if (shown[column.key]) cells[column.key] = element("td", { class: `number ${column.narrow === false ? "wide" : ""}` });
+    const node = element("tr", { role: "row", tabindex: "-1", "aria-selected": "false", "data-run": name },
+      element("td", { class: "box" }, box), cells.name, cells.statusCell, cells.progress, ...Object.keys(shown).map((key) => cells[key]));
+    return { node, cells, box };
+  }
+
+  matches(run) {
+    if (this.state && run.status !== this.state) return false;
+    const text = `${run.name} ${run.task} ${run.status} ${run.algorithm} ${run.reason || ""}`.toLowerCase();
+    return this.words.split(/\s+/).every((word) => text.includes(word));
+  }
+
+  draw() {
+    const place = new Map(this.order.map((name, i) => [name, i]));
+    let runs = [...this.runs.values()];
+    this.drawStates(runs);
+    runs = runs.filter((run) => this.matches(run));
+    runs.sort((a, b) => place.get(a.name) - place.get(b.name));
+    if (this.sorting) {
+      const { key, up } = this.sorting, sign = up ? 1 : -1;
+      const value = (run) => (key === "status" ? states.indexOf(run.status) : run[key]);
+      runs.sort((a, b) => {
+        const left = value(a), right = value(b);
+        if (left === null || right === null) return (left === null) - (right === null);
+        return (typeof left === "string" ? left.localeCompare(right, "en", { numeric: true }) : left - right) * sign;
+      });
+    }
+    const names = runs.map((run) => run.name);
+    if (names.join("\n") !== this.visible.join("\n") || this.body.childElementCount !== names.length) {
+      const had = this.body.contains(document.activeElement);
+      this.visible = names;
+      this.body.replaceChildren(...names.map((name) => this.rows.get(name).node));
+      if (had) this.focus(names.includes(this.focused) ? this.focused : names[0]);
+    }
+    for (const name of [...this.rows.keys()]) if (!this.runs.has(name)) this.rows.delete(name);
+    const empty = byId("no-runs");
+    empty.hidden = names.length > 0;
+    setText(empty, this.runs.size ? "No run matches the filter." : this.emptyText);
+    byId("runs").hidden = !this.runs.size;
+    this.mark();
+  }
+
+  drawStates(runs) {
+    const counts = new Map();
+    for (const run of runs) counts.set(run.status, (counts.get(run.status) || 0) + 1);
+    if (this.state && !counts.has(this.state)) this.state = null;
+    const parts = [[null, "all", runs.length], ...states.filter((state) => counts.has(state)).map((state) => [state, state, counts.get(state)])];
+    const key = JSON.stringify([parts, this.state]);
+    if (key === this.statesKey) return;
+    this.statesKey = key;
+    const had = byId("states").contains(document.activeElement) && document.activeElement.dataset.state;
+    byId("states").replaceChildren(...(runs.length ? parts : []).map(([state, label, count]) => element("button", {
+      type: "button", class: "chip", "aria-pressed": String(this.state === state), "data-state": state || "all",
+      onclick: () => { this.state = this.state === state ? null : state; this.draw(); },
+    }, label, element("b", {}, String(count)))));
+    if (had) byId("states").querySelector(`[data-state="${had}"]`)?.focus();
+  }
+
+  mark() {
+    const focusable = this.visible.includes(this.focused) ? this.focused : this.visible[0];
+    for (const [name, { node, box }] of this.rows) {
+      const slot = this.chosen.get(name);
+      node.tabIndex = name === focusable ? 0 : -1;
+      node.setAttribute("aria-selected", String(slot !== undefined));
+      node.classList.toggle("current", name === this.current);
+      box.checked = slot !== undefined;
+      box.style.accentColor = slot === undefined ? "" : colorOf(slot);
+    }
+  }
+}

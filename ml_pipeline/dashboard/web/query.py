@@ -1,0 +1,55 @@
+"""What the query of a request names: runs, metrics, and the part of the axis that is shown."""
+
+from typing import Any
+
+from starlette.requests import Request
+
+from ml_pipeline.config.errors import UserError
+
+MOST_RUNS = 24
+_MOST_METRICS = 100
+
+
+def runs_of(request: Request, *, at_least: int = 1, exactly: int | None = None) -> list[str]:
+    runs = list(dict.fromkeys(request.query_params.getlist("run")))
+    if exactly is not None and len(runs) != exactly:
+        raise UserError(f"Name one run, as ?run=NAME, but got {len(runs)}.")
+    if len(runs) < at_least:
+        raise UserError("Name runs, as ?run=NAME&run=NAME.")
+    if len(runs) > MOST_RUNS:
+        raise UserError(f"At most {MOST_RUNS} runs are shown at once, but {len(runs)} are named.")
+    return runs
+
+
+def metrics_of(request: Request) -> list[str]:
+    metrics = list(dict.fromkeys(request.query_params.getlist("metric")))
+    if len(metrics) > _MOST_METRICS:
+        raise UserError(f"At most {_MOST_METRICS} metrics are shown at once, but {len(metrics)} are named.")
+    return metrics
+
+
+def range_of(request: Request) -> tuple[float | None, float | None]:
+    """The part of the axis that is shown; None is its end."""
+    bounds = [
+        number_of(request, name, None, least=-1e18, most=1e18) if name in request.query_params else None
+        for name in ("low", "high")
+    ]
+    return bounds[0], bounds[1]
+
+
+def number_of(request: Request, name: str, default: Any, *, least: float, most: float) -> Any:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise UserError(f'{name} must be a number from {least:g} to {most:g}, but got "{text}".')
+    return value
+
+
+def whole_number_of(request: Request, name: str) -> int | None:
+    value = number_of(request, name, None, least=0, most=2**53)
+    return None if value is None else int(value)

@@ -1,0 +1,61 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ml_pipeline.dashboard.commands.dashboard import main
+from tests.dashboard.run_folders import make_run
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_at_once_though_a_page_is_open(tmp_path):
+    make_run(tmp_path, "a")
+    command = [sys.executable, "-m", "ml_pipeline", "dashboard", str(tmp_path), "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        line = process.stdout.readline()
+        assert line.startswith(f"The runs in {tmp_path} are shown at http://127.0.0.1:")
+        address = line.split()[-1]
+        with httpx.Client(trust_env=False, timeout=60) as client:
+            assert client.get(f"{address}api/runs").json()["runs"][0]["name"] == "a"
+            with client.stream("GET", f"{address}api/events") as stream:
+                next(stream.iter_lines())
+                process.send_signal(signal.SIGINT)
+                told = process.communicate(timeout=60)
+    assert (process.returncode, told[1]) == (130, "dashboard: Stopped by SIGINT.\n".replace("dash", "ml-pipeline dash"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["nothing"], "nothing is no folder; name one that holds runs"),
+        (["--port", "99999"], "port must be from 0 to 65535, but got 99999"),
+        (["--token", "x"], "token must have at least 16"),
+        (["--prot", "1"], 'Did you mean "--port"'),
+    ],
+)
+def test_bad_input_is_one_sentence(argv, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    assert stop.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_told(served, tmp_path, capsys, monkeypatch):
+    from ml_pipeline.dashboard import server
+
+    used, _ = served(tmp_path)
+    monkeypatch.setattr(server.DashboardServer, "wait", lambda self: None)
+    assert main([str(tmp_path), "--port", str(used.port)]) == 0
+    out = capsys.readouterr().out
+    assert f"Port {used.port} is in use;" in out
+    assert f"The runs in {tmp_path} are shown at http://127.0.0.1:" in out
