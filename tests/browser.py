@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,7 +13,10 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture
 def browser_page() -> Iterator[Any]:
-    """Opens a file in a browser: `browser_page(path, **context)`; what the console says as an error fails the test."""
+    """Opens a file, or the address of a server of ours, in a browser: `browser_page(path, **context)`.
+
+    What the console says as an error fails the test, and so does a request to any other server.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
@@ -22,14 +26,21 @@ def browser_page() -> Iterator[Any]:
         # Root may not sandbox, as in a container; the pages are our own.
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
 
-        def opened(path: Path, **context: Any) -> Any:
+        def opened(place: Path | str, **context: Any) -> Any:
+            address = place if isinstance(place, str) else place.resolve().as_uri()
+            own = (urlsplit(address).scheme, urlsplit(address).netloc)
             page = browser.new_context(**context).new_page()
             page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("request", lambda request: errors.append(request.url) if "file:" not in request.url else None)
-            page.goto(path.resolve().as_uri())
+            page.on("request", lambda request: None if _goes_to(request.url, own) else errors.append(request.url))
+            page.goto(address)
             return page
 
         yield opened
         browser.close()
     assert errors == []
+
+
+def _goes_to(url: str, own: tuple[str, str]) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("data", "blob") or (parts.scheme, parts.netloc) == own

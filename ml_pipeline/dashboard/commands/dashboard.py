@@ -29,8 +29,8 @@ from ml_pipeline.runs.folder import runs_folder
 class DashboardConfig:
     """What is shown, and where it is served."""
 
-    root: tyro.conf.Positional[Path | None] = None
-    """Folder of runs; by default checkpoints/."""
+    root: tyro.conf.Positional[tuple[Path, ...]]
+    """Folder of runs, or one run folder; none: checkpoints/."""
     host: str = HOST
     """Address to listen on. Any but this machine's own needs a token, which is made and printed unless --token names
     one."""
@@ -44,22 +44,36 @@ class DashboardConfig:
 class CommandLine:
     """What the flags fill."""
 
-    dashboard: DashboardConfig = field(default_factory=DashboardConfig)
+    dashboard: DashboardConfig = field()
 
 
 def main(argv: list[str], *, prog: str = "dashboard") -> int:
     """Serve until Ctrl-C; exit with code 2 after one sentence where it cannot."""
     with entry(prog):
         config = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["dashboard"].sentence).dashboard
-        root = (runs_folder() if config.root is None else config.root.expanduser()).absolute()
-        if config.root is not None and not root.is_dir():
-            raise UserError(f"{config.root} is no folder; name one that holds runs, such as checkpoints/.")
-        with serve(root, host=config.host, port=config.port, token=config.token) as server:
+        with serve(_root_of(config), host=config.host, port=config.port, token=config.token) as server:
             if server.moved:
                 print(f"Port {config.port} is in use; {server.port} was free.")
-            print(f"The runs in {shown_path(root)} are shown at {server.url}", "Ctrl-C ends it.", sep="\n", flush=True)
+            print(
+                f"The runs in {shown_path(_root_of(config))} are shown at {server.url}",
+                "Ctrl-C ends it.",
+                sep="\n",
+                flush=True,
+            )
             server.wait()
     return 0
+
+
+def _root_of(config: DashboardConfig) -> Path:
+    """The one folder that is shown. Raises UserError where several are named, or it is not there."""
+    if len(config.root) > 1:
+        raise UserError(
+            f"The page shows one folder of runs, but {len(config.root)} are named; name one that holds them."
+        )
+    if config.root and not config.root[0].is_dir():
+        what = "is no folder" if config.root[0].exists() else "is not there"
+        raise UserError(f"{config.root[0]} {what}; name a folder of runs, such as checkpoints/.")
+    return (config.root[0] if config.root else runs_folder()).absolute()
 
 
 if __name__ == "__main__":

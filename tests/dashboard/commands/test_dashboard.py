@@ -36,7 +36,8 @@ def test_ctrl_c_ends_it_at_once_though_a_page_is_open(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["nothing"], "nothing is no folder; name one that holds runs"),
+        (["nothing"], "nothing is not there; name a folder of runs"),
+        (["a", "b"], "shows one folder of runs, but 2 are named"),
         (["--port", "99999"], "port must be from 0 to 65535, but got 99999"),
         (["--token", "x"], "token must have at least 16"),
         (["--prot", "1"], 'Did you mean "--port"'),
