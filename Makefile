@@ -44,6 +44,7 @@ test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one 
 
 test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (about ten minutes)
 	$(BIN)/python -m pytest -m "not system" -n 2 --dist loadfile
+	@echo "Not run: the tests of pages in a browser, and those that install packages; run them with: make test-system"
 
 test-system: $(VENV)/.installed-dev system-packages ## tests that install packages or need other programs
 	$(BIN)/python -m pytest -m system -rs
