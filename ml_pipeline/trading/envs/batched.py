@@ -190,17 +190,39 @@ class BatchedTradingEnv(VectorEnv):
 
         Raises ValueError, KeyError or TypeError where it is none.
         """
-        xp = self._xp
         state = from_plain(states[0])
         self._begun = False
+        if state:
+            self._restore(state)
+
+    def continue_from(self, states: Sequence[dict[str, Any]], *, seed: int) -> Any:
+        """`set_states` with a state of more or fewer environments: the last ones are left out, or further ones begin an
+        episode, drawn by the generator of the state; by one seeded `seed`, where the state is of before any episode.
+
+        Returns the observations of all environments if some began an episode, else None.
+        """
+        state = from_plain(states[0])
         if not state:
-            return
+            return self.reset(seed=seed)[0]
+        n_known = self._restore(state)
+        return self._xp.observations(*self._seen()) if n_known < self.num_envs else None
+
+    def _restore(self, state: dict[str, Any]) -> int:
+        """Returns of how many environments the state is."""
+        xp = self._xp
         self.reset(seed=0)
-        self._now = _Episodes(*map(xp.array, state["now"]))
-        self._reward_state = tuple(map(xp.array, state["reward"]))
         xp.restore_generator(state["generator"])
+        n_known = len(state["now"][0])
+        fresh, reward_state = self._fresh(max(0, self.num_envs - n_known))
+
+        def joined(known: Any, new: Any) -> Any:
+            return xp.array(np.concatenate([known[..., : self.num_envs], xp.to_host(new)], axis=-1))
+
+        self._now = _Episodes(*map(joined, state["now"], fresh))
+        self._reward_state = tuple(map(joined, state["reward"], reward_state))
         if self._bars is not None:
-            self._entries = xp.array(state["entries"])
+            self._entries = joined(state["entries"], xp.full(fresh.holdings.shape, 0.0, xp.money))
+        return n_known
 
     @property
     def device(self) -> str | None:

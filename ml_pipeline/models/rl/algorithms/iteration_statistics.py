@@ -1,7 +1,10 @@
 """The figures of one iteration of training: its episodes, its update, and where its time went."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from ml_pipeline.models.rl.update.ppo_update import UpdateStatistics
 
@@ -41,6 +44,7 @@ class IterationStatistics:
         return {
             "time/iteration": self.iteration,
             "time/global_step": self.global_step,
+            "time/n_envs": self.n_envs,
             "time/steps_per_second": self.n_envs * self.n_steps / sum(self.time_spent),
             **{f"time/{name}": seconds for name, seconds in self.time_spent._asdict().items()},
             "rollout/n_worker_restarts": self.n_worker_restarts,
@@ -51,3 +55,9 @@ class IterationStatistics:
             "train/explained_variance": self.explained_variance,
             **{f"train/{name}": value for name, value in self.update._asdict().items()},
         }
+
+
+def mean_or_nan(values: Iterable[float]) -> float:
+    """The mean; NaN where there is nothing."""
+    found = list(values)
+    return float(np.mean(found)) if found else float("nan")

@@ -10,33 +10,26 @@ from contextlib import AbstractContextManager, closing
 from typing import Any, Self
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.env_states import carry_over, check_states, states_of
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
-from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
+from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent, mean_or_nan
 from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
 from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
-from ml_pipeline.models.rl.core.stepping.state import PickledState
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout.collector import Collector
-from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector
-from ml_pipeline.models.rl.rollout.device_seeding import device_generator
+from ml_pipeline.models.rl.rollout.collector_choice import device_of, minibatch_generator, new_collector
 from ml_pipeline.models.rl.rollout.estimates import Estimates, with_normalized_values
 from ml_pipeline.models.rl.rollout.finite_checks import check_policy
-from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
-from ml_pipeline.models.rl.update.minibatches import Generator
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
 from ml_pipeline.models.rl.update.threads import learning_threads
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
-from ml_pipeline.runtime.seeding import random_generator
 
 
 class PPOTrainer:
@@ -85,6 +78,7 @@ class PPOTrainer:
             raise UserError("A policy is on its device already; pass either policy or device, not both.")
         self.config = config = config or PPOConfig()
         self.iteration = 0
+        self._seed = seed
         self._sink = sink
         self._stop_requested = False
         self._envs: Any = vectorized(envs)
@@ -93,7 +87,9 @@ class PPOTrainer:
         try:
             config.check_batch(self._envs.num_envs)
             self.policy = policy or self._new_policy(device, seed)
-            self._collector, self._update = self._parts(seed)
+            self._collector = new_collector(self._envs, self.policy, config, seed=seed)
+            generator = minibatch_generator(self._envs, self.policy, seed=seed)
+            self._update = PPOUpdate(self.policy, config, fastest_steps(self.policy, config, generator))
         except BaseException:
             self.close()
             raise
@@ -198,12 +194,7 @@ class PPOTrainer:
         which torch reads with `weights_only=False` alone, since a pickle runs code. It is None if they cannot be
         pickled either; "environments_missing" then says why.
         """
-        environments, missing = None, ""
-        try:
-            # Bytes of a vector environment of somebody else's are not known to be harmless.
-            environments = [PickledState(s) if isinstance(s, bytes) else s for s in self._envs.get_states()]
-        except (AttributeError, StateNotAvailable) as error:
-            missing = str(error)
+        environments, missing = states_of(self._envs)
         return {
             "iteration": self.iteration,
             "policy": self.policy.state_dict(),
@@ -221,8 +212,7 @@ class PPOTrainer:
         of environments are neither plain data nor a `PickledState`.
         """
         environments = state["environments"]
-        if environments is not None and not all(isinstance(each, dict | PickledState) for each in environments):
-            raise UserError("The states of the environments are of another version; set them to None to begin anew.")
+        check_states(environments)
         self._collector.check_state_dict(state["collector"])
         self.policy.load_state_dict(state["policy"])
         self._update.load_state_dict(state["update"])
@@ -231,21 +221,35 @@ class PPOTrainer:
             self._envs.set_states(environments)
         self._collector.load_state_dict(state["collector"], environments_restored=environments is not None)
 
+    def replace_envs(self, envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> str:
+        """From the next rollout on, train in these environments, more or fewer of them; call it between two iterations.
+
+        envs: as for the constructor; earlier ones that the trainer made are closed. Environment i goes on in the episode
+        of the i-th before, and further ones are reset with seed + i. Those left out end as truncated: their last values
+        were bootstrapped, and their unfinished episodes are reported nowhere.
+
+        Returns "" or, if the states of the environments cannot be carried over and all begin new episodes, why. Raises
+        UserError, and keeps the earlier environments, in the middle of a rollout and if these do not fit.
+        """
+        if not self._collector.buffer.full:
+            raise UserError("Environments are replaced between two iterations, but a rollout is under way; train on.")
+        later = vectorized(envs)
+        try:
+            self.config.check_batch(later.num_envs)
+            collector = new_collector(later, self.policy, self.config, seed=self._seed)
+            missing = carry_over(self._envs, self._collector, later, collector)
+        except BaseException:
+            if isinstance(envs, Sequence):
+                later.close()
+            raise
+        self.close()
+        self._envs, self._collector, self._closes_envs = later, collector, isinstance(envs, Sequence)
+        return missing
+
     def _new_policy(self, device: str | None, seed: int) -> Policy:
-        where = choose_device(device or str(getattr(self._envs, "device", None) or "cpu"))
+        where = choose_device(device or str(device_of(self._envs) or "cpu"))
         spaces = self._envs.single_observation_space, self._envs.single_action_space
         return Policy(*spaces, self.config, seed=seed, device=where)
-
-    def _parts(self, seed: int) -> tuple[Collector, PPOUpdate]:
-        """The collector and the update, each with its own random generator."""
-        envs, policy, config = self._envs, self.policy, self.config
-        if getattr(envs, "device", None) is None:
-            collector: Collector = RolloutCollector(envs, policy, config, seed=seed)
-            generator: Generator = random_generator(seed, "minibatches")
-        else:
-            collector = DeviceCollector(envs, policy, config, seed=seed)
-            generator = device_generator(seed, "minibatches", policy.device)
-        return collector, PPOUpdate(policy, config, fastest_steps(policy, config, generator))
 
     @property
     def _rollout_size(self) -> int:
@@ -284,8 +288,8 @@ class PPOTrainer:
             n_envs=self._envs.num_envs,
             n_steps=self.config.n_steps,
             n_completed_episodes=len(episodes),
-            episode_return=_mean([episode.episode_return for episode in episodes]),
-            episode_length=_mean([episode.length for episode in episodes]),
+            episode_return=mean_or_nan(episode.episode_return for episode in episodes),
+            episode_length=mean_or_nan(episode.length for episode in episodes),
             mean_return_100=self._collector.episodes.recent_mean_return(),
             explained_variance=estimates.explained_variance,
             update=update,
@@ -325,7 +329,3 @@ class PPOTrainer:
         if self._sink is not None:
             self._sink.write(metrics, episodes)
         progress_sink.write(metrics, episodes)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")

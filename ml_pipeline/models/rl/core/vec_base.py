@@ -160,15 +160,26 @@ class BlockVectorEnv(VectorEnv):
         """
         return self._do(Command.GET_STATES).values
 
-    def set_states(self, states: Sequence[EnvState]) -> None:
+    def set_states(self, states: Sequence[EnvState | None]) -> None:
         """Puts every environment into a state that `get_states` returned; stepping then continues from there.
 
-        A `PickledState` runs code that it names: hand over only what you wrote yourself.
+        None leaves an environment as it is. A `PickledState` runs code that it names: hand over only what you wrote yourself.
         """
         if len(states) != self.num_envs:
             raise ValueError(f"set_states needs one state per environment, {self.num_envs}, but got {len(states)}.")
         self._finished[:] = self._do(Command.SET_STATES, None, list(states)).values
         self._reset_first = ""
+
+    def continue_from(self, states: Sequence[EnvState], *, seed: int) -> Any:
+        """Puts environment i into the i-th of these states, and resets those beyond the last of them with seed + i.
+
+        Of more states, the last are left out. Returns the observations of all environments if some were reset, else None.
+        """
+        n_kept = min(len(states), self.num_envs)
+        self.set_states([*states[:n_kept], *[None] * (self.num_envs - n_kept)])
+        if n_kept == self.num_envs:
+            return None
+        return self.reset(seed=seed, options={"reset_mask": np.arange(self.num_envs) >= n_kept})[0]
 
     # The two halves of each call
 

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gymnasium.vector import VectorEnv
@@ -12,6 +12,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
 from ml_pipeline.models.rl.rollout.estimates import Estimates
+from ml_pipeline.models.rl.rollout.resizing import resized
 
 
 class Collector(ABC):
@@ -104,6 +105,29 @@ class Collector(ABC):
         if environments_restored:
             self.buffer.load_state_dict(state["buffer"])
 
+    def go_on_from(self, earlier: "Collector", states: Sequence[Any] | None) -> None:
+        """Between two rollouts, continue where another collector stands, of more or of fewer environments.
+
+        states: of its environments; environment i goes on from the i-th, further ones begin an episode seeded seed + i.
+        None: all begin new episodes with the next rollout. The unfinished episodes of environments that do not go on are
+        forgotten. Raises StateNotAvailable where these environments do not take the states.
+        """
+        num_envs = self._envs.num_envs
+        goes_on = states is not None and earlier.is_reset
+        observations = self._envs.continue_from(states, seed=self._seed) if goes_on else None
+        self.load_state_dict(resized(earlier.state_dict(), num_envs), environments_restored=goes_on)
+        if observations is not None:
+            self._store_first(observations, earlier.num_envs)
+
+    @property
+    def num_envs(self) -> int:
+        return int(self._envs.num_envs)
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether the environments were reset, and have states to go on from."""
+        return self._reset_done
+
     @abstractmethod
     def _own_state(self) -> dict[str, Any]:
         """The part of `state_dict` that is the subclass's own."""
@@ -121,8 +145,13 @@ class Collector(ABC):
         """Act once in all environments, by `_step_envs`, and store the step."""
 
     @abstractmethod
-    def _learn_and_normalize(self, observations: Any) -> Any:
-        """Update the running statistics with new observations; return them as the network reads them, (N, D)."""
+    def _learn_and_normalize(self, observations: Any, first: int = 0) -> Any:
+        """Update the running statistics with the new observations of environments from `first` on; return these as the
+        network reads them, (N - first, D)."""
+
+    def _store_first(self, observations: Any, first: int) -> None:
+        """Store what environments from `first` on begin with; observations: of all."""
+        self.buffer.observations[self.buffer.position, first:] = self._learn_and_normalize(observations, first)
 
     def _reset_where_needed(self) -> None:
         if not self._reset_done:

@@ -128,7 +128,15 @@ class DeviceCollector(Collector):
         for t, (rewards, done) in enumerate(zip(buffer.rewards.cpu().numpy(), ends, strict=True), start=1):
             self.episodes.step(rewards, done, global_step=before + t * num_envs, elapsed_s=self._elapsed_s)
 
-    def _learn_and_normalize(self, observations: Tensor) -> Tensor:
+    def _store_first(self, observations: Tensor, first: int) -> None:
+        if self._normalizer is not None:
+            self._normalizer.moments.begin()  # those of the rollout before are known already
+        super()._store_first(observations, first)
+        if self._normalizer is not None:
+            self._normalizer.moments.merge_into_known()
+
+    def _learn_and_normalize(self, observations: Tensor, first: int = 0) -> Tensor:
+        observations = observations[first:] if first else observations
         if self._normalizer is not None:
             self._normalizer.moments.update(observations)
         return self._normalized(observations)

@@ -12,11 +12,12 @@ from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 Array = np.ndarray
 
 
-def check_observations(observations: Array, *, step: int) -> None:
-    """Raise TrainingFailed at the first number of float (N, D) that is not finite; step: for the message."""
+def check_observations(observations: Array, *, step: int, first: int = 0) -> None:
+    """Raise TrainingFailed at the first number of float (N, D) that is not finite; for the message: the step, and which
+    environment the first row is of."""
     if not np.isfinite(observations).all():
         env, number = np.argwhere(~np.isfinite(observations))[0]
-        raise _failed(f"observation of environment {env}", step, observations[env, number], f", its number {number},")
+        raise _failed(f"observation of environment {first + env}", step, observations[env, number], f", its number {number},")
 
 
 def check_rollout(buffer: RolloutBuffer) -> None:

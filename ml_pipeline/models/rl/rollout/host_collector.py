@@ -69,12 +69,14 @@ class RolloutCollector(Collector):
             buffer.final_observations.append((t, i, final_observation))
         buffer.store(actions, scaled, terminated, truncated, next_obs)
 
-    def _learn_and_normalize(self, observations: Any) -> Array:
+    def _learn_and_normalize(self, observations: Any, first: int = 0) -> Array:
         preprocessor = self._policy.observations
         encoded = preprocessor.encode(observations)
+        if first:
+            encoded = encoded[first:]
         if preprocessor.normalizer is not None:
             preprocessor.normalizer.update(encoded)
             if not math.isfinite(preprocessor.normalizer.moments.mean.sum()):
                 # A NaN in the statistics makes every environment's numbers NaN; only now is the first one known.
-                check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1)
+                check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1, first=first)
         return preprocessor.normalize(encoded)

@@ -305,7 +305,8 @@ class EnvBlock:
                 reply.values.append(self._get_state(slot))
             elif command == Command.SET_STATES:
                 self._doing_now = "set_states()"
-                self._set_state(slot, item)
+                if item is not None:
+                    self._set_state(slot, item)
                 reply.values.append(slot.needs_reset)
             self._leave_if_forked()
 
