@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
+from ml_pipeline.config.env_schedule import pairs_in
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.wording import in_one_line
 
@@ -45,6 +46,8 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
     Traceback (most recent call last):
     ml_pipeline.config.errors.UserError: n_workers must be a whole number or auto, but got "many".
     """
+    if is_schedule(hint):
+        return _schedule(value, name)
     if is_mapping(hint):
         return _mapping(value, name)
     if NoneType in alternatives(hint) and value in (None, "none", ["none"]):
@@ -77,12 +80,17 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 def is_list(hint: Any) -> bool:
     """Whether a setting takes several values."""
-    return any(get_origin(alternative) is tuple for alternative in alternatives(hint))
+    return is_schedule(hint) or any(get_origin(alternative) is tuple for alternative in alternatives(hint))
 
 
 def is_mapping(hint: Any) -> bool:
     """Whether a setting takes values by name: a mapping in a file, and a JSON object as a flag."""
-    return get_origin(hint) is dict
+    return get_origin(hint) is dict and not is_schedule(hint)
+
+
+def is_schedule(hint: Any) -> bool:
+    """Whether a setting takes numbers by global step: a mapping in a file, and pairs STEP:N as a flag."""
+    return bool(hint == dict[int, int])
 
 
 def choices_of(hint: Any) -> list[str]:
@@ -116,6 +124,18 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 def _elements(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else [value]
+
+
+def _schedule(value: object, name: str) -> dict[int, int]:
+    numbers = [
+        (convert(step, int, name=f"A step of {name}"), convert(n, int, name=f"{name} from step {step} on"))
+        for step, n in pairs_in(value, name)
+    ]
+    steps = [step for step, _ in numbers]
+    for step in steps:
+        if steps.count(step) > 1:
+            raise UserError(f"{name} names step {step} twice; keep one of the two.")
+    return dict(numbers)
 
 
 def _mapping(value: object, name: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from typing import Any, Literal, get_args, get_origin
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping
+from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping, is_schedule
+from ml_pipeline.config.env_schedule import shown
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.familiar_names import familiar_name, setting_for
 from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
@@ -140,7 +141,7 @@ def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         metavar=metavar,
         instance_from_str=_Words,
         is_instance=lambda value: True,
-        str_from_instance=_shown,
+        str_from_instance=(lambda schedule: [shown(schedule)]) if is_schedule(info.type) else _shown,
     )
 
 
@@ -153,6 +154,8 @@ def _unchecked(group: type) -> type:
 def _metavar(hint: Any) -> str | None:
     if get_origin(hint) is Literal:
         return "{" + ",".join(get_args(hint)) + "}"
+    if is_schedule(hint):
+        return "[STEP:N ...]"
     if is_mapping(hint):
         return "JSON"
     if get_origin(hint) is tuple:

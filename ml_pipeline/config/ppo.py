@@ -148,6 +148,15 @@ class PPOConfig:
                 f"memory_size is {self.memory_size}, but memory is none; set memory to gru or lstm, or leave it out."
             )
 
+    def check_change(self, n_envs: int) -> None:
+        """Raise UserError where training cannot go on with `n_envs` environments in place of others."""
+        least = -(-self.minibatch_size // self.n_steps)
+        if n_envs < least:
+            raise UserError(
+                f"{n_envs} environments are too few for a minibatch of {self.minibatch_size}: a rollout of theirs has "
+                f"{n_envs} * {self.n_steps} = {n_envs * self.n_steps} steps; {least} is the nearest number that does."
+            )
+
     def check_batch(self, n_envs: int) -> None:
         """Raise UserError where a minibatch is larger than a rollout of `n_envs` environments.
 

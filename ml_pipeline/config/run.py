@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from ml_pipeline.config.algorithms import ALGORITHMS, OWN, Algorithm
 from ml_pipeline.config.checks import check_choice, check_count, check_positive, check_within
+from ml_pipeline.config.env_schedule import check_schedule, n_envs_at
 from ml_pipeline.config.errors import UserError
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
@@ -50,6 +51,10 @@ class RunConfig:
     n_envs: int = 1
     """Number of environments that are stepped in parallel."""
 
+    n_envs_schedule: dict[int, int] = field(default_factory=dict)
+    """Other numbers of environments by global step, as STEP:N, or in a file as a mapping: each holds from the first
+    iteration that begins at or after its step; none: n_envs all along."""
+
     vec_env: VecEnvKind = "parallel"
     """How environments are stepped: by worker processes (parallel), one after another in the trainer's process
     (serial), or for trading all in one call (batched: fastest for hundreds of them; its random starts differ)."""
@@ -69,7 +74,8 @@ class RunConfig:
     episodes of its environments (restart)."""
 
     num_episodes: int | None = 300
-    """Number of iterations, each of one rollout and one update."""
+    """Number of iterations, each of one rollout and one update; with --n-envs-schedule, training takes the steps of so
+    many iterations of n_envs environments."""
 
     total_timesteps: int | None = None
     """Environment steps to train for, in place of --num-episodes; rounded up to whole iterations."""
@@ -117,6 +123,7 @@ class RunConfig:
         for name in self.sink:
             if not all(name.partition(":")[::2]):
                 raise UserError(f'sink must be module:Class, such as mine:MySink, but got "{name}".')
+        check_schedule(self.n_envs_schedule)
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
             check_count(name, getattr(self, name))
         for name in ("num_episodes", "total_timesteps", "stop_on_plateau"):
@@ -152,10 +159,11 @@ class RunConfig:
     def _check_workers(self) -> None:
         if self.n_workers != "auto" and self.n_workers != "dynamic":  # noqa: PLR1714 - mypy follows this one alone
             check_count("n_workers", self.n_workers, minimum=0)
-            if self.n_workers > self.n_envs:
+            most = max(self.n_envs, *self.n_envs_schedule.values(), 0)
+            if self.n_workers > most:
                 raise UserError(
-                    f"n_workers must be at most n_envs = {self.n_envs}, but got {self.n_workers}; "
-                    f"lower it to {self.n_envs}, or leave it to auto."
+                    f"n_workers must be at most n_envs = {most}, but got {self.n_workers}; "
+                    f"lower it to {most}, or leave it to auto."
                 )
         check_choice("vec_env", self.vec_env, get_args(VecEnvKind))
         if self.vec_env != "parallel" and self.n_workers not in {"auto", 0}:
@@ -173,6 +181,10 @@ class RunConfig:
         if self.vec_env != "parallel" or self.n_workers == 0:
             steps_here = "n_workers is 0" if self.vec_env == "parallel" else f'vec_env is "{self.vec_env}"'
             raise UserError(f"{name} is about worker processes, but {steps_here}; leave one of the two out.")
+
+    def n_envs_at(self, step: int) -> int:
+        """The number of environments of an iteration that begins at this global step."""
+        return n_envs_at(step, first=self.n_envs, schedule=self.n_envs_schedule)
 
     def timesteps(self, n_steps: int) -> int:
         """How long training is, over all environments, where an episode is `n_steps` in each.

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ml_pipeline.config.env_schedule import shown
+
 
 def counted(n: int, what: str) -> str:
     """So many of what, in the plural unless it is one.
@@ -21,6 +23,8 @@ def written(value: object) -> str:
     >>> written((64, 64)), written(True), written(None), written(3e-4), written({"size": 8})
     ('64 64', 'true', 'none', '0.0003', '{"size": 8}')
     """
+    if isinstance(value, dict) and value and all(isinstance(key, int) for key in value):
+        return shown(value)
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, tuple):

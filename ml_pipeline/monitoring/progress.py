@@ -72,6 +72,7 @@ class Progress:
         self._line_interval_s = line_interval_s
         self._out = out or sys.stdout
         self._clock = clock
+        self._last_step = first_step
         self._started_s = self._line_s = clock()
         self._spent_s = dict.fromkeys(("acting", "stepping", "waiting", "learning", "evaluating"), 0.0)
         self._n_episodes = 0
@@ -80,6 +81,7 @@ class Progress:
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         """Show one iteration."""
         iteration, step = int(metrics["time/iteration"]), int(metrics["time/global_step"])
+        self._follow_envs(int(metrics.get("time/n_envs", self._n_envs)), iteration, step)
         self._n_episodes += int(metrics["rollout/n_completed_episodes"])
         for part in self._spent_s:
             self._spent_s[part] += metrics.get(f"time/{part}_s", 0.0)
@@ -101,6 +103,15 @@ class Progress:
     def close(self) -> None:
         """Leave the bar as it is and go on below it; may be called twice."""
         self._bar.close()
+
+    def _follow_envs(self, n_envs: int, iteration: int, step: int) -> None:
+        """Count the iterations left anew where an iteration had another number of environments than the one before."""
+        if n_envs != self._n_envs:
+            rollout = step - self._last_step
+            left = max(0, -(-(self._total_steps - step) // rollout))
+            self._n_envs, self._total_iterations = n_envs, iteration + left
+            self._total_steps = self._bar.total = step + left * rollout
+        self._last_step = step
 
     def _line_now_and_then(self, iteration: int, step: int) -> None:
         now_s = self._clock()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.algorithms import OWN
+from ml_pipeline.config.env_schedule import continued
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
@@ -16,11 +17,23 @@ from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in, tra
 from ml_pipeline.trading.settings import TradingConfig
 
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
-_KEPT = frozenset({
+KEPT = frozenset({
     "algorithm", "algorithm_kwargs", "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env",
     "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs", "normalize_rewards", "normalize_values",
     "squash_actions", "share_layers", "memory", "memory_size",
 })  # fmt: skip
+# What it may change: its length, who steps the environments, how often it saves and evaluates, and how it learns.
+MAY_CHANGE = frozenset({
+    "num_episodes", "total_timesteps", "stop_at_return", "stop_on_plateau",
+    "n_envs_schedule",  # of what lies ahead
+    "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "device",
+    "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes",
+    "tensorboard", "tensorboard_dir", "wandb", "sink",
+    "minibatch_size", "n_epochs", "learning_rate", "learning_rate_schedule", "gamma", "gae_lambda", "clip_range",
+    "clip_range_schedule", "clip_range_vf", "ent_coef", "ent_coef_schedule", "vf_coef", "max_grad_norm", "target_kl",
+    "normalize_advantages", "normalize_advantages_over", "bfloat16",
+})  # fmt: skip
+_INSTEAD = {"n_envs": "give other numbers by --n-envs-schedule STEP:N, or ask the run that goes on for them"}
 # What makes a market another task, so that `--resume auto` looks for another run; all else is a changed setting.
 _OF_MARKET = ("data", "symbols", "features")
 
@@ -30,13 +43,18 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
 
     Raises UserError where the checkpoint cannot be used, or where a change would make it another run.
     """
-    earlier = _settings_of_run(checkpoint)
+    earlier, (start, under_way) = _settings_and_place(checkpoint)
     changes = _with_own_names(earlier, layered(changes))
     for name in _changed(earlier, changes):
+        remedy = _INSTEAD.get(name, "leave it out")
         raise UserError(
             f"The run in {checkpoint.parent} has {flag_of(name)} {written(earlier[name])}, and a resumed run keeps it, "
-            f"but got {written(changes[name])}; leave it out, or start a new run without --resume."
+            f"but got {written(changes[name])}; {remedy}, or start a new run without --resume. Its length, its workers "
+            "and how it learns may change: docs/resuming.md lists every setting."
         )
+    if "n_envs_schedule" in changes:
+        known, given = earlier["n_envs_schedule"], changes["n_envs_schedule"]
+        changes["n_envs_schedule"] = continued(known, given, start=start, under_way=under_way)
     return train_config(layered(earlier, changes))
 
 
@@ -101,7 +119,7 @@ def _market_settings(given: Mapping[str, Any]) -> list[str]:
 
 def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
-    kept = {*earlier} & {*_KEPT, *_market_settings(given)} & {*given}
+    kept = {*earlier} & {*KEPT, *_market_settings(given)} & {*given}
     return sorted(name for name in kept if earlier[name] != given[name])
 
 
@@ -129,11 +147,23 @@ def _settings_of_run(checkpoint: Path) -> dict[str, Any]:
 
     They come from the checkpoint alone: config.yaml beside it is for reading.
     """
+    return _settings_and_place(checkpoint)[0]
+
+
+def _settings_and_place(checkpoint: Path) -> tuple[dict[str, Any], tuple[int, bool]]:
+    """The settings, and the global step at which the next iteration begins, or began if it is under way, which comes
+    second."""
     # Takes torch, which only a resumption needs.
     from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 
     saved = load_checkpoint(checkpoint)
     with reading(checkpoint):
         usual = {**vars(RunConfig()), **vars(PPOConfig())}  # a checkpoint of an older version knows fewer settings
-        kept = {name: usual[name] for name in _KEPT}
-        return {**kept, **settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
+        known = {name: usual[name] for name in (*KEPT, "n_envs_schedule")}
+        settings = {**known, **settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
+        collector = saved.get("trainer", {}).get("collector")
+        if collector is None:
+            return settings, (0, False)
+        n_done = collector["buffer"]["position"] or 0  # steps of the rollout under way
+        start = collector["global_step"] - n_done * len(collector["episodes"]["returns"])
+        return settings, (start, n_done > 0)

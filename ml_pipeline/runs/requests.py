@@ -115,7 +115,7 @@ class Requests:
 
 
 class RequestHandling:
-    """Does what is asked of a run, between two of its iterations; a hook.
+    """Does what is asked of a run, when it is called, between two iterations.
 
     handlers: by the name of a setting what changes it: takes the value asked for, says what it did, and raises
     UserError where it refuses.
@@ -127,7 +127,7 @@ class RequestHandling:
         self._requests = Requests(folder)
         self._say = say
 
-    def __call__(self, trainer: Any, statistics: Any) -> None:
+    def __call__(self) -> None:
         try:
             request = self._requests.take()
         except UserError as error:

@@ -29,11 +29,24 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if self.run.algorithm == OWN:
-            self.ppo.check_batch(self.run.n_envs)
+            self._check_batches()
             return
         from ml_pipeline.runs.sb3.arguments import check_arguments  # needs Stable-Baselines3, an extra
 
+        if self.run.n_envs_schedule:
+            raise UserError(
+                f"n_envs_schedule is for {OWN}, but algorithm is {self.run.algorithm}, which trains in as many "
+                "environments as it began with; leave one of the two out."
+            )
         check_arguments(self.run, self.ppo)
+
+    def _check_batches(self) -> None:
+        self.ppo.check_batch(self.run.n_envs)
+        for step, n_envs in self.run.n_envs_schedule.items():
+            try:
+                self.ppo.check_change(n_envs)
+            except UserError as error:
+                raise UserError(f"n_envs_schedule from step {step} on: {error}") from None
 
     @property
     def timesteps(self) -> int:

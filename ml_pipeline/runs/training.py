@@ -1,9 +1,10 @@
 """The training part of a run: a trainer with its environments, and what it writes into the run folder."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,20 +13,18 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.config.wording import shown_path
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
-from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.device_choice import choose_device
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv
 from ml_pipeline.monitoring.resources import Gpu, Resources
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
 from ml_pipeline.runs.checkpoint import PICKLES_INSIDE, load_checkpoint, reading, save_checkpoint, writing
+from ml_pipeline.runs.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runs.folder import (
     BEST_CHECKPOINT,
     LATEST_CHECKPOINT,
@@ -40,8 +39,10 @@ from ml_pipeline.runs.pickled_environments import (
     write_pickles,
 )
 from ml_pipeline.runs.requests import RequestHandling
+from ml_pipeline.runs.resume_hint import resume_hint
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runs.tasks import Task, make_envs
+from ml_pipeline.runs.stoppable import EvaluationStopped, Stoppable
+from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trainers import make_trainer, without_replay
 from ml_pipeline.runs.worker_scaling import WorkerScaling
@@ -88,7 +89,10 @@ class Training:
         self._plateau = None if run.stop_on_plateau is None else StopOnPlateau(run.stop_on_plateau)
         self._sinks = Sinks()
         with ExitStack() as stack:
-            self._envs = envs = setup.envs or stack.enter_context(closing(make_envs(config, setup.task)))
+            self._env_scaling = EnvScaling(
+                config, setup.task, envs=setup.envs, n_envs=n_envs_in(saved, run), say=setup.listener.say
+            )
+            envs = stack.enter_context(closing(self._env_scaling)).envs
             self.trainer = make_trainer(config, envs, device=device, sink=self._sinks)
             self.policy = self.trainer.policy
             if saved is not None:
@@ -98,11 +102,11 @@ class Training:
                 files = stack.enter_context(closing(self._begin_files(resumed=saved is not None)))
                 for sink in (files, *setup.sinks):
                     self._sinks.add(sink)
-            self._scaling = WorkerScaling(
-                lambda: self._envs, setup.listener.say, dynamic=run.n_workers == "dynamic", vec_env=run.vec_env
+            self._worker_scaling = WorkerScaling(
+                lambda: self._env_scaling.envs, setup.listener.say, dynamic=run.n_workers == "dynamic", vec_env=run.vec_env
             )
             self._requests = RequestHandling(folder, setup.listener.say)
-            self._requests.handlers["n_workers"] = self._scaling.request
+            self._requests.handlers.update(n_workers=self._worker_scaling.request, n_envs=self._env_scaling.request)
             self._resources = stack.enter_context(closing(self._sampled_resources(device)))
             self._resumed_from = saved
             self._closing = stack.pop_all()
@@ -129,13 +133,13 @@ class Training:
     def _train_on(self) -> None:
         """Train to the last iteration, an early end or a stop, and save."""
         trainer, run, setup = self.trainer, self._setup.config.run, self._setup
-        if not trainer.finished and not self._is_latest(self._resumed_from):
+        if not trainer.finished and not self._rescaled(trainer) and not self._is_latest(self._resumed_from):
             self._save_latest(trainer)  # a run that is killed before its first checkpoint can be resumed too
         try:
-            with _with_resume_hint(self._folder), setup.stop.told_to(trainer.request_stop):
+            with resume_hint(self._folder), setup.stop.told_to(trainer.request_stop):
                 trainer.train(
                     evaluate=Every(run.eval_interval, self._evaluate),
-                    save=Every(run.checkpoint_interval, self._save_latest),
+                    save=Every(1, self._after_report),
                     after_iteration=self._after_iteration,
                     progress=False,
                 )
@@ -148,6 +152,24 @@ class Training:
             self._evaluate(trainer)
         if self._unscored or not trainer.finished:
             self._save_latest(trainer)
+
+    def _after_report(self, trainer: Trainer) -> None:
+        """Change what is to change before the next iteration, and save where it has changed or a checkpoint is due."""
+        if not self._rescaled(trainer) and Every(self._setup.config.run.checkpoint_interval, self._save_latest).due(
+            trainer
+        ):
+            self._save_latest(trainer)
+
+    def _rescaled(self, trainer: Trainer) -> bool:
+        """Whether the number of environments has changed, and the run was saved since."""
+        if not self._env_scaling.may_change(trainer):
+            return False
+        self._requests()
+        return self._env_scaling.apply(trainer, save=partial(self._save_changed, trainer))
+
+    def _save_changed(self, trainer: Trainer) -> None:
+        self._save_latest(trainer)
+        write_yaml(self._folder / SETTINGS_FILE, _for_another_run(self._env_scaling.config))
 
     def _early_reason(self) -> str:
         return f"Training ends early, after iteration {self.trainer.iteration}."
@@ -212,11 +234,12 @@ class Training:
 
     def _announce(self) -> None:
         trainer, listener = self.trainer, self._setup.listener
-        parallel = self._envs if isinstance(self._envs, ParallelEnv) else None
+        envs = self._env_scaling.envs
+        parallel = envs if isinstance(envs, ParallelEnv) else None
         listener.started(
             RunStart(
                 folder=self._folder,
-                n_envs=self._envs.num_envs,
+                n_envs=envs.num_envs,
                 n_workers=parallel.num_workers if parallel else 0,
                 start_method=parallel.start_method if parallel else None,
                 total_iterations=trainer.total_iterations,
@@ -235,20 +258,21 @@ class Training:
             listener.say(sentence)
 
     def _sampled_resources(self, device: str) -> Resources:
-        envs, run = self._envs, self._setup.config.run
-        return Resources(
-            worker_pids=lambda: envs.worker_pids if isinstance(envs, ParallelEnv) else (),
-            gpu=Gpu.of(device),
-            threaded=run.parallel_start_method != "fork",
-        )
+        def worker_pids() -> Sequence[int]:
+            envs = self._env_scaling.envs
+            return envs.worker_pids if isinstance(envs, ParallelEnv) else ()
+
+        threaded = self._setup.config.run.parallel_start_method != "fork"
+        return Resources(worker_pids=worker_pids, gpu=Gpu.of(device), threaded=threaded)
 
     def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> dict[str, float]:
         """What the hooks add to the metrics of the iteration."""
-        for failure in self._envs.take_failures() if isinstance(self._envs, ParallelEnv) else ():
+        envs = self._env_scaling.envs
+        for failure in envs.take_failures() if isinstance(envs, ParallelEnv) else ():
             self._setup.listener.say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
         self.require_folder()
         metrics: dict[str, float] = {}
-        for hook in (self._target, self._plateau, self._resources, self._scaling, self._requests):
+        for hook in (self._target, self._plateau, self._resources, self._worker_scaling):
             if hook is not None:
                 metrics.update(hook(trainer, statistics) or {})
         return metrics
@@ -259,8 +283,8 @@ class Training:
         A stop request ends the evaluation before its next step: the checkpoint says so, and a resumption evaluates.
         """
         try:
-            score = self._setup.task.score(_Stoppable(trainer.policy.act, self._setup.stop))
-        except _EvaluationStopped:
+            score = self._setup.task.score(Stoppable(trainer.policy.act, self._setup.stop))
+        except EvaluationStopped:
             self._unscored = True
             return {}
         self._unscored = False
@@ -291,7 +315,8 @@ class Training:
             trainer_state = without_replay(trainer_state)
         state = {
             "trainer": trainer_state,
-            "config": flatten(self._setup.config),
+            "config": flatten(self._env_scaling.config),
+            "n_envs": self._env_scaling.envs.num_envs,
             "task": self._setup.task.state(),
             "best_score": -math.inf if self.best_score is None else self.best_score,
             "plateau": None if self._plateau is None else self._plateau.state_dict(),
@@ -326,33 +351,3 @@ class Training:
 def _for_another_run(config: TrainConfig) -> dict[str, object]:
     """Every setting but the folder, which this run has taken: the file may be the --config of other runs."""
     return {name: value for name, value in flatten(config).items() if name != "checkpoint_dir"}
-
-
-class _EvaluationStopped(Exception):
-    """A stop was requested while the policy was evaluated."""
-
-
-class _Stoppable:
-    """Acts as a policy does, until a stop is requested: then it raises _EvaluationStopped."""
-
-    def __init__(self, act: Callable[[Any], Any], stop: StopRequest) -> None:
-        self._act = act
-        self._stop = stop
-        self.begin_episode: Callable[[], None] = getattr(act, "begin_episode", lambda: None)
-
-    def __call__(self, observation: Any) -> Any:
-        if self._stop.requested:
-            raise _EvaluationStopped
-        return self._act(observation)
-
-
-@contextmanager
-def _with_resume_hint(folder: Path) -> Iterator[None]:
-    """Add a note on how to resume to an error that breaks down training in the block."""
-    try:
-        yield
-    except (VectorEnvError, TrainingFailed) as error:
-        error.add_note(
-            f"The last checkpoint is whole: once the cause is mended, resume the run in {shown_path(folder)}."
-        )
-        raise

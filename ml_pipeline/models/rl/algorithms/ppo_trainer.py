@@ -18,7 +18,7 @@ from ml_pipeline.models.rl.algorithms.env_states import carry_over, check_states
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent, mean_or_nan
 from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
-from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
+from ml_pipeline.models.rl.algorithms.vector_envs import vectorized, waited_s
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
@@ -130,6 +130,11 @@ class PPOTrainer:
         """Whether `total_timesteps` are done."""
         return self.global_step >= self.total_timesteps
 
+    @property
+    def mid_rollout(self) -> bool:
+        """Whether training stopped in the middle of a rollout, which the next call continues."""
+        return not self._collector.buffer.full
+
     def train_episode(self) -> IterationStatistics:
         """One rollout of n_steps in a single environment, then one update.
 
@@ -224,18 +229,18 @@ class PPOTrainer:
     def replace_envs(self, envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> str:
         """From the next rollout on, train in these environments, more or fewer of them; call it between two iterations.
 
-        envs: as for the constructor; earlier ones that the trainer made are closed. Environment i goes on in the episode
-        of the i-th before, and further ones are reset with seed + i. Those left out end as truncated: their last values
+        envs: as for the constructor; earlier ones that the trainer made are closed. Environment i continues the episode
+        of the i-th before; further ones are reset with seed + i. Those left out end as truncated: their last values
         were bootstrapped, and their unfinished episodes are reported nowhere.
 
         Returns "" or, if the states of the environments cannot be carried over and all begin new episodes, why. Raises
         UserError, and keeps the earlier environments, in the middle of a rollout and if these do not fit.
         """
-        if not self._collector.buffer.full:
+        if self.mid_rollout:
             raise UserError("Environments are replaced between two iterations, but a rollout is under way; train on.")
         later = vectorized(envs)
         try:
-            self.config.check_batch(later.num_envs)
+            self.config.check_change(later.num_envs)
             collector = new_collector(later, self.policy, self.config, seed=self._seed)
             missing = carry_over(self._envs, self._collector, later, collector)
         except BaseException:
@@ -262,13 +267,13 @@ class PPOTrainer:
 
     def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
         start_step = self._collector.rollout_start_step
-        started, stepped_s, waited_s = time.perf_counter(), self._collector.stepping_s, self._waited_s()
+        started, stepped_s, before_s = time.perf_counter(), self._collector.stepping_s, waited_s(self._envs)
         last_good = {"policy": self.policy.state_dict(), "update": self._update.state_dict()}
         try:
             if not self._collector.collect(should_stop=should_stop):
                 return None
             collected = time.perf_counter()
-            stepped_s, waited_s = self._collector.stepping_s - stepped_s, self._waited_s() - waited_s
+            stepped_s, waiting_s = self._collector.stepping_s - stepped_s, waited_s(self._envs) - before_s
             estimates, update = self._learn(progress=start_step / self.total_timesteps)
         except TrainingFailed as error:
             self.policy.load_state_dict(last_good["policy"])
@@ -276,8 +281,8 @@ class PPOTrainer:
             raise TrainingFailed(f"{error} The policy is again as it was after iteration {self.iteration}.") from error
         time_spent = TimeSpent(
             acting_s=collected - started - stepped_s,
-            stepping_s=stepped_s - waited_s,
-            waiting_s=waited_s,
+            stepping_s=stepped_s - waiting_s,
+            waiting_s=waiting_s,
             learning_s=time.perf_counter() - collected,
         )
         self.iteration += 1
@@ -302,9 +307,6 @@ class PPOTrainer:
         began = time.perf_counter()
         metrics = evaluate.action(self)
         return {**metrics, "time/evaluating_s": time.perf_counter() - began}
-
-    def _waited_s(self) -> float:
-        return getattr(self._envs, "waited_s", 0.0)
 
     def _learn(self, *, progress: float) -> tuple[Estimates, UpdateStatistics]:
         config = self.config

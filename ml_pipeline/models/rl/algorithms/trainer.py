@@ -97,6 +97,19 @@ class Trainer(Protocol):
         """Release what the trainer made; may be called twice."""
 
 
+@runtime_checkable
+class ChangesEnvs(Protocol):
+    """A trainer that can go on in more or fewer environments."""
+
+    @property
+    def mid_rollout(self) -> bool:
+        """Whether it stands in the middle of a rollout, where environments cannot be replaced."""
+
+    def replace_envs(self, envs: Any) -> str:
+        """Train in these environments from the next rollout on, in the episodes that are under way; return why not in
+        these, or ""."""
+
+
 class Every(NamedTuple, Generic[Result]):
     """Something that `train` does after every `interval` iterations, and after the last."""
 

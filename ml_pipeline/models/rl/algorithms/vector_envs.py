@@ -30,3 +30,8 @@ def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> Vector
             f"{envs.metadata.get('autoreset_mode')}; make them with SAME_STEP."
         )
     return envs
+
+
+def waited_s(envs: VectorEnv) -> float:
+    """How long the trainer's process has waited for their workers, all in all."""
+    return float(getattr(envs, "waited_s", 0.0))

@@ -163,7 +163,7 @@ class BlockVectorEnv(VectorEnv):
     def set_states(self, states: Sequence[EnvState | None]) -> None:
         """Puts every environment into a state that `get_states` returned; stepping then continues from there.
 
-        None leaves an environment as it is. A `PickledState` runs code that it names: hand over only what you wrote yourself.
+        A `PickledState` runs code that it names: hand over only what you wrote yourself. None changes nothing.
         """
         if len(states) != self.num_envs:
             raise ValueError(f"set_states needs one state per environment, {self.num_envs}, but got {len(states)}.")
@@ -173,7 +173,7 @@ class BlockVectorEnv(VectorEnv):
     def continue_from(self, states: Sequence[EnvState], *, seed: int) -> Any:
         """Puts environment i into the i-th of these states, and resets those beyond the last of them with seed + i.
 
-        Of more states, the last are left out. Returns the observations of all environments if some were reset, else None.
+        Of more states, the last are left out. Returns the observations of all if some were reset, else None.
         """
         n_kept = min(len(states), self.num_envs)
         self.set_states([*states[:n_kept], *[None] * (self.num_envs - n_kept)])

@@ -109,7 +109,7 @@ class Collector(ABC):
         """Between two rollouts, continue where another collector stands, of more or of fewer environments.
 
         states: of its environments; environment i goes on from the i-th, further ones begin an episode seeded seed + i.
-        None: all begin new episodes with the next rollout. The unfinished episodes of environments that do not go on are
+        None: all begin new episodes with the next rollout. Unfinished episodes of environments that do not go on are
         forgotten. Raises StateNotAvailable where these environments do not take the states.
         """
         num_envs = self._envs.num_envs

@@ -17,7 +17,9 @@ def check_observations(observations: Array, *, step: int, first: int = 0) -> Non
     environment the first row is of."""
     if not np.isfinite(observations).all():
         env, number = np.argwhere(~np.isfinite(observations))[0]
-        raise _failed(f"observation of environment {first + env}", step, observations[env, number], f", its number {number},")
+        raise _failed(
+            f"observation of environment {first + env}", step, observations[env, number], f", its number {number},"
+        )
 
 
 def check_rollout(buffer: RolloutBuffer) -> None:

@@ -11,8 +11,8 @@ def resized(state: dict[str, Any], num_envs: int) -> dict[str, Any]:
     """A state that `Collector.state_dict` gave between two rollouts, for `num_envs` environments in place of its own.
 
     What belongs to one environment stays with the first ones; that of the last ones goes, and further ones begin as an
-    episode does: with a return of 0 and an empty memory. What belongs to all of them, such as statistics and generators,
-    stays. The last observations of further ones are 0: they are written once they are known.
+    episode does: with a return of 0 and an empty memory. What belongs to all of them, such as statistics, stays.
+    The last observations of further ones are 0: they are written once they are known.
     """
     resize = _resizing(num_envs)
     episodes, scaler = state["episodes"], state["reward_scaler"]

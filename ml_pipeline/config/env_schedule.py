@@ -1,0 +1,118 @@
+"""How many environments a run has: `n_envs` at first, then what `n_envs_schedule` says, {global step: number}.
+
+A number counts from the first iteration that begins at or after its step.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ml_pipeline.config.checks import check_count
+from ml_pipeline.config.errors import UserError
+
+MOST_ENVS = 65_536
+"""More than this is a slip of the finger."""
+
+Schedule = Mapping[int, int]
+
+
+def n_envs_at(step: int, *, first: int, schedule: Schedule) -> int:
+    """How many environments an iteration has that begins at this global step.
+
+    >>> [n_envs_at(step, first=8, schedule={100: 16, 500: 4}) for step in (0, 99, 100, 499, 500)]
+    [8, 8, 16, 16, 4]
+    """
+    return next((schedule[at] for at in sorted(schedule, reverse=True) if at <= step), first)
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise UserError unless steps rise from 1 on, and the numbers are possible.
+
+    >>> check_schedule({500: 16, 100: 4})
+    Traceback (most recent call last):
+    ml_pipeline.config.errors.UserError: The steps of n_envs_schedule must rise, but 100 comes after 500.
+    """
+    before = 0
+    for step, n_envs in schedule.items():
+        check_count("A step of n_envs_schedule", step)
+        if step < before:
+            raise UserError(f"The steps of n_envs_schedule must rise, but {step} comes after {before}.")
+        check_n_envs(f"n_envs_schedule from step {step} on", n_envs)
+        before = step
+
+
+def check_n_envs(name: str, n_envs: int) -> None:
+    """Raise UserError unless there can be so many environments."""
+    check_count(name, n_envs)
+    if n_envs > MOST_ENVS:
+        raise UserError(f"{name} must be at most {MOST_ENVS:,} environments, but got {n_envs:,}.")
+
+
+def with_change(schedule: Schedule, step: int, n_envs: int) -> dict[int, int]:
+    """The schedule with another number from this step on, until its next one.
+
+    >>> with_change({100: 16, 500: 4}, 300, 8)
+    {100: 16, 300: 8, 500: 4}
+    """
+    return dict(sorted({**schedule, step: n_envs}.items()))
+
+
+def continued(earlier: Schedule, given: Schedule, *, start: int, under_way: bool) -> dict[int, int]:
+    """The schedule of a resumed run: what happened stays as it was, and `given` counts for what lies ahead.
+
+    start: the step at which the next iteration begins, or began if it is under way.
+    Raises UserError where `given` has another past.
+
+    >>> continued({100: 16, 500: 4}, {600: 8}, start=300, under_way=False)
+    {100: 16, 600: 8}
+    """
+
+    def happened(step: int) -> bool:
+        return step < start or (step == start and (under_way or step in earlier))
+
+    for step, n_envs in given.items():
+        if happened(step) and earlier.get(step) != n_envs:
+            had = f"had {earlier[step]} there" if step in earlier else "changed nothing there"
+            raise UserError(
+                f"n_envs_schedule names {n_envs} environments from step {step} on, but the run is at step {start}, and "
+                f"{had}; name later steps alone."
+            )
+    return {
+        **{step: n for step, n in earlier.items() if happened(step)},
+        **{step: n for step, n in given.items() if not happened(step)},
+    }
+
+
+def shown(schedule: Schedule) -> str:
+    """As it is typed after the flag.
+
+    >>> shown({100: 16, 500: 4}), shown({})
+    ('100:16 500:4', 'none')
+    """
+    return " ".join(f"{step}:{n_envs}" for step, n_envs in schedule.items()) or "none"
+
+
+def pairs_in(value: object, name: str) -> list[tuple[object, object]]:
+    """The pairs of step and number in what was written: a mapping, or the words STEP:N.
+
+    Raises UserError, which opens with `name`.
+
+    >>> pairs_in({100: 16}, "n_envs_schedule"), pairs_in(["100:16", "500:4"], "n_envs_schedule")
+    ([(100, 16)], [('100', '16'), ('500', '4')])
+    """
+    if value in (None, "none", ["none"]):
+        return []
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        value = " ".join(value)
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(json.JSONDecodeError):  # it is no list of pairs either
+            value = json.loads(value)
+    if isinstance(value, dict):
+        return list(value.items())
+    words = value.replace(",", " ").split() if isinstance(value, str) else []
+    if not isinstance(value, str) or any(word.count(":") != 1 for word in words):
+        raise UserError(
+            f"{name} must give numbers of environments by step, such as 100000:16 500000:32, or in a file "
+            f"{{100000: 16, 500000: 32}}, but got {value}."
+        )
+    return [(step, n_envs) for step, _, n_envs in (word.partition(":") for word in words)]

@@ -1,0 +1,131 @@
+"""The number of a run's environments changes between two iterations, by its schedule or because somebody asks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from gymnasium.vector import VectorEnv
+
+from ml_pipeline.config.env_schedule import check_n_envs, with_change
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.wording import counted
+from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+from ml_pipeline.runs.tasks import Task, make_envs
+from ml_pipeline.runs.train_config import TrainConfig
+
+_NOT_TO_BE_HAD = (UserError, VectorEnvError, OSError, MemoryError)
+
+
+class EnvScaling:
+    """Owns the environments of a run.
+
+    config: the settings of the run. What was done by request stands in its schedule, as if it had been planned: a run
+    of these settings ends with the same weights.
+    """
+
+    def __init__(self, config: TrainConfig, task: Task, *, n_envs: int, say: Callable[[str], None]) -> None:
+        """n_envs: the number to begin with. say: is told what was done or refused, in sentences."""
+        self.config = config
+        self.n_workers: int | Literal["auto"] | None = None
+        """How many worker processes the next environments get; None: as many as the settings say."""
+        self._task = task
+        self._say = say
+        self._requested: int | None = None
+        self._said_missing = ""
+        self.envs: VectorEnv = make_envs(config, task, n_envs=n_envs)
+
+    def close(self) -> None:
+        """Close the environments; may be called twice."""
+        self.envs.close()
+
+    def request(self, n_envs: int) -> None:
+        """Ask for so many environments from the next `apply` on; of two requests the later one counts."""
+        self._requested = n_envs
+
+    def may_change(self, trainer: Trainer) -> bool:
+        """Whether the trainer stands between two iterations."""
+        return not (trainer.finished or (isinstance(trainer, ChangesEnvs) and trainer.mid_rollout))
+
+    def apply(self, trainer: Trainer, *, save: Callable[[], None]) -> bool:
+        """Change to the number that is due at the trainer's step, and save; return whether it was saved.
+
+        What was requested counts until the schedule names a later step, and is refused in a sentence if it cannot be
+        had. What was done is said once it is saved. Raises UserError or VectorEnvError if the schedule cannot be met.
+        """
+        requested, self._requested = self._requested, None
+        if requested is not None:
+            return self._grant(trainer, requested, save)
+        n_envs = self.config.run.n_envs_at(trainer.global_step)
+        if n_envs == self.envs.num_envs:
+            return False
+        done = self._change(trainer, n_envs)
+        save()
+        self._say(f"By n_envs_schedule: {done}")
+        return True
+
+    def _grant(self, trainer: Trainer, n_envs: int, save: Callable[[], None]) -> bool:
+        run, step, wanted = self.config.run, trainer.global_step, counted(n_envs, "environment")
+        if n_envs == self.envs.num_envs == run.n_envs_at(step):
+            self._say(f"The run has {wanted} already, as requested.")
+            return False
+        try:
+            check_n_envs("The number", n_envs)
+            self.config.ppo.check_change(n_envs)
+            schedule = with_change(run.n_envs_schedule, step, n_envs)
+            config = replace(self.config, run=replace(run, n_envs_schedule=schedule))
+            stays = n_envs == self.envs.num_envs
+            done = f"from step {step:,} on, still {wanted}." if stays else self._change(trainer, n_envs)
+        except _NOT_TO_BE_HAD as error:
+            self._say(f"The request for {wanted} is refused: {error or type(error).__name__}")
+            return False
+        self.config = config
+        save()
+        later = next(((at, n) for at, n in schedule.items() if at > step), None)
+        until = "" if later is None else f" From step {later[0]:,} on, n_envs_schedule has {later[1]}."
+        self._say(f"As requested: {done}{until}")
+        return True
+
+    def _change(self, trainer: Trainer, n_envs: int) -> str:
+        """Let the trainer go on in so many environments; return what was done, in sentences."""
+        if not isinstance(trainer, ChangesEnvs):
+            raise UserError(f"{type(trainer).__name__} cannot change the number of environments while it trains.")
+        before = self.envs.num_envs
+        later = make_envs(self.config, self._task, n_envs=n_envs, n_workers=self.n_workers)
+        try:
+            missing = trainer.replace_envs(later)
+        except BaseException:
+            later.close()
+            raise
+        self.envs.close()
+        self.envs = later
+        return f"from step {trainer.global_step:,} on, {self._told(before, n_envs, missing)}"
+
+    def _told(self, before: int, n_envs: int, missing: str) -> str:
+        done = f"{counted(n_envs, 'environment')} in place of {before}."
+        if n_envs < before:
+            done += f" The unfinished {_episodes(before - n_envs)} of the last {before - n_envs} end as truncated."
+        if missing and missing != self._said_missing:
+            self._said_missing = missing
+            done += f" All environments begin new episodes: {missing.rstrip('.')}."
+        n_workers = self.config.run.n_workers if self.n_workers is None else self.n_workers
+        if n_workers != "auto" and n_workers > n_envs:
+            done += f" {counted(n_envs, 'worker')} in place of {n_workers}: there are no more than environments."
+        return done
+
+
+def n_envs_in(saved: Mapping[str, Any] | None, run: RunConfig) -> int:
+    """How many environments a run goes on with: those of its checkpoint, if it has one.
+
+    Raises UserError where the checkpoint names a number that cannot be.
+    """
+    if saved is None or "n_envs" not in saved:  # a new run, or an older version's, which had one number all along
+        return run.n_envs
+    n_envs: int = saved["n_envs"]
+    check_n_envs("n_envs in the checkpoint", n_envs)
+    return n_envs
+
+
+def _episodes(n: int) -> str:
+    return "episode" if n == 1 else "episodes"

@@ -1,0 +1,21 @@
+"""How to go on after training broke down, as a note on the error."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+
+
+@contextmanager
+def resume_hint(folder: Path) -> Iterator[None]:
+    """Add a note on how to resume to an error that breaks down training in the block."""
+    try:
+        yield
+    except (VectorEnvError, TrainingFailed) as error:
+        error.add_note(
+            f"The last checkpoint is whole: once the cause is mended, resume the run in {shown_path(folder)}."
+        )
+        raise
