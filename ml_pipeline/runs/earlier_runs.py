@@ -166,4 +166,4 @@ def _settings_and_place(checkpoint: Path) -> tuple[dict[str, Any], tuple[int, bo
             return settings, (0, False)
         n_done = collector["buffer"]["position"] or 0  # steps of the rollout under way
         start = collector["global_step"] - n_done * len(collector["episodes"]["returns"])
-        return settings, (start, n_done > 0)
+        return settings, (start, collector["buffer"].get("noise") is not None)  # drawn when a rollout begins

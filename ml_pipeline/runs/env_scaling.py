@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from gymnasium.vector import VectorEnv
 
@@ -12,6 +12,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
 
@@ -28,13 +29,12 @@ class EnvScaling:
     def __init__(self, config: TrainConfig, task: Task, *, n_envs: int, say: Callable[[str], None]) -> None:
         """n_envs: the number to begin with. say: is told what was done or refused, in sentences."""
         self.config = config
-        self.n_workers: int | Literal["auto"] | None = None
-        """How many worker processes the next environments get; None: as many as the settings say."""
         self._task = task
         self._say = say
         self._requested: int | None = None
         self._said_missing = ""
-        self.envs: VectorEnv = make_envs(config, task, n_envs=n_envs)
+        self.envs = make_envs(config, task, n_envs=n_envs)
+        self._n_workers_made = n_workers_of(self.envs)
 
     def close(self) -> None:
         """Close the environments; may be called twice."""
@@ -91,15 +91,16 @@ class EnvScaling:
         """Let the trainer go on in so many environments; return what was done, in sentences."""
         if not isinstance(trainer, ChangesEnvs):
             raise UserError(f"{type(trainer).__name__} cannot change the number of environments while it trains.")
-        before = self.envs.num_envs
-        later = make_envs(self.config, self._task, n_envs=n_envs, n_workers=self.n_workers)
+        before, n_workers = self.envs.num_envs, n_workers_of(self.envs)
+        moved = n_workers != self._n_workers_made  # to other workers than the settings say: they stay so many
+        later = make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers if moved else None)
         try:
             missing = trainer.replace_envs(later)
         except BaseException:
             later.close()
             raise
         self.envs.close()
-        self.envs = later
+        self.envs, self._n_workers_made = later, n_workers_of(later)
         return f"from step {trainer.global_step:,} on, {self._told(before, n_envs, missing)}"
 
     def _told(self, before: int, n_envs: int, missing: str) -> str:
@@ -109,10 +110,15 @@ class EnvScaling:
         if missing and missing != self._said_missing:
             self._said_missing = missing
             done += f" All environments begin new episodes: {missing.rstrip('.')}."
-        n_workers = self.config.run.n_workers if self.n_workers is None else self.n_workers
+        n_workers = self.config.run.n_workers
         if n_workers != "auto" and n_workers > n_envs:
-            done += f" {counted(n_envs, 'worker')} in place of {n_workers}: there are no more than environments."
+            done += f" n_workers is {n_workers}, but an environment has one worker at most: now {n_envs}."
         return done
+
+
+def n_workers_of(envs: VectorEnv) -> int:
+    """How many worker processes step these environments."""
+    return envs.num_workers if isinstance(envs, ParallelEnv) else 0
 
 
 def n_envs_in(saved: Mapping[str, Any] | None, run: RunConfig) -> int:

@@ -1,16 +1,19 @@
 """A run that is resumed keeps its settings, and auto or a settings file find the newest that fits."""
 
 import os
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.settings import flatten
+from ml_pipeline.config.settings import build, flatten
 from ml_pipeline.runs.checkpoint import save_checkpoint
-from ml_pipeline.runs.earlier_runs import find_checkpoint, resumed_config
+from ml_pipeline.runs.earlier_runs import KEPT, MAY_CHANGE, find_checkpoint, resumed_config
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.settings import TradingConfig
@@ -226,3 +229,78 @@ def test_auto_takes_the_newest_run_that_agrees_with_what_is_given(tmp_path, monk
     assert find_checkpoint("auto", {}) == tmp_path / "new" / "latest.pt"
     assert find_checkpoint("auto", {"env_id": "CartPole-v1"}) == tmp_path / "old" / "latest.pt"
     assert find_checkpoint("auto", {"env_id": "Pendulum-v1"}) is None
+
+
+OF_RUN_AND_LEARNING = {each.name: each for group in (RunConfig, PPOConfig) for each in fields(group)}
+OF_MARKET = {each.name for each in fields(TradingConfig)}
+
+
+def test_every_setting_is_either_kept_by_a_resumed_run_or_may_change():
+    assert {*OF_RUN_AND_LEARNING} == KEPT | MAY_CHANGE
+    assert KEPT.isdisjoint(MAY_CHANGE)
+    assert OF_MARKET.isdisjoint(KEPT | MAY_CHANGE)  # kept, all of them
+
+
+def test_the_page_on_resuming_lists_what_may_change_and_what_may_not():
+    page = (Path(__file__).parents[2] / "docs" / "resuming.md").read_text()
+    told = page.partition("\n## What may change\n")[2].partition("\n## ")[0]
+    may, _, may_not = told.partition("These are kept")
+    assert set(re.findall(r"`(--[a-z0-9-]+)`", may)) == {*map(flag_of, MAY_CHANGE)}
+    assert set(re.findall(r"`(--[a-z-]+)`", may_not)) == {*map(flag_of, KEPT)} | {"--n-envs-schedule"}
+
+
+# Another value of every setting, beside a run on an environment with memory, whose every setting can be changed.
+RAN = {
+    "env_id": "CartPole-v1", "memory": "gru", "n_envs": 4, "n_steps": 64, "minibatch_size": 32, "target_kl": 0.1,
+    "ent_coef": 0.1,
+}  # fmt: skip
+OTHERS = {
+    "env_id": "Acrobot-v1", "env_kwargs": {"sutton_barto_reward": True}, "wrappers": ("FlattenObservation",),
+    "frame_stack": 2, "atari": True, "n_envs": 5, "vec_env": "serial", "seed": 1, "n_steps": 32, "hidden_sizes": (8,),
+    "activation": "relu", "normalize_obs": False, "normalize_rewards": False, "normalize_values": True,
+    "squash_actions": True, "share_layers": True, "memory": "lstm", "memory_size": 8, "num_episodes": 7,
+    "total_timesteps": 4096, "stop_at_return": 5.0, "stop_on_plateau": 5, "n_envs_schedule": {512: 8}, "n_workers": 2,
+    "parallel_start_method": "spawn", "step_timeout_s": 5.0, "on_worker_failure": "restart", "device": "cpu",
+    "checkpoint_interval": 3, "eval_interval": 3, "eval_episodes": 3, "minibatch_size": 64, "n_epochs": 3,
+    "learning_rate": 0.1, "learning_rate_schedule": "linear", "gamma": 0.5, "gae_lambda": 0.5, "clip_range": 0.5,
+    "clip_range_schedule": "linear", "clip_range_vf": 0.5, "ent_coef": 0.5, "ent_coef_schedule": "linear",
+    "vf_coef": 1.0, "max_grad_norm": 1.0, "target_kl": 0.5, "normalize_advantages": False,
+    "normalize_advantages_over": "batch", "bfloat16": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(KEPT | MAY_CHANGE - {"checkpoint_dir"}))
+def test_a_setting_changes_on_resuming_or_is_refused_by_its_name(in_tmp, name):
+    folder = run_folder(in_tmp / "run", build(TrainConfig, RAN))
+    earlier = build(TrainConfig, RAN)
+    value = OTHERS[name]
+    if name in MAY_CHANGE:
+        settings = flatten(resumed_config(folder / "latest.pt", {name: value}))
+        assert settings[name] == flatten(build(TrainConfig, {**RAN, name: value, **_length(name)}))[name]
+        assert settings[name] != flatten(earlier)[name]
+    else:
+        with pytest.raises(UserError) as told:
+            resumed_config(folder / "latest.pt", {name: value})
+        assert f"has {flag_of(name)} " in str(told.value)
+        assert "may change: docs/resuming.md lists every setting." in str(told.value)
+
+
+def _length(name):
+    return {"num_episodes": None} if name == "total_timesteps" else {}
+
+
+def test_a_number_of_environments_is_not_changed_by_its_own_flag_but_by_the_schedule(in_tmp):
+    run_folder(in_tmp / "run", TrainConfig(run=RunConfig(n_envs=4)))
+    with pytest.raises(
+        UserError, match="has --n-envs 4, and a resumed run keeps it, but got 8; give other numbers by --n-e"
+    ):
+        parse_train_start(["--resume", "run", "--n-envs", "8"])
+    start = parse_train_start(["--resume", "run", "--n-envs-schedule", "5000:8"])
+    assert start.config.run.n_envs_schedule == {5000: 8}
+
+
+def test_auto_finds_a_run_that_was_scaled(in_tmp):
+    config = TrainConfig(run=RunConfig(env_id="CartPole-v1", n_envs=4, n_envs_schedule={100: 8}))
+    run_folder(in_tmp / "checkpoints" / "run", config)
+    start = parse_train_start(["--resume", "auto", "--env-id", "CartPole-v1"])
+    assert start.config.run.n_envs_schedule == {100: 8}
