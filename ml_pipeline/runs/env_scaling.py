@@ -20,25 +20,36 @@ _NOT_TO_BE_HAD = (UserError, VectorEnvError, OSError, MemoryError)
 
 
 class EnvScaling:
-    """Owns the environments of a run.
+    """Owns the environments of a run, or holds those that were handed in, which stay as they are.
 
     config: the settings of the run. What was done by request stands in its schedule, as if it had been planned: a run
     of these settings ends with the same weights.
     """
 
-    def __init__(self, config: TrainConfig, task: Task, *, n_envs: int, say: Callable[[str], None]) -> None:
-        """n_envs: the number to begin with. say: is told what was done or refused, in sentences."""
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        *,
+        envs: VectorEnv | None = None,
+        n_envs: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """envs: handed in, in place of new ones. n_envs: the number to begin with. say: is told what was done or
+        refused, in sentences."""
         self.config = config
         self._task = task
         self._say = say
         self._requested: int | None = None
         self._said_missing = ""
-        self.envs = make_envs(config, task, n_envs=n_envs)
+        self._handed_in = envs is not None
+        self.envs = make_envs(config, task, n_envs=n_envs) if envs is None else envs
         self._n_workers_made = n_workers_of(self.envs)
 
     def close(self) -> None:
-        """Close the environments; may be called twice."""
-        self.envs.close()
+        """Close the environments, unless they were handed in; may be called twice."""
+        if not self._handed_in:
+            self.envs.close()
 
     def request(self, n_envs: int) -> None:
         """Ask for so many environments from the next `apply` on; of two requests the later one counts."""
@@ -58,7 +69,8 @@ class EnvScaling:
         if requested is not None:
             return self._grant(trainer, requested, save)
         n_envs = self.config.run.n_envs_at(trainer.global_step)
-        if n_envs == self.envs.num_envs:
+        planned = not self._handed_in or self.config.run.n_envs_schedule
+        if n_envs == self.envs.num_envs or not planned:
             return False
         done = self._change(trainer, n_envs)
         save()
@@ -91,6 +103,8 @@ class EnvScaling:
         """Let the trainer go on in so many environments; return what was done, in sentences."""
         if not isinstance(trainer, ChangesEnvs):
             raise UserError(f"{type(trainer).__name__} cannot change the number of environments while it trains.")
+        if self._handed_in:
+            raise UserError("The environments were handed in, so that there are no others to go on in.")
         before, n_workers = self.envs.num_envs, n_workers_of(self.envs)
         moved = n_workers != self._n_workers_made  # to other workers than the settings say: they stay so many
         later = make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers if moved else None)
@@ -111,7 +125,7 @@ class EnvScaling:
             self._said_missing = missing
             done += f" All environments begin new episodes: {missing.rstrip('.')}."
         n_workers = self.config.run.n_workers
-        if n_workers != "auto" and n_workers > n_envs:
+        if isinstance(n_workers, int) and n_workers > n_envs:
             done += f" n_workers is {n_workers}, but an environment has one worker at most: now {n_envs}."
         return done
 

@@ -59,13 +59,13 @@ def make_envs(
     """The environments to train in, as `RunConfig.vec_env` says; n_envs, n_workers: in place of those of `config`."""
     run = config.run
     n_envs = run.n_envs if n_envs is None else n_envs
-    n_workers = run.n_workers if n_workers is None else n_workers
+    chosen = run.n_workers if n_workers is None else n_workers
     if run.vec_env == "batched":
         # On a CPU arrays, compiled, train 1.8 times as fast as tensors (4,096 environments, benchmarks/gpu.py).
         return task.batched_train_env(n_envs, device=None if run.device in {"auto", "cpu"} else run.device)
     return ParallelEnv(
         task.train_env_fns(n_envs),
-        num_workers=0 if run.vec_env == "serial" else "auto" if n_workers == "dynamic" else n_workers,
+        num_workers=0 if run.vec_env == "serial" else "auto" if chosen == "dynamic" else chosen,
         start_method=run.parallel_start_method,
         step_timeout_s=run.step_timeout_s,
         on_worker_failure=run.on_worker_failure,

@@ -103,7 +103,10 @@ class Training:
                 for sink in (files, *setup.sinks):
                     self._sinks.add(sink)
             self._worker_scaling = WorkerScaling(
-                lambda: self._env_scaling.envs, setup.listener.say, dynamic=run.n_workers == "dynamic", vec_env=run.vec_env
+                lambda: self._env_scaling.envs,
+                setup.listener.say,
+                dynamic=run.n_workers == "dynamic",
+                vec_env=run.vec_env,
             )
             self._requests = RequestHandling(folder, setup.listener.say)
             self._requests.handlers.update(n_workers=self._worker_scaling.request, n_envs=self._env_scaling.request)

@@ -151,20 +151,20 @@ def test_each_setting_has_its_handler_and_what_has_none_is_refused(tmp_path):
     handling = RequestHandling(tmp_path, said.append)
     handling.handlers["n_workers"] = done.append
     for _ in range(2):
-        handling(None, None)
+        handling()
     write_request(tmp_path, n_workers=2, n_envs=4)
     for _ in range(2):
-        handling(None, None)
+        handling()
     assert done == [2]
     assert said == ["Asked for n_envs = 4, but this run cannot change it while it goes on."]
     handling.handlers["n_envs"] = refuse
     write_request(tmp_path, n_workers=3, n_envs=5)
-    handling(None, None)
+    handling()
     assert done == [2, 3]
     assert said[1:] == ["Asked for n_envs = 5, but it stays as it is: There is no room."]
     (tmp_path / REQUEST_FILE).write_text("nonsense")
     for _ in range(2):
-        handling(None, None)
+        handling()
     assert len(said) == 3
 
 
