@@ -81,6 +81,11 @@ def after_a_lease(pool: EnvPool, code: str) -> list[int]:
         return [*first, *pids(envs)]
 
 
+def step_until_one_fails(envs: ParallelEnv) -> None:
+    while True:
+        envs.step([0] * envs.num_envs)
+
+
 def trajectory(envs: ParallelEnv) -> list[np.ndarray]:
     observations = [envs.reset(seed=3)[0].copy()]
     for step in range(30):
@@ -266,8 +271,7 @@ def test_a_leased_worker_that_is_killed_is_told_as_any_other(pool, how):
         victim = pids(envs)[1]
         os.kill(victim, how)
         with pytest.raises(WorkerDiedError, match=rf"Worker 1 \(environment 1\) was killed by {how.name}"):
-            while True:
-                envs.step([0, 0])
+            step_until_one_fails(envs)
     until_returned(pool)
     with pool.lease([MessyEnv] * 4, num_workers=4) as envs:
         assert victim not in pids(envs)
@@ -288,12 +292,10 @@ def test_a_step_that_hangs_is_told_with_its_stack(pool):
         def step(self, action: int) -> Any:
             return threading.Event().wait()
 
-    with (
-        pool.lease([Hanging], num_workers=1, step_timeout_s=0.5) as envs,
-        pytest.raises(StepTimeoutError, match=r"in step"),
-    ):
+    with pool.lease([Hanging], num_workers=1, step_timeout_s=0.5) as envs:
         envs.reset(seed=0)
-        envs.step([0])
+        with pytest.raises(StepTimeoutError, match=r"in step"):
+            envs.step([0])
 
 
 def test_an_idle_worker_that_was_killed_is_lent_to_nobody(pool):
@@ -461,9 +463,9 @@ def test_leased_workers_outlive_a_killed_service(tmp_path, monkeypatch):
     workers = [int(pid) for pid in run.stdout.readline().split()]
     owner.kill()
     owner.communicate()
+    monkeypatch.setenv(ENV_POOL_VARIABLE, address)
+    wait_until(lambda: not answers(address))
     with pytest.warns(RuntimeWarning, match=r"gone .* Workers are started as usual"):
-        monkeypatch.setenv(ENV_POOL_VARIABLE, address)
-        wait_until(lambda: not answers(address))
         ParallelEnv([MessyEnv], num_workers=1).close()
     os.kill(workers[0], signal.SIGKILL)
     _, errors = run.communicate("go on", timeout=60)

@@ -41,7 +41,7 @@ class LeasedProcess:
         self._exitcode: int | None = None
 
     def is_here(self, timeout_s: float) -> bool:
-        """Whether it says within the time that it is ready for `hand_over`; it may have been killed while it was idle."""
+        """Whether it says in time that it is ready for `hand_over`; it may have been killed while it was idle."""
         self._lifeline.settimeout(timeout_s)
         try:
             return "here" in messages.receive(self._lifeline)[0]

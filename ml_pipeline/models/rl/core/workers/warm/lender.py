@@ -37,7 +37,7 @@ class Lender:
         """A warm process for each block of environments. Raises LeaseRefused."""
         for _ in range(_TRIALS):
             leased = self._lease(blocks)
-            if all([process.is_here(_GRACE_S) for process in leased]):
+            if all(process.is_here(_GRACE_S) for process in leased):
                 return leased
             for process in leased:
                 process.close()

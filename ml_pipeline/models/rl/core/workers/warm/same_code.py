@@ -40,16 +40,17 @@ def installed_folders() -> tuple[str, ...]:
 
 @functools.cache
 def _fixed_folders() -> tuple[str, ...]:
-    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    return tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in (*installed_folders(), *standard, PACKAGE))
+    standard = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    folders = [*installed_folders(), *standard, str(PACKAGE)]
+    return tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in folders)
 
 
 def is_own_code(module: ModuleType | None) -> bool:
     """Whether a module is neither installed, nor Python's, nor ours: somebody's own, which may change at any time."""
-    path: str | None = getattr(
-        module, "__file__", None
-    )  # None: built in, or a folder without __init__.py, whose modules tell
-    return path is not None and not os.path.realpath(path).startswith(_fixed_folders())
+    path = getattr(module, "__file__", None)
+    if not isinstance(path, str):  # built in, or a folder without __init__.py, whose modules tell
+        return False
+    return not os.path.realpath(path).startswith(_fixed_folders())
 
 
 def is_installed(module: ModuleType | None) -> bool:
