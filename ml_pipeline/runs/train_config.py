@@ -69,9 +69,9 @@ def train_settings_of(content: Mapping[Any, Any], source: Path) -> dict[str, Any
     """
     known = {*SECTIONS, *hints_of(TrainConfig)}
     for key, value in content.items():  # a section's name is told by that it holds settings
-        if isinstance(value, Mapping) and str(key).replace("-", "_") not in known:
-            if meant := did_you_mean(str(key), SECTIONS):
-                raise UserError(f'{source}: unknown setting "{key}".{meant}')
+        is_unknown = isinstance(value, Mapping) and str(key).replace("-", "_") not in known
+        if is_unknown and (meant := did_you_mean(str(key), SECTIONS)):
+            raise UserError(f'{source}: unknown setting "{key}".{meant}')
     if is_sectioned(content, SECTIONS):
         content = flatten_sections(content, SECTIONS, source)
     return convert_settings(content, TrainConfig, source=source)

@@ -149,8 +149,8 @@ def test_too_little_memory_steps_in_this_process_and_says_so(folder, caplog, mon
     monkeypatch.setattr(env_builder, "usable_cores", lambda: 2.0)
     sentence = fallback(folder, caplog, vectorized={"env_type": "auto"})
     assert sentence == (
-        "The environments are stepped in this process: 2 workers would need about 120 MB of memory, but 30 MB are free. "
-        "Results are the same."
+        "The environments are stepped in this process: 2 workers would need about 120 MB of memory, but 30 MB are "
+        "free. Results are the same."
     )
 
 

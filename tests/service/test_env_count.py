@@ -20,7 +20,7 @@ PLENTY = {"most": 8, "cores": 2.0, "free_bytes": 10**10, "bytes_each": 10**5}
     cores=st.floats(0.5, 64),
     free_bytes=st.integers(0, 10**11),
 )
-def test_it_is_whole_rounds_within_the_limit(n_symbols, cpu_s, wait_s, most, cores, free_bytes):
+def test_it_is_whole_rounds_within_the_limit(*, n_symbols, cpu_s, wait_s, most, cores, free_bytes):
     arguments = {"most": most, "cores": cores, "free_bytes": free_bytes, "bytes_each": 10**6}
     if n_symbols > most:
         with pytest.raises(UserError, match=f"max_concurrent_envs is {most}; raise it"):

@@ -80,7 +80,7 @@ def test_a_folder_of_its_own_for_each_run(tmp_path, folder, monkeypatch):
 
 
 def test_the_weights_are_those_of_the_train_command(tmp_path, folder):
-    trainer, model = trained(tmp_path, folder)
+    _, model = trained(tmp_path, folder)
     start = parse_train_start(
         ["--config", str(model.parent / "config.yaml"), "--checkpoint-dir", str(tmp_path / "other")]
     )

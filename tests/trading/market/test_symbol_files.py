@@ -65,7 +65,7 @@ def test_a_large_folder_is_not_listed_in_full(tmp_path):
 def test_a_folder_without_data_and_one_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="holds no market data; expected CSV or Parquet files"):
         find_symbol_files(tmp_path, ["EURUSD"])
-    with pytest.raises(UserError, match="There is no market data at .*gone; check the path"):
+    with pytest.raises(UserError, match=r"There is no market data at .*gone; check the path"):
         find_symbol_files(tmp_path / "gone", ["EURUSD"])
     file = folder_of(tmp_path, "a.csv") / "a.csv"
     with pytest.raises(UserError, match="is a file, but a folder with one file per symbol"):
