@@ -125,9 +125,7 @@ def main() -> None:
                 folder = Path(root) / f"{name}-{i}"
                 folder.mkdir()
                 measured.setdefault(name, []).append(trained(name, folder, arguments.iterations))
-    print(
-        f"CartPole-v1, {N_ENVS} environments in this process, {arguments.iterations} iterations, by the median of rounds"
-    )
+    print(f"CartPole-v1, {N_ENVS} environments, {arguments.iterations} iterations, by the median of rounds")
     print("| sink | iteration | in write() | of an iteration | loop against none |\n| --- | --- | --- | --- | --- |")
     for name, rounds in measured.items():
         iteration_s, inside_s = (statistics.median(column) for column in zip(*rounds, strict=True))

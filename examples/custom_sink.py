@@ -7,7 +7,7 @@ import sqlite3
 
 
 class SqliteSink:
-    """Made with the run folder and every setting by name; write() is called after each iteration, close() at the end."""
+    """Made with the run folder and every setting by name; write() follows each iteration, close() the last."""
 
     def __init__(self, folder, config):
         self.path = folder / "returns.sqlite"

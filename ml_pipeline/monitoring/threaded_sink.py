@@ -3,7 +3,6 @@
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -42,7 +41,9 @@ class ThreadedSink:
         self._say = say
         self._close_timeout_s = close_timeout_s
         self._opens_unwritten = opens_unwritten
-        self._waiting: queue.Queue[Callable[[MetricsSink], None] | None] = queue.Queue(most_waiting)
+        # Not a Queue with a limit: its lock, taken in Python, may keep the trainer waiting for the other thread.
+        self._waiting: queue.SimpleQueue[Callable[[MetricsSink], None] | None] = queue.SimpleQueue()
+        self._most_waiting = most_waiting
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._told_error = self._told_slow = self._closed = False
@@ -60,7 +61,7 @@ class ThreadedSink:
     def ended(self, end: RunEnd) -> None:
         """Tell the sink how the run ended, if it has a method `ended`."""
         if self._thread is not None and not self._closed:
-            self._put(lambda sink: getattr(sink, "ended", lambda end: None)(end))
+            self._waiting.put(lambda sink: getattr(sink, "ended", lambda end: None)(end))
 
     def close(self) -> None:
         """Have everything written and the sink closed; one that takes longer than the limit is left alone."""
@@ -71,12 +72,8 @@ class ThreadedSink:
             if not self._opens_unwritten:
                 return
             self._thread = self._start()
-        ends_s = time.monotonic() + self._close_timeout_s
-        try:
-            self._waiting.put(None, timeout=self._close_timeout_s)
-            self._thread.join(max(0.0, ends_s - time.monotonic()))
-        except queue.Full:
-            pass
+        self._waiting.put(None)
+        self._thread.join(self._close_timeout_s)
         self._tell_error()
         if self._thread.is_alive():
             self._say(
@@ -90,15 +87,14 @@ class ThreadedSink:
         return thread
 
     def _put(self, work: Callable[[MetricsSink], None]) -> None:
-        try:
-            self._waiting.put_nowait(work)
-        except queue.Full:
-            if not self._told_slow:
-                self._told_slow = True
-                self._say(
-                    f"The sink {self._name} is too slow: {self._waiting.maxsize:,} iterations wait for it, and it "
-                    "misses those that come until it has caught up. Training goes on."
-                )
+        if self._waiting.qsize() < self._most_waiting:
+            self._waiting.put(work)
+        elif not self._told_slow:
+            self._told_slow = True
+            self._say(
+                f"The sink {self._name} is too slow: {self._most_waiting:,} iterations wait for it, and it misses "
+                "those that come until it has caught up. Training goes on."
+            )
 
     def _tell_error(self) -> None:
         if self._error is not None and not self._told_error:
@@ -108,27 +104,16 @@ class ThreadedSink:
     def _work(self) -> None:
         try:
             sink = self._open_sink()
-        except Exception as error:
-            self._give_up(error)
-            return
-        try:
-            while (work := self._waiting.get()) is not None:
-                work(sink)
-        except Exception as error:
-            with contextlib.suppress(Exception):  # the first error is the one to tell
-                sink.close()
-            self._give_up(error)
-            return
-        try:
+            try:
+                while (work := self._waiting.get()) is not None:
+                    work(sink)
+            except Exception:
+                with contextlib.suppress(Exception):  # the first error is the one to tell
+                    sink.close()
+                raise
             sink.close()
         except Exception as error:
             self._error = error
-
-    def _give_up(self, error: Exception) -> None:
-        """Drop what still comes: `close` may be waiting for room."""
-        self._error = error
-        while self._waiting.get() is not None:
-            pass
 
 
 def _described(error: Exception) -> str:
