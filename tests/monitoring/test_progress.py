@@ -184,3 +184,15 @@ def test_the_bar_starts_no_thread(monkeypatch):
     assert started == []
     with tqdm.tqdm(total=1, file=Terminal()):
         assert len(started) == 1
+
+
+def test_the_iterations_left_are_counted_anew_when_the_number_of_environments_changes():
+    """2,000 of 8,000 steps in two iterations of 8 environments; then 16, whose iterations are 2,000 steps each."""
+    out = io.StringIO()
+    progress = Progress(total_iterations=8, total_steps=8000, n_envs=8, block_interval=1, out=out)
+    for iteration, (step, n_envs) in enumerate([(1000, 8), (2000, 8), (4000, 16), (6000, 16), (8000, 16)], start=1):
+        progress.write(figures(iteration, **{"time/global_step": step, "time/n_envs": n_envs}), [])
+    progress.close()
+    shown = [line for line in out.getvalue().splitlines() if line.startswith("Episode ")]
+    assert shown == ["Episode 1/8", "Episode 2/8", "Episode 3/5", "Episode 4/5", "Episode 5/5"]
+    assert out.getvalue().count("n_envs: 16") == 3

@@ -119,8 +119,9 @@ def test_a_run_scaled_by_hand_has_the_bits_of_one_that_was_planned(planned, tmp_
 def test_who_steps_the_environments_changes_no_bit(planned, tmp_path):
     config = settings_of(tmp_path, n_envs_schedule=SCHEDULE, vec_env="parallel", n_workers=4)
     _, told = train(config)
-    assert torch.equal(weights(tmp_path), weights(planned))
+    assert told[0] == "By n_envs_schedule: from step 512 on, 8 environments in place of 4."
     assert told[1].endswith("n_workers is 4, but an environment has one worker at most: now 3.")
+    assert torch.equal(weights(tmp_path), weights(planned))
 
 
 @pytest.mark.parametrize("step", [256, 512, 768, 1280, 1376])
