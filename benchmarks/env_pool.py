@@ -77,12 +77,9 @@ def main() -> None:
     first = [first_start_s(n) for _ in range(_FIRST_STARTS)]
     ratio = statistics.median(own / warm for own, warm in zip(started, leased, strict=True))
     print(f"{n} workers, one CartPole each, medians of {args.rounds} interleaved rounds")
-    print(
-        f"leased       {statistics.median(leased) * 1e3:7.1f} ms   ({min(leased) * 1e3:.1f} to {max(leased) * 1e3:.1f})"
-    )
-    print(
-        f"started      {statistics.median(started) * 1e3:7.1f} ms   ({min(started) * 1e3:.1f} to {max(started) * 1e3:.1f})"
-    )
+    for name, times in (("leased", leased), ("started", started)):
+        middle_s = statistics.median(times)
+        print(f"{name:12} {middle_s * 1e3:7.1f} ms   ({min(times) * 1e3:.1f} to {max(times) * 1e3:.1f})")
     print(f"first start  {statistics.median(first) * 1e3:7.1f} ms   (median of {_FIRST_STARTS}, each in a new process)")
     print(f"started / leased: {ratio:.1f}")
 

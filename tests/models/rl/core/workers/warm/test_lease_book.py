@@ -43,9 +43,9 @@ def test_an_environment_that_moves_between_two_workers_counts_once():
 
 def test_what_can_never_be_lent_is_refused_at_once():
     book = LeaseBook(4, 2)
-    with pytest.raises(LeaseRefused, match="5 environments do not fit .* max_concurrent_envs=4"):
+    with pytest.raises(LeaseRefused, match=r"5 environments do not fit .* max_concurrent_envs=4"):
         book.ask(wish(5))
-    with pytest.raises(LeaseRefused, match="3 workers do not fit .* max_workers=2"):
+    with pytest.raises(LeaseRefused, match=r"3 workers do not fit .* max_workers=2"):
         book.ask(wish(3, 3))
 
 
@@ -58,8 +58,8 @@ def test_a_refusal_says_who_holds_what():
     assert book.overdue(0.5) == []
     assert book.overdue(1.0) == [late]
     assert book.refusal(late) == (
-        "There is no room for 2 environments in 1 workers within the time: of max_concurrent_envs=4, 3 are lent, and of "
-        "max_workers=4, 3; process 7 holds 3."
+        "There is no room for 2 environments in 1 workers within the time: of max_concurrent_envs=4, 3 are lent, and "
+        "of max_workers=4, 3; process 7 holds 3."
     )
 
 
