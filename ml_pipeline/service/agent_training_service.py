@@ -18,7 +18,10 @@ from typing import Any, Self
 
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.files import convert_settings
+from ml_pipeline.config.settings import build
 from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.train_config import TrainConfig, layered
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.service.budget import Need
 from ml_pipeline.service.keeper import Keeper
@@ -212,7 +215,10 @@ class AgentTrainingService:
             if found.status != "running":
                 raise UserError(f"{run} is {found.status}; only a run that goes on can be scaled.")
             asked = {name: value for name, value in (("n_workers", n_workers), ("n_envs", n_envs)) if value is not None}
-            check_within_limit({**found.settings, **asked}, self.limits.max_concurrent_envs)
+            wanted = {**found.settings, **asked}
+            if isinstance(wanted["n_workers"], int):
+                build(TrainConfig, layered(convert_settings(wanted, TrainConfig, source=Path("the request"))))
+            check_within_limit(wanted, self.limits.max_concurrent_envs)
             self._scaling.ask(found, asked)
 
     def close(self, *, stop_runs: bool = False) -> None:

@@ -164,7 +164,8 @@ def test_a_killed_run_is_told_with_its_last_words(serve, said):
 def test_a_killed_run_is_started_again_from_its_checkpoint_if_that_was_asked_for(serve, said):
     service = serve()
     run = service.submit(brief(DIES_AT_FIRST), restarts=2)
-    until(lambda: service.get(run).starts == 2)
+    begun(service, run)
+    until(lambda: len((service.root / run / "begun.txt").read_text().splitlines()) == 2)
     service.stop(run)
     (ended,) = service.wait(timeout_s=60)
     first, second = (service.root / run / "begun.txt").read_text().splitlines()

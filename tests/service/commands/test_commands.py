@@ -1,0 +1,171 @@
+"""What a user types to the service, and what it answers."""
+
+import sys
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from ml_pipeline.cli import main
+from ml_pipeline.runs.state import FolderClaim, read_state
+from ml_pipeline.service.answers import answer
+from ml_pipeline.service.channel import ServiceChannel
+from tests.service.brief_run import LONG
+from tests.service.test_agent_training_service import begun, brief
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def service(serve):
+    service = serve(max_runs=2)
+    with closing(ServiceChannel(service.root, partial(answer, service))):
+        yield service
+
+
+@pytest.fixture
+def typed(root, capsys):
+    """Types a command; returns its exit code, and what it printed."""
+
+    def type_it(*words):
+        try:
+            code = main([*words, "--root", str(root)])
+        except SystemExit as end:
+            code = end.code
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return type_it
+
+
+@pytest.fixture
+def markets(tmp_path):
+    folder = tmp_path / "forex"
+    folder.mkdir()
+    for name in ("EURUSD.csv", "GBPUSD_1h.csv"):
+        (folder / name).write_text("time,close\n2024-01-01,1\n")
+    return folder
+
+
+SMALL = ("--env-id", "CartPole-v1", "--num-episodes", "1")
+
+
+def test_submit_prints_an_id_per_line_for_each_seed(service, typed):
+    code, out, err = typed("submit", *SMALL, "--seeds", "0", "1", "2", "--priority", "3", "--restarts", "1")
+    assert (code, err) == (0, "")
+    runs = service.wait(timeout_s=60)
+    assert out.splitlines() == [run.id for run in runs]
+    assert [run.settings["seed"] for run in runs] == [0, 1, 2]
+    assert {(run.status, run.priority, run.restarts_left) for run in runs} == {("finished", 3, 1)}
+
+
+def test_submit_takes_a_run_for_each_seed_and_symbol(service, typed, markets, tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("num_episodes: 1\nn_envs: 2\n")
+    words = ("--config", str(file), "--seeds", "0", "1", "--symbols", "EURUSD", "gbpusd", "--data-dir", str(markets))
+    code, out, _ = typed("submit", *words)
+    assert code == 0
+    found = [(run.settings["data"].rpartition("/")[2], run.settings["seed"]) for run in service.list()]
+    assert found == [("EURUSD.csv", 0), ("EURUSD.csv", 1), ("GBPUSD_1h.csv", 0), ("GBPUSD_1h.csv", 1)]
+    assert len(out.split()) == 4
+    typed("submit", "--num-episodes", "1", "--symbols", "A", "B", "--data", str(markets / "EURUSD.csv"))
+    assert [run.settings["symbols"] for run in service.list()][4:] == [["A"], ["B"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--symbols", "EURUSX", "--data-dir", "forex"), 'no file for the symbol "EURUSX". Did you mean "EURUSD"?'),
+        (("--data-dir", "nothing"), "There is no market data at"),
+        (("--data", "nothing.csv"), "nothing.csv"),
+        (("--data-dir", "forex", "--data", "forex"), "leave one of them out"),
+        (("--seeds", "1", "1"), "seeds must be different"),
+        (("--symbols", "A", "A"), "symbols must be different"),
+        (("--n-env", "3"), 'Did you mean "--n-envs"?'),
+        (("--checkpoint-dir", "x"), "the service makes a folder for each run"),
+        (("--config", "nothing.yaml"), "cannot be read"),
+    ],
+)
+def test_submit_refuses_in_a_sentence_and_queues_nothing(words, sentence, service, typed, markets):
+    words = [str(markets) if word == "forex" else word for word in words]
+    code, out, err = typed("submit", *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert service.list() == []
+
+
+def test_more_environments_than_the_limit_are_refused(serve, typed):
+    service = serve(max_concurrent_envs=4)
+    with closing(ServiceChannel(service.root, partial(answer, service))):
+        code, _, err = typed("submit", *SMALL, "--n-envs", "8")
+    assert code == 2
+    assert "n_envs is 8, but this service runs at most 4" in err
+
+
+def test_without_a_service_submit_and_resume_say_how_to_start_one(typed, root):
+    for words in (("submit", *SMALL), ("resume", "by-hand")):
+        claim = FolderClaim(root / "by-hand")
+        claim.end("stopped", None, global_step=1, iterations=1, best_score=None)
+        claim.release()
+        code, _, err = typed(*words)
+        assert code == 2
+        assert f"No service works on {root}; start one: ml-pipeline serve --root {root}" in err
+
+
+def test_a_run_is_stopped_resumed_and_scaled_by_the_beginning_of_its_name(service, typed):
+    run = service.submit(brief(LONG, n_envs=2))
+    begun(service, run)
+    start = run[: len("CartPole-v1-seed8")]
+    code, out, _ = typed("scale", start, "--n-workers", "2")
+    assert (code, (service.root / run / "request.json").exists()) == (0, True)
+    assert typed("scale", start)[0] == 2
+    assert "n_workers must be at most n_envs = 2, but got 3" in typed("scale", start, "--n-workers", "3")[2]
+    assert typed("stop", start) == (0, f"{run} saves, and stops.\n", "")
+    service.wait(timeout_s=60)
+    code, _, err = typed("stop", start)
+    assert (code, err) == (1, f"ml-pipeline stop: {run} does not go on: it is stopped.\n")
+    assert typed("resume", start) == (0, f"{run} is queued.\n", "")
+    assert typed("stop", "--all")[0] == 0
+    service.wait(timeout_s=60)
+    assert typed("logs", start)[0] == 0
+
+
+def test_a_name_that_means_no_run_or_several_is_told(service, typed):
+    ids = [service.submit(brief(), run_id=name) for name in ("first-a", "first-b")]
+    service.wait(timeout_s=60)
+    assert '"first" begins the names of 2 runs: first-a, first-b' in typed("logs", "first")[2]
+    assert 'Did you mean "first-a"?' in typed("logs", "fist-a")[2]
+    assert typed("logs", str(service.root / ids[0]))[0] == 0
+    assert "Name the runs to stop, or say --all." in typed("stop")[2]
+
+
+def test_stop_needs_no_service(serve, typed, root):
+    service = serve(max_runs=1)
+    going_on, queued = service.submit(brief(LONG)), service.submit(brief())
+    begun(service, going_on)
+    service.close()
+    code, out, err = typed("stop", "--all")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [f"{queued} is taken out of the queue.", f"{going_on} saves, and stops."]
+    assert read_state(root / queued).status == "stopped"
+    again = serve(max_runs=1)
+    assert [run.status for run in again.wait(timeout_s=60)] == ["stopped", "stopped"]
+    assert not (root / queued / "begun.txt").exists()
+    assert typed("stop", "--all")[1] == "No run waits or goes on.\n"
+
+
+def test_logs_tell_what_a_run_said_and_why_it_failed(typed, root):
+    claim = FolderClaim(root / "run")
+    (root / "run" / "run.log").write_text("one\ntwo\nhalf a li")
+    (root / "run" / "output.log").write_text("Traceback ...\nValueError: no\n")
+    assert typed("logs", "run")[1] == "one\ntwo\n"
+    claim.end("failed", "ValueError: no", global_step=1, iterations=1, best_score=None)
+    out = typed("logs", "run", "--follow")[1]
+    assert out.startswith("one\ntwo\n")
+    assert "The end of output.log:\nTraceback ...\nValueError: no" in out
+    assert out.endswith("It failed: ValueError: no\n")
