@@ -80,7 +80,11 @@ def _of_mapping(content: Mapping[Any, Any], source: Path) -> AgentConfig:
         if n_envs is not None:
             raise UserError(f"{source}: n_envs and num_envs say the same; keep one of the two.")
         n_envs = vectorized.num_envs
-    run = given if n_envs is None else {**given, "n_envs": n_envs, **vectorized.settings(n_envs)}
+    # What a market is traded in is counted when its environments are built; until then the limit stands for it.
+    known = n_envs or (vectorized.num_envs if given.get("env_id") else None)
+    run = {**given, "n_envs": known or vectorized.max_concurrent_envs}
+    if known is not None:
+        run |= vectorized.settings(known)
     return AgentConfig(
         train=build(TrainConfig, layered(run)),
         vectorized=vectorized,

@@ -90,6 +90,14 @@ def test_names_of_training_are_ours():
     assert (config.run.seed, config.run.eval_interval) == (4, 5)
 
 
+def test_minibatches_may_be_of_several_environments():
+    training = {"n_steps": 32, "batch_size": 128}
+    assert agent_config({"training": training}).train.ppo.minibatch_size == 128
+    assert agent_config({"environment": "CartPole-v1", "training": training}).train.run.n_envs == 4
+    with pytest.raises(UserError, match="minibatch_size must be at most n_envs"):
+        agent_config({"training": training, "vectorized": {"num_envs": 2}})
+
+
 def test_a_gymnasium_environment_may_stand_in_the_section():
     for environment in ("CartPole-v1", {"env_id": "CartPole-v1"}):
         assert agent_config({"environment": environment}).train.run.env_id == "CartPole-v1"
