@@ -34,11 +34,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("--n-env", ["--n-envs", "--seed"])
     ' Did you mean "--n-envs"?'
+    >>> did_you_mean("dqm", ["PPO", "DQN"])
+    ' Did you mean "DQN"?'
     >>> did_you_mean("colour", ["n_envs", "seed"])
     ''
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1) or _in_any_case(name, names)
     return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def _in_any_case(name: str, names: list[str]) -> list[str]:
+    """The nearest where capitals do not count."""
+    lowered = {each.lower(): each for each in names}
+    return [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, n=1)]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
