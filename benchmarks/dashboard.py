@@ -39,7 +39,7 @@ def main() -> None:
             "drawn_s",
             f"{arguments.points:,} points are drawn after",
             drawn,
-            "s, the file being read for the first time",
+            "s, file unread before",
         )
         print(f"{'':50}{again:8.3f} s when the page is opened again")
         delays, cpu = four_runs(Path(folder) / "four", arguments.seconds, arguments.lines_per_second)
@@ -102,9 +102,8 @@ def time_to_draw(root: Path, n_rows: int) -> tuple[float, float]:
 
 def four_runs(root: Path, seconds: float, lines_per_second: float) -> tuple[list[float], float]:
     """(delays of new lines in seconds, per cent of a core that the server used) while four runs write."""
-    folders = [
-        make_run(root, f"run-{i}", status="running", rows=[row(j, **MORE) for j in range(1, 501)]) for i in range(4)
-    ]
+    rows = [row(i, **MORE) for i in range(1, 501)]
+    folders = [make_run(root, f"run-{i}", status="running", rows=rows) for i in range(4)]
     written = {}
     with Page(root) as served:
         page = served.open()

@@ -5,7 +5,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,12 +37,13 @@ class MetricsTail:
     @property
     def rows(self) -> list[Mapping[str, Any]]:
         """The last iterations, oldest first, as they are written: null is None."""
-        return list(self._parsed())
+        return list(self._rows)
 
     def _forget(self) -> None:
         self._inode: int | None = None
         self._offset = 0  # up to here, the end of a line, everything was read
-        self._lines: deque[bytes] = deque(maxlen=_ROWS)
+        self._last_line = b""  # before that offset
+        self._rows: deque[Mapping[str, Any]] = deque(maxlen=_ROWS)
         self.last_score: float | None = None
         self.best_score: float | None = None
 
@@ -68,9 +69,9 @@ class MetricsTail:
         """Whether the file is the one that was read before, with the same last line: numbers of files come again."""
         if found.st_ino != self._inode or found.st_size < self._offset:
             return False
-        if not self._lines:
+        if not self._last_line:
             return self._offset == 0
-        last = self._lines[-1] + b"\n"
+        last = self._last_line + b"\n"
         file.seek(self._offset - len(last))
         return file.read(len(last)) == last
 
@@ -80,16 +81,19 @@ class MetricsTail:
             if score is not None:
                 self.last_score = score
                 self.best_score = score if self.best_score is None else max(score, self.best_score)
-        self._lines.extend(lines.rsplit(b"\n", _ROWS)[-_ROWS:])
+        latest = lines.rsplit(b"\n", _ROWS)[-_ROWS:]
+        self._last_line = latest[-1]
+        self._rows.extend(_parsed(latest))
 
-    def _parsed(self) -> Iterator[Mapping[str, Any]]:
-        for line in self._lines:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict):
-                yield row
+
+def _parsed(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            yield row
 
 
 def _number(text: bytes) -> float | None:

@@ -251,9 +251,7 @@ def test_every_control_is_reached_by_tab_and_seen(page):
     reached = set()
     for _ in range(40):
         shown.keyboard.press("Tab")
-        reached.add(
-            shown.evaluate("(({ id, dataset }) => id || dataset.run || dataset.metric)(document.activeElement)")
-        )
+        reached.add(shown.evaluate("(({id, dataset}) => id || dataset.run || dataset.metric)(document.activeElement)"))
         outline = shown.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none" or shown.evaluate("document.activeElement === document.body")
     assert {"theme", "filter", "first", "tab-curves", "smoothing", "add-chart", RETURN} <= reached

@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,6 +26,7 @@ from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.dashboard import curves
 from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.evaluation_figures import evaluation_table
+from ml_pipeline.dashboard.metrics_columns import load_table_reader
 from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, open_file, read_text
 from ml_pipeline.dashboard.settings_table import settings_table
 from ml_pipeline.dashboard.web.access import Access
@@ -49,12 +52,13 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> tu
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        Thread(target=load_table_reader, daemon=True).start()  # before the first page asks for curves
         yield
         updates.close()
 
     app = Starlette(
         routes=[
-            Route("/", _Page(root, access, controls).answer),
+            Route("/", _Page(root, access, controls, updates.look_ahead).answer),
             Route("/assets/{name}", _asset),
             *_Reading(root, updates).routes(),
             *Changing(root, controls).routes(),
@@ -80,7 +84,8 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 class _Page:
-    def __init__(self, root: Path, access: Access, controls: Controls | None) -> None:
+    def __init__(self, root: Path, access: Access, controls: Controls | None, look_ahead: Callable[[], None]) -> None:
+        self._look_ahead = look_ahead
         text = files("ml_pipeline.dashboard").joinpath("assets", "page.html").read_text(encoding="utf-8")
         content = {
             "root": str(shown_path(root)),
@@ -93,7 +98,7 @@ class _Page:
         self._text = text
 
     def answer(self, request: Request) -> Response:
-        return HTMLResponse(self._text)
+        return HTMLResponse(self._text, background=BackgroundTask(self._look_ahead))  # while the browser reads it
 
 
 def _asset(request: Request) -> Response:

@@ -1,6 +1,7 @@
 """What is sent to pages while runs write: only what is new, and nothing is looked at while no page is open."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,9 @@ from ml_pipeline.dashboard.web.positions import Position, Rows
 
 TICK_S = 0.25
 """How often the metrics of chosen runs are looked at."""
-_SHARE_OF_A_CORE = 0.01
+_SHARE_OF_A_CORE = 0.008
 _LONGEST_S = 2.0
+_LOOKED_AHEAD = 4  # as many as the page chooses by itself
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,15 @@ class Updates:
             if not self._pages and self._task is not None:
                 self._task.cancel()
                 self._task = None
+
+    def look_ahead(self) -> None:
+        """Read what a page asks for first: the list, and the runs that are running, or the newest one."""
+        self.runs.refresh()
+        changes = self.runs.since(0)
+        running = [run["name"] for run in changes.runs if run["status"] == "running"][:_LOOKED_AHEAD]
+        for run in running or (changes.order or [])[:1]:
+            with contextlib.suppress(UserError), self.store.opened(run):
+                pass
 
     def next_change(self) -> asyncio.Event:
         """Set once anything has changed after this call, or the server closes."""
