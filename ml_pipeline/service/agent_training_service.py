@@ -197,10 +197,18 @@ class AgentTrainingService:
         with self._changing() as store:
             found = store.get(run) or known_run(self.root, run)
             changes = resumable(found, self.root / run, changes)
-            check_within_limit(found.settings, self.limits.max_concurrent_envs)
+            settings = layered(found.settings, changes)
+            check_within_limit(settings, self.limits.max_concurrent_envs)
             store.add(found)
             queued = store.change(
-                run, status="queued", reason=None, process=None, stop_asked=False, changes=changes, to_the_end=True
+                run,
+                status="queued",
+                reason=None,
+                process=None,
+                stop_asked=False,
+                settings=settings,
+                changes=changes,
+                to_the_end=True,
             )
             with contextlib.suppress(UserError):  # it is made before the start at the latest
                 self._keeper.make_folder(queued)

@@ -104,9 +104,10 @@ def _end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> None:
         _say(f"Stopping {counted(len(going_on), 'run')}; each saves first. Ctrl-C again leaves them going on.")
         service.close(stop_runs=True)
     elif going_on:
-        _say(f"{counted(len(going_on), 'run')} go on without the service: {' '.join(going_on)}")
+        go_on = "goes on" if len(going_on) == 1 else "go on"
+        _say(f"{counted(len(going_on), 'run')} {go_on} without the service: {' '.join(going_on)}")
     if queued:
-        _say(f"{counted(queued, 'run')} wait in the queue.")
+        _say(f"{counted(queued, 'run')} {'waits' if queued == 1 else 'wait'} in the queue.")
     _say(f"Start the service again with: {again}")
 
 

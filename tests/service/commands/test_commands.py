@@ -121,7 +121,7 @@ def test_a_run_is_stopped_resumed_and_scaled_by_the_beginning_of_its_name(servic
     run = service.submit(brief(LONG, n_envs=2))
     begun(service, run)
     start = run[: len("CartPole-v1-seed8")]
-    code, out, _ = typed("scale", start, "--n-workers", "2")
+    code, _, _ = typed("scale", start, "--n-workers", "2")
     assert (code, (service.root / run / "request.json").exists()) == (0, True)
     assert typed("scale", start)[0] == 2
     assert "n_workers must be at most n_envs = 2, but got 3" in typed("scale", start, "--n-workers", "3")[2]

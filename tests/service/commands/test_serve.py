@@ -1,0 +1,114 @@
+"""`ml-pipeline serve` as its user sees it: from the first line to Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from ml_pipeline.cli import main
+from ml_pipeline.runtime.process_identity import is_alive
+from ml_pipeline.service.agent_training_service import AgentTrainingService
+from ml_pipeline.service.channel import ask_service
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT"),
+]
+LONG = {"env_id": "CartPole-v1", "total_timesteps": 10**8, "n_steps": 64, "minibatch_size": 64, "vec_env": "serial"}
+
+
+class Serve:
+    """The command in a process of its own."""
+
+    def __init__(self, root, *words):
+        command = [sys.executable, "-m", "ml_pipeline", "serve", "--root", str(root), *words]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.lines = []
+
+    def read_until(self, part):
+        """The line that holds this part, once it is there."""
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if part in line:
+                return line
+        raise AssertionError(f"it ended without saying {part!r}: {self.lines}")
+
+    def interrupt(self):
+        self.process.send_signal(signal.SIGINT)
+        rest = self.process.stdout.read()
+        return self.process.wait(timeout=60), rest
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def test_ctrl_c_ends_the_service_and_leaves_its_runs_going_on(tmp_path):
+    with Serve(tmp_path, "--no-page") as serve:
+        assert "0 runs to do" in serve.read_until("The service works on")
+        serve.read_until(f"--root {tmp_path}   Ctrl-C ends it.")
+        run = ask_service(tmp_path, {"do": "submit", "settings": LONG, "folder_of_work": str(tmp_path)})
+        serve.read_until(f"{run} starts, as process")
+        code, rest = serve.interrupt()
+    assert code == 128 + signal.SIGINT
+    assert f"1 run goes on without the service: {run}" in rest
+    assert f"Start the service again with: ml-pipeline serve --root {tmp_path}" in rest
+    with AgentTrainingService(tmp_path) as service:
+        assert is_alive(service.get(run).process)
+        service.stop(run)
+        assert [each.status for each in service.wait(timeout_s=60)] == ["stopped"]
+
+
+def test_stop_runs_stops_them_at_the_end(tmp_path):
+    with Serve(tmp_path, "--no-page", "--stop-runs") as serve:
+        serve.read_until("Ctrl-C ends it.")
+        run = ask_service(tmp_path, {"do": "submit", "settings": LONG, "folder_of_work": str(tmp_path)})
+        serve.read_until(f"{run} starts, as process")
+        code, rest = serve.interrupt()
+    assert code == 128 + signal.SIGINT
+    assert f"{run} stopped" in rest
+
+
+def test_a_second_service_is_refused_by_a_sentence(tmp_path, capsys):
+    with Serve(tmp_path, "--no-page") as serve:
+        serve.read_until("Ctrl-C ends it.")
+        with pytest.raises(SystemExit, match="2"):
+            main(["serve", "--root", str(tmp_path), "--no-page"])
+        sentence = (
+            f"A service works on {tmp_path} already: process {serve.process.pid} on {os.uname().nodename}, since "
+        )
+        assert sentence in capsys.readouterr().err
+        serve.interrupt()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ("max_run: 2\n", 'unknown setting "max_run". Did you mean "max_runs"?'),
+        ("max_runs: 0\n", "max_runs must be a whole number of at least 1, but got 0"),
+        ("cores: many\n", "cores must be a number or none"),
+    ],
+)
+def test_a_file_of_settings_is_checked(settings, sentence, tmp_path, capsys):
+    file = tmp_path / "service.yaml"
+    file.write_text(settings)
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--root", str(tmp_path / "root"), "--config", str(file), "--no-page"])
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.skipif(find_spec("ml_pipeline.dashboard.server") is None, reason="there is no page yet")
+def test_the_page_is_served_and_its_address_printed(tmp_path):
+    with Serve(tmp_path, "--port", "0") as serve:
+        assert "http://127.0.0.1:" in serve.read_until("The page: ")
+        serve.interrupt()
