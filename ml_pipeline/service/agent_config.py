@@ -9,8 +9,7 @@ from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
 from ml_pipeline.config.sections import LOGGING_KEYS
-from ml_pipeline.config.settings import build
-from ml_pipeline.runs.train_config import TrainConfig, layered, train_settings_of
+from ml_pipeline.runs.train_config import TrainConfig, layered, train_config, train_settings_of
 from ml_pipeline.service.vectorized_env_config import VectorizedEnvConfig
 
 DEFAULT_LOG_FILE = Path("logs/training.log")
@@ -47,7 +46,7 @@ class AgentConfig:
             for group in ("run", "ppo", "trading")
             for name, value in vars(getattr(self.train, group)).items()
         }
-        return replace(self, train=build(TrainConfig, layered(flat, changes)))
+        return replace(self, train=train_config(layered(flat, changes)))
 
 
 def agent_config(config: "Mapping[str, Any] | str | Path | TrainConfig | AgentConfig") -> AgentConfig:
@@ -86,7 +85,7 @@ def _of_mapping(content: Mapping[Any, Any], source: Path) -> AgentConfig:
     if known is not None:
         run |= vectorized.settings(known)
     return AgentConfig(
-        train=build(TrainConfig, layered(run)),
+        train=train_config(layered(run)),
         vectorized=vectorized,
         logging=_logging_of(content, source),
         n_envs=n_envs,

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Self
@@ -19,11 +18,11 @@ from typing import Any, Self
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.files import convert_settings
-from ml_pipeline.config.settings import build
 from ml_pipeline.runs.folder import runs_folder
-from ml_pipeline.runs.train_config import TrainConfig, layered
+from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.service.budget import Need
+from ml_pipeline.service.env_pool import EnvPool
 from ml_pipeline.service.keeper import Keeper
 from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.machine import available_memory_mb
@@ -37,7 +36,7 @@ from ml_pipeline.service.submission import (
     check_within_limit,
     flat_settings,
     new_run_id,
-    train_config,
+    submitted_config,
 )
 
 LOG_FILE = "service.log"
@@ -122,7 +121,7 @@ class AgentTrainingService:
         """
         check_count("restarts", restarts, minimum=0)
         where = Path.cwd() if folder_of_work is None else Path(folder_of_work).absolute()
-        config = train_config(settings, working_directory=where)
+        config = submitted_config(settings, working_directory=where)
         flat = flat_settings(config)
         check_within_limit(flat, self.limits.max_concurrent_envs)
         id = run_id or new_run_id(config)
@@ -225,7 +224,7 @@ class AgentTrainingService:
             asked = {name: value for name, value in (("n_workers", n_workers), ("n_envs", n_envs)) if value is not None}
             wanted = {**found.settings, **asked}
             if isinstance(wanted["n_workers"], int):
-                build(TrainConfig, layered(convert_settings(wanted, TrainConfig, source=Path("the request"))))
+                train_config(layered(convert_settings(wanted, TrainConfig, source=Path("the request"))))
             check_within_limit(wanted, self.limits.max_concurrent_envs)
             self._scaling.ask(found, asked)
 
@@ -326,11 +325,10 @@ def _usual_processes(log: Path) -> RunProcesses:
     return run_processes(log=log)
 
 
-def _env_pool(limits: ServiceLimits) -> Any:
+def _env_pool(limits: ServiceLimits) -> EnvPool | None:
     """Warm workers for runs; None where this system cannot keep them, and runs start their own."""
-    with contextlib.suppress(ModuleNotFoundError, UserError):
-        pool = import_module("ml_pipeline.service.env_pool").EnvPool
-        return pool(max_concurrent_envs=limits.max_concurrent_envs or _MANY)
+    with contextlib.suppress(UserError):
+        return EnvPool(max_concurrent_envs=limits.max_concurrent_envs or _MANY)
     return None
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import convert_settings
-from ml_pipeline.config.settings import build
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.state import check_not_written, read_state
-from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings
+from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config
 from ml_pipeline.service.store import QueuedRun
 from ml_pipeline.service.submission import flat_settings
 
@@ -20,7 +19,7 @@ def known_run(root: Path, name: str) -> QueuedRun:
     if folder.parent != root or not (folder / SETTINGS_FILE).is_file():
         raise UserError(f'There is no run "{name}" in {root}; `ml-pipeline status` lists those that are there.')
     check_not_written(folder)
-    config = build(TrainConfig, layered(read_train_settings(folder / SETTINGS_FILE)))
+    config = train_config(layered(read_train_settings(folder / SETTINGS_FILE)))
     return QueuedRun(
         id=name, status="stopped", settings=flat_settings(config), changes={}, folder_of_work=str(Path.cwd())
     )
@@ -32,7 +31,7 @@ def resumable(run: QueuedRun, folder: Path, changes: Mapping[str, Any]) -> dict[
         raise UserError(f"{run.id} is {run.status} already; `ml-pipeline stop {run.id}` would stop it.")
     check_not_written(folder)
     converted = convert_settings(changes, TrainConfig, source=Path("the changes"))
-    build(TrainConfig, layered(run.settings, converted))
+    train_config(layered(run.settings, converted))
     if converted and not (folder / LATEST_CHECKPOINT).exists():
         raise UserError(
             f"{run.id} has no checkpoint to go on from, so that it begins anew with its own settings; leave the "

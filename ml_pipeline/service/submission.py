@@ -11,8 +11,8 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import convert_settings
 from ml_pipeline.config.sections import flatten_sections, is_sectioned
-from ml_pipeline.config.settings import build, flatten
-from ml_pipeline.runs.train_config import SECTIONS, TrainConfig, layered, read_train_settings
+from ml_pipeline.config.settings import flatten
+from ml_pipeline.runs.train_config import SECTIONS, TrainConfig, layered, read_train_settings, train_config
 from ml_pipeline.service.budget import need_of
 from ml_pipeline.trading.market.files import files_of
 
@@ -20,7 +20,7 @@ Settings = TrainConfig | Mapping[str, Any] | Path | str
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=,-]{0,120}")
 
 
-def train_config(settings: Settings, *, working_directory: Path | None = None) -> TrainConfig:
+def submitted_config(settings: Settings, *, working_directory: Path | None = None) -> TrainConfig:
     """The settings of one run: a TrainConfig, settings by name, flat or in sections, or the path of a file of them.
 
     working_directory: what relative paths in a mapping start from. Raises UserError: a name unknown, a wrong type, a
@@ -31,9 +31,9 @@ def train_config(settings: Settings, *, working_directory: Path | None = None) -
     elif isinstance(settings, Mapping):
         source = Path("the settings")
         flat = flatten_sections(settings, SECTIONS, source) if is_sectioned(settings, SECTIONS) else dict(settings)
-        config = build(TrainConfig, layered(convert_settings(flat, TrainConfig, source=source)))
+        config = train_config(layered(convert_settings(flat, TrainConfig, source=source)))
     else:
-        config = build(TrainConfig, layered(read_train_settings(Path(settings))))
+        config = train_config(layered(read_train_settings(Path(settings))))
     data = config.trading.data
     if data is not None and working_directory is not None:
         data = working_directory / data

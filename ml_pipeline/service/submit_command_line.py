@@ -8,14 +8,13 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.flags import read_flags
-from ml_pipeline.config.settings import build
 from ml_pipeline.runs.train_command_line import (
     SettingsFrom,
     check_seeds,
     given_settings,
     reject_irrelevant_settings,
 )
-from ml_pipeline.runs.train_config import TrainConfig, layered
+from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.trading.market.files import files_of
 
 
@@ -69,7 +68,7 @@ def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Sub
     configs = []
     for market, seed in product(markets, seeds):
         settings = {**given, **market, **seed}
-        configs.append(build(TrainConfig, layered(settings)))
+        configs.append(train_config(layered(settings)))
         reject_irrelevant_settings(configs[-1], settings)
     return Submission(configs=tuple(configs), submit=submit)
 

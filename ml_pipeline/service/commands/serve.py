@@ -17,7 +17,6 @@ import threading
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.flags import read_flags
 from ml_pipeline.config.settings import build
 from ml_pipeline.config.wording import counted, shown_path
+from ml_pipeline.dashboard.server import serve as serve_page
 from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.service.agent_training_service import AgentTrainingService
@@ -127,12 +127,7 @@ def _page(settings: CommandLine, root: Path, service: AgentTrainingService) -> _
     """The page with buttons; without the extra that it needs, a sentence and no page."""
     serve = settings.serve
     try:
-        server = import_module("ml_pipeline.dashboard.server").serve(
-            root, controls=service, host=serve.host, port=serve.port, token=serve.token
-        )
-    except ModuleNotFoundError as error:
-        _say(f"There is no page: {error.name} is not there.")
-        return _Page()
+        server = serve_page(root, controls=service, host=serve.host, port=serve.port, token=serve.token)
     except UserError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise

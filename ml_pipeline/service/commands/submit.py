@@ -17,7 +17,7 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.service.channel import ask_service
-from ml_pipeline.service.submission import flat_settings, new_run_id, train_config
+from ml_pipeline.service.submission import flat_settings, new_run_id, submitted_config
 from ml_pipeline.service.submit_command_line import parse_submission
 
 PROG = "submit"
@@ -30,7 +30,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         submission = parse_submission(argv, prog=prog, description=COMMANDS["submit"].sentence)
         submit = submission.submit
         root = (runs_folder() if submit.root is None else submit.root.expanduser()).absolute()
-        configs = [train_config(config) for config in submission.configs]
+        configs = [submitted_config(config) for config in submission.configs]
         for config in configs:
             request = {
                 "do": "submit",

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import gymnasium
@@ -18,6 +18,7 @@ from ml_pipeline.models.rl.core.workers.groups import divide
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
+from ml_pipeline.models.rl.core.workers.warm.lender import Lender, current_lender
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker, local_worker
 from ml_pipeline.runtime.cores import usable_cores
 
@@ -33,6 +34,8 @@ class PoolOpener:
     start_method: str
     num_groups: int = 1
     step_timeout_s: float | None = None
+    lender: Lender | None = field(default_factory=current_lender)
+    """Of warm workers; one for all pools, so that environments that move from one to the next count once."""
 
     def open(
         self,
@@ -54,7 +57,8 @@ class PoolOpener:
         groups = divide(len(env_fns), self.num_groups, division)
         layout = BatchLayout(len(env_fns), *spaces, self.autoreset_mode, sum(map(len, groups)))
         spin_s = _SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0
-        starter = WorkerStarter(env_fns, layout, self.start_method if division.n_workers else None, spin_s)
+        start_method = self.start_method if division.n_workers else None
+        starter = WorkerStarter(env_fns, layout, start_method, spin_s, lender=self.lender)
         return open_pool(starter, division, groups, step_timeout_s=self.step_timeout_s, on_failure=on_failure)
 
     def scratch(self, not_these: Sequence[gymnasium.Env] = ()) -> EnvBlock:

@@ -28,7 +28,7 @@ from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, WorkerProcess, end_all
 from ml_pipeline.models.rl.core.workers.shared_memory import allocate
 from ml_pipeline.models.rl.core.workers.warm.lease_book import LeaseRefused
-from ml_pipeline.models.rl.core.workers.warm.lender import Lender, current_lender
+from ml_pipeline.models.rl.core.workers.warm.lender import Lender
 from ml_pipeline.models.rl.core.workers.warm.surroundings import surroundings, without_pool
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker
 
@@ -46,7 +46,7 @@ class WorkerStarter:
 
     start_method: None if all are in this process. spin_s: how long a wait, at either end of a link, spins before it
     sleeps. lender: a pool of warm workers to lease from, where start_method is "forkserver"; where it does not lend,
-    workers are started as usual, with a warning. By default the one of `current_lender`.
+    workers are started as usual, with a warning.
     Raises UserError where memory has too little room. `start` raises FactoryNotPicklableError if a factory cannot be
     sent to a worker.
     """
@@ -69,7 +69,7 @@ class WorkerStarter:
             self.batch = layout.place()
             return
         # Warm workers are as a fork server makes them; who asks for another way to start has a reason.
-        self.lender = (lender or current_lender()) if start_method == "forkserver" else None
+        self.lender = lender if start_method == "forkserver" else None
         _send_script_by_value()
         self._registered = _registered_here()
         self._context = multiprocessing.get_context(start_method)
