@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.controls import Controls
+from ml_pipeline.dashboard.metrics_columns import load_table_reader
 
 if TYPE_CHECKING:
     import uvicorn
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 HOST, PORT = "127.0.0.1", 8765
 _SHORTEST_TOKEN = 16
 _PORTS_TRIED = 100
-_START_S, _END_S = 30.0, 5.0
+_START_S, _END_S, _LOOK_S = 30.0, 5.0, 0.1
 
 
 class DashboardServer:
@@ -51,9 +52,11 @@ class DashboardServer:
             self._socket.close()
             raise
 
-    def wait(self, timeout_s: float | None = None) -> None:
+    def wait(self) -> None:
         """Until the server ends."""
-        self._thread.join(timeout_s)
+        # In short stretches: a signal that another thread took is handled only where this one comes round.
+        while self._thread.is_alive():
+            self._thread.join(_LOOK_S)
 
     def close(self) -> None:
         """End it, open pages included; may be called twice."""
@@ -125,6 +128,7 @@ def _web() -> tuple[Any, Any, Any]:
         raise UserError(
             f"The page needs {error.name}, which is not installed: pip install 'ml-pipeline[dashboard]'"
         ) from error
+    load_table_reader()  # here and not in a thread, where the end of the process would find it half-way
     return uvicorn, access, make_app
 
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,7 +25,6 @@ from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.dashboard import curves
 from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.evaluation_figures import evaluation_table
-from ml_pipeline.dashboard.metrics_columns import load_table_reader
 from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, open_file, read_text
 from ml_pipeline.dashboard.settings_table import settings_table
 from ml_pipeline.dashboard.web.access import Access
@@ -52,7 +50,6 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> tu
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        Thread(target=load_table_reader, daemon=True).start()  # before the first page asks for curves
         yield
         updates.close()
 
