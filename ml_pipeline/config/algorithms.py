@@ -26,7 +26,7 @@ class AlgorithmTraits:
     @property
     def distribution(self) -> str:
         """What pip installs the package by."""
-        return "sb3-contrib" if self.package == "sb3_contrib" else '"ml-pipeline[sb3]"'
+        return "sb3-contrib" if self.package == "sb3_contrib" else '-e ".[sb3]"'
 
 
 # The networks: Stable-Baselines3 2.9 and sb3-contrib 2.7, the policies of each algorithm.
