@@ -26,7 +26,7 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def page(browser_page, served, root):
+def page(served, browser_page, root):  # the browser ends before its server
     """`page(view=..., **context)`: the page over the runs, once it is drawn."""
 
     def opened(hash="", *, root=root, width=1440, height=900, controls=None, **context):
