@@ -94,7 +94,7 @@ def test_in_python_every_value_counts_as_given():
 @pytest.mark.parametrize(
     ("name", "package", "remedy"),
     [
-        ("DQN", "stable_baselines3", r'pip install "ml-pipeline\[sb3\]"'),
+        ("DQN", "stable_baselines3", r'pip install -e "\.\[sb3\]"'),
         ("QRDQN", "sb3_contrib", "pip install sb3-contrib"),
     ],
 )
