@@ -6,6 +6,7 @@
 Needs Stable-Baselines3: pip install stable-baselines3.
 """
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ Indices = int | Iterable[int] | None
 class SB3ParallelEnv(VecEnv):
     """Takes the arguments of `ParallelEnv`, except autoreset_mode and copy, which Stable-Baselines3 determines.
 
-    Or a `ParallelEnv` that is there already, with autoreset_mode SAME_STEP and copy, which are the defaults.
+    Or a `ParallelEnv` that is there already, with autoreset_mode SAME_STEP, the default.
 
     Each info has "TimeLimit.truncated", and "terminal_observation" where an episode ended. `parallel_env` is the
     `ParallelEnv` itself. The arrays it returns are the caller's to keep.
@@ -63,7 +64,7 @@ class SB3ParallelEnv(VecEnv):
             waiting &= ~alike
         self._reset_seeds()
         self._reset_options()
-        return observations
+        return self._owned(observations)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Begins a step."""
@@ -81,7 +82,11 @@ class SB3ParallelEnv(VecEnv):
             infos[index] = {**final_infos[index], "terminal_observation": final_obs[index]}
         for info, cut in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = cut
-        return observations, rewards.astype(np.float32), dones, infos
+        return self._owned(observations), rewards.astype(np.float32), dones, infos
+
+    def _owned(self, observations: Any) -> Any:
+        """Arrays that later steps leave as they are."""
+        return observations if self.parallel_env.copy else copy.deepcopy(observations)
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""

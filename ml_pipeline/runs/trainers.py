@@ -6,8 +6,10 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.algorithms import OWN
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.trainer import Trainer
+from ml_pipeline.models.rl.algorithms.vector_envs import require_same_step
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.monitoring.sink import MetricsSink
@@ -18,7 +20,7 @@ REPLAY = "replay"
 
 
 def make_trainer(config: TrainConfig, envs: VectorEnv, *, device: str, sink: MetricsSink) -> Trainer:
-    """A trainer over the environments of `make_envs`. Raises UserError where they do not fit the algorithm."""
+    """A trainer over these environments. Raises UserError where they do not fit the algorithm."""
     run = config.run
     if run.algorithm == OWN:
         spaces = envs.single_observation_space, envs.single_action_space
@@ -26,7 +28,12 @@ def make_trainer(config: TrainConfig, envs: VectorEnv, *, device: str, sink: Met
         return PPOTrainer(envs, config.ppo, total_timesteps=config.timesteps, policy=policy, seed=run.seed, sink=sink)
     from ml_pipeline.runs.sb3.trainer import SB3Trainer
 
-    assert isinstance(envs, ParallelEnv)
+    if not isinstance(envs, ParallelEnv):
+        raise UserError(
+            f"{run.algorithm} trains in a ParallelEnv, but got a {type(envs).__name__}; make the environments by "
+            "ParallelEnv(env_fns, num_workers=0), which steps them in this process."
+        )
+    require_same_step(envs, run.algorithm)
     return SB3Trainer(envs, run, config.ppo, device=device, sink=sink)
 
 

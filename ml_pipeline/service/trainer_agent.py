@@ -153,7 +153,8 @@ class TrainerAgent:
     def _train_in(self, envs: VectorEnv, built_from: BuiltFrom | None, resume: str | Path | None) -> RunResult:
         own = self.config.train
         if built_from is None:
-            config = self.config.with_settings(n_envs=envs.num_envs, n_workers="auto").train
+            n_workers = "dynamic" if own.run.n_workers == "dynamic" else "auto"
+            config = self.config.with_settings(n_envs=envs.num_envs, n_workers=n_workers).train
             return self.trainer_core.train(config, make_task(config), envs, resume=resume)
         # What the environments are made of comes from them, and all else from this agent's own configuration.
         made = built_from.config

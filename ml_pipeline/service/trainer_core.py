@@ -51,8 +51,7 @@ class TrainerCore:
             config = _resumed(checkpoint, config)
         log = None if self._logger is None else TrainingLog(self._logger, self._logging.log_interval)
         with ExitStack() as stack:
-            by_ppo = getattr(config.run, "algorithm", "PPO") == "PPO"
-            if envs is None and by_ppo:
+            if envs is None:
                 envs = make_envs(config, task)
                 stack.callback(envs.close)
                 self.watch(envs, task.train_env_fns(config.run.n_envs)[0])
@@ -62,14 +61,7 @@ class TrainerCore:
             if log is not None:
                 stack.callback(log.close)
                 sinks.append(log)
-            run = Run(
-                config,
-                task,
-                checkpoint=checkpoint,
-                sinks=sinks,
-                listener=log,
-                envs=envs if by_ppo else None,  # others make the environments that they need
-            )
+            run = Run(config, task, checkpoint=checkpoint, sinks=sinks, listener=log, envs=envs)
             self._training = True
             try:
                 return run.train()

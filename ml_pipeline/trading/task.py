@@ -63,7 +63,10 @@ class TradingTask:
         splits: Mapping[str, Split] | None = None,
     ) -> None:
         if config.per_symbol:
-            raise UserError("per_symbol gives each symbol an account of its own, but here one account trades all.")
+            raise UserError(
+                "per_symbol gives each symbol an account of its own, but here one account trades all; leave it out, or "
+                "use SymbolsTask."
+            )
         self._given_splits = splits
         self.config = config
         self.seed = seed

@@ -8,13 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import yaml
 from gymnasium.vector import SyncVectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.settings import hints_of
-from ml_pipeline.models.rl.core.vec_env import SerialEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import make_task
@@ -49,6 +49,22 @@ def trained(tmp_path, folder, name="run", **sections):
     with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
         trainer.set_env(envs)
         return trainer, trainer.train()
+
+
+def learner(folder):
+    """The parameters that an algorithm of Stable-Baselines3 has learned, as bytes by name."""
+    state = load_checkpoint(folder / "latest.pt")["trainer"]["policy"]
+    found = {name: weight.numpy().tobytes() for name, weight in tensors_in(state)}
+    assert found
+    return found
+
+
+def tensors_in(state, name=""):
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            yield f"{name}.{key}", value
+        elif isinstance(value, dict):
+            yield from tensors_in(value, f"{name}.{key}")
 
 
 def test_it_trains_in_the_environments_that_it_is_given_and_leaves_them_open(tmp_path, folder):
@@ -271,7 +287,6 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
         TrainerAgent({"logging": {"log_file": True}})
 
 
-@pytest.mark.skipif("tensorboard_dir" not in hints_of(TrainConfig), reason="there is no TensorBoard sink yet")
 def test_tensorboard_reads_the_event_files(tmp_path, folder):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     trained(tmp_path, folder, logging={"tensorboard": True})
@@ -290,7 +305,58 @@ def test_the_recommended_number_is_a_round_of_the_symbols(tmp_path, folder):
         assert trainer.get_recommended_n_envs(["A", "B", "C"]) in {3, 6}  # of others, whose files are not known
 
 
-@pytest.mark.skipif("algorithm" in hints_of(TrainConfig), reason="other algorithms are trained")
-def test_another_algorithm_is_refused():
-    with pytest.raises(UserError, match="algo must be"):
-        TrainerAgent({"algorithm": "DQN"})
+DQN = {
+    "algorithm": "DQN",
+    "training": {"total_timesteps": 256, "n_steps": 32, "hidden_sizes": [8]},
+    "algorithm_kwargs": {"learning_starts": 40, "buffer_size": 500},
+}
+
+
+@pytest.mark.slow
+def test_another_algorithm_trains_in_the_environments_that_it_is_given(tmp_path, folder):
+    pytest.importorskip("stable_baselines3")
+    trainer, model = trained(tmp_path, folder, **DQN)
+    assert (tmp_path / "logs" / "vec_monitor.monitor.csv").read_text().count("\n") == 2 + 2 * (128 // 20)
+    assert set(trainer.evaluate()["symbols"]) == set(SYMBOLS)
+    start = parse_train_start(
+        ["--config", str(model.parent / "config.yaml"), "--checkpoint-dir", str(tmp_path / "other")]
+    )
+    Run(start.config, make_task(start.config)).train()
+    assert learner(tmp_path / "other") == learner(model.parent)
+
+
+@pytest.mark.slow
+def test_another_algorithm_keeps_what_views_of_shared_memory_show(tmp_path, folder):
+    pytest.importorskip("stable_baselines3")
+    _, model = trained(tmp_path, folder, **DQN)
+    trainer = TrainerAgent(config_of(tmp_path, "views", **DQN))
+    with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2, use_shared_memory=True)) as envs:
+        trainer.set_env(envs)
+        assert learner(trainer.train().parent) == learner(model.parent)
+
+
+def test_another_algorithm_refuses_environments_that_it_cannot_train_in(tmp_path):
+    pytest.importorskip("stable_baselines3")
+    training = {"total_timesteps": 64, "checkpoint_dir": str(tmp_path / "run")}
+    trainer = TrainerAgent({"algorithm": "DQN", "environment": "CartPole-v1", "training": training})
+    make_env = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
+    for envs, told in (
+        (SerialEnv([make_env]), "DQN trains in a ParallelEnv, but got a SerialEnv"),
+        (ParallelEnv([make_env], num_workers=0, autoreset_mode="NextStep"), "DQN needs environments with autoreset"),
+    ):
+        with closing(envs):
+            trainer.set_env(envs)
+            with pytest.raises(UserError, match=told):
+                trainer.train()
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_stay_dynamic_in_given_environments(tmp_path):
+    training = {
+        "total_timesteps": 64, "n_steps": 32, "batch_size": 32, "checkpoint_dir": str(tmp_path / "run"), "eval_episodes": 1,
+    }  # fmt: skip
+    trainer = TrainerAgent({"environment": "CartPole-v1", "n_workers": "dynamic", "training": training})
+    with closing(ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 2, num_workers=0)) as envs:
+        trainer.set_env(envs)
+        folder = trainer.train().parent
+    assert yaml.safe_load((folder / "config.yaml").read_text())["n_workers"] == "dynamic"

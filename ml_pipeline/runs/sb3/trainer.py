@@ -56,7 +56,7 @@ class SB3Trainer:
         device: str = "cpu",
         sink: MetricsSink | None = None,
     ) -> None:
-        """envs: with copies of observations; they stay open in `close`.
+        """envs: with autoreset_mode SAME_STEP; they stay open in `close`.
 
         Raises UserError where settings, spaces and algorithm do not fit together.
         """

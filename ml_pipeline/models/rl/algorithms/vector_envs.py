@@ -24,12 +24,17 @@ def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> Vector
             'PPOTrainer needs functions that make one environment each, such as [lambda: gymnasium.make("CartPole-v1")]'
             f" * 8, or environments, but got {envs!r}."
         )
+    require_same_step(envs, "PPOTrainer")
+    return envs
+
+
+def require_same_step(envs: VectorEnv, trainer: str) -> None:
+    """Raise UserError, naming the trainer, where the environments have another autoreset mode."""
     if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
         raise UserError(
-            "PPOTrainer needs environments with autoreset_mode=AutoresetMode.SAME_STEP, but these have "
+            f"{trainer} needs environments with autoreset_mode=AutoresetMode.SAME_STEP, but these have "
             f"{envs.metadata.get('autoreset_mode')}; make them with SAME_STEP."
         )
-    return envs
 
 
 def waited_s(envs: VectorEnv) -> float:
