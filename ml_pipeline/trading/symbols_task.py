@@ -3,9 +3,8 @@
 One policy learns from all of them. `TradingTask` is one account that trades all symbols.
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -27,11 +26,10 @@ from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
 from ml_pipeline.trading.evaluation.together import evaluation_together
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.files import load_market
-from ml_pipeline.trading.market.symbol_files import find_symbol_files
 from ml_pipeline.trading.market.timeframes import length_in_words
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.task import TradingTask, load_configured_market
+from ml_pipeline.trading.single_markets import fingerprint, listed, load_single_markets
+from ml_pipeline.trading.task import TradingTask
 
 SYMBOLS_FOLDER = "symbols"
 """Of a run folder: the report of each symbol, in a folder of its name."""
@@ -96,7 +94,7 @@ class SymbolsTask:
         """Factories of n environments dealt round the symbols. Raises UserError where a symbol would have none."""
         if n < len(self.tasks):
             raise UserError(
-                f"n_envs is {n}, but each of {counted(len(self.tasks), 'symbol')} ({_listed(self.symbols)}) needs an "
+                f"n_envs is {n}, but each of {counted(len(self.tasks), 'symbol')} ({listed(self.symbols)}) needs an "
                 f"environment of its own; set n_envs to {len(self.tasks)} or more, or name fewer symbols."
             )
         makers = [task.train_env_fns(1, env_class=env_class)[0] for task in self.tasks.values()]
@@ -227,47 +225,6 @@ def trading_task_from_state(
     return TradingTask.from_state(state, config, seed)
 
 
-def load_single_markets(config: TradingConfig) -> dict[str, MarketData]:
-    """A market for each symbol of `config`, from the files of a folder, or from one file or the built-in market."""
-    if config.data is None:
-        market = load_configured_market(config)
-        return {symbol: market.select([symbol]) for symbol in market.symbols}
-    if not config.data.is_dir():
-        symbols = config.symbols or load_configured_market(config).symbols
-        return {
-            symbol: load_configured_market(replace(config, per_symbol=False, symbols=(symbol,))) for symbol in symbols
-        }
-    files = find_symbol_files(config.data, config.symbols)
-    return {symbol: _market_in(file, symbol, config) for symbol, file in files.items()}
-
-
-def fingerprint(market: MarketData) -> str:
-    """A text that differs where any bar of two markets does."""
-    digest = hashlib.blake2b(digest_size=16)
-    for values in (market.times, market.open, market.high, market.low, market.close, market.volume):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
-
-
-def _market_in(file: Path, symbol: str, config: TradingConfig) -> MarketData:
-    """The market of one symbol in its file, whatever the file calls it."""
-    market = load_market(file, bar_time=config.bar_time, form=config.form(), faults=config.faults(), name=symbol)
-    if len(market.symbols) > 1:
-        if symbol not in market.symbols:
-            raise UserError(
-                f"{file.name} holds {counted(len(market.symbols), 'symbol')} ({_listed(market.symbols)}), but a file "
-                f"of {symbol} alone is expected; name the file itself as the data."
-            )
-        market = load_market(
-            file, symbols=[symbol], bar_time=config.bar_time, form=config.form(), faults=config.faults()
-        )
-    own = market.symbols[0]
-    if own == symbol:
-        return market
-    remarks = tuple(f"{symbol}{each.removeprefix(own)}" if each.startswith(own) else each for each in market.remarks)
-    return replace(market, symbols=(symbol,), remarks=remarks)
-
-
 def _require_alike(tasks: Mapping[str, TradingTask]) -> None:
     """Raise UserError, saying which, where two symbols have other features or bars of another length."""
     (first, usual), *others = tasks.items()
@@ -316,8 +273,3 @@ def _percent(fraction: float, sign: str) -> str:
 def _as_folder(symbol: str) -> str:
     """A symbol as the name of a folder: BTC/USD is BTC-USD."""
     return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in symbol).lstrip(".") or "-"
-
-
-def _listed(symbols: Iterable[str], most: int = 8) -> str:
-    names = list(symbols)
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -1,0 +1,63 @@
+"""The markets of single symbols, each from a file of its own, or from one file or the built-in market."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.files import load_market
+from ml_pipeline.trading.market.symbol_files import find_symbol_files
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import load_configured_market
+
+
+def load_single_markets(config: TradingConfig) -> dict[str, MarketData]:
+    """A market for each symbol of `config`, from the files of a folder, or from one file or the built-in market."""
+    if config.data is None:
+        market = load_configured_market(config)
+        return {symbol: market.select([symbol]) for symbol in market.symbols}
+    if not config.data.is_dir():
+        symbols = config.symbols or load_configured_market(config).symbols
+        return {
+            symbol: load_configured_market(replace(config, per_symbol=False, symbols=(symbol,))) for symbol in symbols
+        }
+    files = find_symbol_files(config.data, config.symbols)
+    return {symbol: _market_in(file, symbol, config) for symbol, file in files.items()}
+
+
+def fingerprint(market: MarketData) -> str:
+    """A text that differs where any bar of two markets does."""
+    digest = hashlib.blake2b(digest_size=16)
+    for values in (market.times, market.open, market.high, market.low, market.close, market.volume):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def listed(symbols: Iterable[str], most: int = 8) -> str:
+    """The first of them, as part of a sentence."""
+    names = list(symbols)
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _market_in(file: Path, symbol: str, config: TradingConfig) -> MarketData:
+    """The market of one symbol in its file, whatever the file calls it."""
+    market = load_market(file, bar_time=config.bar_time, form=config.form(), faults=config.faults(), name=symbol)
+    if len(market.symbols) > 1:
+        if symbol not in market.symbols:
+            raise UserError(
+                f"{file.name} holds {counted(len(market.symbols), 'symbol')} ({listed(market.symbols)}), but a file "
+                f"of {symbol} alone is expected; name the file itself as the data."
+            )
+        market = load_market(
+            file, symbols=[symbol], bar_time=config.bar_time, form=config.form(), faults=config.faults()
+        )
+    own = market.symbols[0]
+    if own == symbol:
+        return market
+    remarks = tuple(f"{symbol}{each.removeprefix(own)}" if each.startswith(own) else each for each in market.remarks)
+    return replace(market, symbols=(symbol,), remarks=remarks)
