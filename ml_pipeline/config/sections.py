@@ -191,6 +191,7 @@ _TRAINING: dict[str, Reader] = {
         )
     },
     "log_interval": lambda value, source: {},  # every iteration is written; see `LOGGING_KEYS`
+    "tensorboard_log": _tensorboard,
 }  # fmt: skip
 LOGGING_KEYS = ("log_file", "log_interval", "monitor_path")
 """Of the sections `logging` and `monitoring`, which a `TrainerAgent` follows and which change no result."""
@@ -241,7 +242,7 @@ AGENT_SECTIONS: dict[str, Reader] = {
     "algorithm": _algorithm,
     "kwargs": _AGENT["kwargs"],
     "agent_config": _agent,
-    "training": section("training", _TRAINING, ignored=_WITHOUT_EFFECT_IN_KWARGS),
+    "training": section("training", _TRAINING, ignored=_WITHOUT_EFFECT_IN_KWARGS - {*_TRAINING}),
     "logging": section("logging", _LOGGING),
     "monitoring": section("monitoring", _LOGGING),
 }

@@ -99,3 +99,11 @@ def test_the_arguments_of_another_algorithm_keep_their_names(tmp_path):
     assert flatten_sections({"algo": "dqn", "kwargs": kwargs}, AGENT_SECTIONS, source) == expected
     assert flatten_sections({"agent_config": {"algo": "DQN", "kwargs": kwargs}}, AGENT_SECTIONS, source) == expected
     assert flatten_sections({"algo": "PPO", "kwargs": {"n_steps": 3}}, AGENT_SECTIONS, source) == {"n_steps": 3}
+
+
+def test_event_files_are_asked_for_by_the_name_of_stable_baselines3():
+    """In `training` and `logging`; in `kwargs`, which are the arguments of a constructor, it changes nothing."""
+    for section in ("training", "logging"):
+        content = {section: {"tensorboard_log": "runs/events"}}
+        assert flatten_sections(content, AGENT_SECTIONS, SOURCE) == {"tensorboard_dir": "runs/events"}
+    assert flatten_sections({"kwargs": {"tensorboard_log": "runs/events"}}, AGENT_SECTIONS, SOURCE) == {}

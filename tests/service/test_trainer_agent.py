@@ -1,5 +1,6 @@
 """`TrainerAgent`, as its users type it."""
 
+import json
 import logging
 import re
 from contextlib import closing
@@ -289,11 +290,14 @@ def test_a_log_that_cannot_be_written_is_named(tmp_path):
 
 def test_tensorboard_reads_the_event_files(tmp_path, folder):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    trained(tmp_path, folder, logging={"tensorboard": True})
+    _, model = trained(tmp_path, folder, logging={"tensorboard": True})
     (run,) = (tmp_path / "logs" / "tensorboard").iterdir()
     events = accumulator.EventAccumulator(str(run))
     events.Reload()
-    assert "rollout/episode_return" in events.Tags()["scalars"]
+    lines = [json.loads(line) for line in (model.parent / "metrics.jsonl").read_text().splitlines()]
+    returns = [(line["time/global_step"], line["rollout/episode_return"]) for line in lines]
+    read = [(each.step, pytest.approx(each.value)) for each in events.Scalars("rollout/episode_return")]
+    assert read == [row for row in returns if row[1] is not None] != []
 
 
 def test_the_recommended_number_is_a_round_of_the_symbols(tmp_path, folder):
@@ -352,9 +356,7 @@ def test_another_algorithm_refuses_environments_that_it_cannot_train_in(tmp_path
 
 
 def test_workers_stay_dynamic_in_given_environments(tmp_path):
-    training = {
-        "total_timesteps": 64, "n_steps": 32, "batch_size": 32, "checkpoint_dir": str(tmp_path / "run"), "eval_episodes": 1,
-    }  # fmt: skip
+    training = {"total_timesteps": 64, "n_steps": 32, "batch_size": 32, "checkpoint_dir": str(tmp_path / "run")}
     trainer = TrainerAgent({"environment": "CartPole-v1", "n_workers": "dynamic", "training": training})
     with closing(ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 2, num_workers=0)) as envs:
         trainer.set_env(envs)
