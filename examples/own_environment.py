@@ -42,5 +42,5 @@ def main():
     print(f"Mean return: {before:.1f} without a push, {after:.1f} trained")
 
 
-if __name__ == "__main__":  # workers import this file
+if __name__ == "__main__":
     main()

@@ -47,7 +47,7 @@ def main(data_dir: Path, symbols: list[str]) -> None:
     print(f"The best policy is  {model_path}")
 
 
-if __name__ == "__main__":  # workers import this file
+if __name__ == "__main__":
     if len(sys.argv) > 2:
         main(Path(sys.argv[1]), sys.argv[2:])
     else:

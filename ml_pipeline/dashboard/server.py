@@ -126,7 +126,7 @@ def _web() -> tuple[Any, Any, Any]:
         if error.name is None or error.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise UserError(
-            f'The page takes the extra "dashboard" ({error.name} is not there): pip install -e ".[dashboard]"'
+            f'The page needs {error.name}, which is not installed: pip install -e ".[dashboard]"'
         ) from error
     load_table_reader()  # here and not in a thread, where the end of the process would find it half-way
     return uvicorn, access, make_app
