@@ -6,6 +6,7 @@ The checkers are functions from sources to sentences, so that the tests show tha
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,7 +164,8 @@ def room_of(module: str) -> str | None:
     return max((room for room in ROOMS if is_below(module, room)), key=len, default=None)
 
 
-def imports_of(source: str, *, for_types: bool = False) -> Iterator[Import]:
+@cache
+def imports_of(source: str, *, for_types: bool = False) -> tuple[Import, ...]:
     """Every import of a module, `from a import b` as a.b; ours without the package's name.
 
     for_types: also those for type checkers alone.
@@ -182,7 +184,7 @@ def imports_of(source: str, *, for_types: bool = False) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             yield from walk(child, at_once=inside)
 
-    return walk(ast.parse(source), at_once=True)
+    return tuple(walk(ast.parse(source), at_once=True))
 
 
 def reads_argv(source: str) -> bool:
