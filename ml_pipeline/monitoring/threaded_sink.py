@@ -45,7 +45,7 @@ class ThreadedSink:
         self._waiting: queue.SimpleQueue[Callable[[MetricsSink], None] | None] = queue.SimpleQueue()
         self._most_waiting = most_waiting
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._told_error = self._told_slow = self._closed = False
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
@@ -107,16 +107,16 @@ class ThreadedSink:
             try:
                 while (work := self._waiting.get()) is not None:
                     work(sink)
-            except Exception:
+            except BaseException:
                 with contextlib.suppress(Exception):  # the first error is the one to tell
                     sink.close()
                 raise
             sink.close()
-        except Exception as error:
+        except BaseException as error:  # sys.exit() in a sink ends this thread alone
             self._error = error
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     place = innermost_user_line(error)

@@ -144,3 +144,16 @@ def test_a_sink_that_gets_nothing_is_opened_only_if_asked_for(opens_unwritten, g
     sink.ended(END)
     sink.close()
     assert (kept.got, said) == (got, [])
+
+
+def test_a_sink_that_calls_exit_ends_neither_silently_nor_the_training():
+    class Exits(WithoutEnd):
+        def write(self, metrics, episodes):
+            raise SystemExit("no licence")
+
+    said = []
+    sink = threaded(Exits(), said)
+    sink.write({"i": 1}, [])
+    sink.close()
+    (sentence,) = said
+    assert "SystemExit: no licence. Training goes on." in sentence
