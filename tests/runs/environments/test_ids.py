@@ -102,12 +102,13 @@ class Handed(gymnasium.Env):
 
 
 @pytest.fixture(autouse=True)
-def registered():
+def registered(monkeypatch):
+    """Gymnasium's own environments and those of this file, whatever modules other tests have imported."""
+    own = {name: spec for name, spec in gymnasium.registry.items() if str(spec.entry_point).startswith("gymnasium.")}
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", own)
+    monkeypatch.setattr(gymnasium, "registry", own)
     for env_class in (Sized, Handing, Handed):
         gymnasium.register(f"{env_class.__name__}-v0", env_class)
-    yield
-    for env_class in (Sized, Handing, Handed):
-        del gymnasium.registry[f"{env_class.__name__}-v0"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import gc
 import os
 import random
 import re
-import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -322,6 +321,7 @@ def test_too_little_memory_leaves_the_old_ones(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_too_few_open_files_leave_the_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource", reason="Windows has no such limit")
     with ParallelEnv([CountingEnv] * 3, num_workers=1) as envs:
         envs.reset(seed=0)
         limit = len(os.listdir("/dev/fd")) + 8

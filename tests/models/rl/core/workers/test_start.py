@@ -67,6 +67,7 @@ if __name__ == "__main__":
 def test_a_started_trainers_workers_know_what_the_script_defines(trainer: str, worker: str, tmp_path: Path) -> None:
     text = SCRIPT.replace("{trainer!r}", repr(trainer)).replace("{worker!r}", repr(worker))
     done = run_script(tmp_path, text, OMP_NUM_THREADS="1")
-    assert (done.returncode, done.stderr) == (0, "")
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("Compiling the update")]  # once, maybe
+    assert (done.returncode, errors) == (0, [])
     # By itself, and by multiprocessing for the trainer, or for its server; not by any worker.
     assert done.stdout.splitlines() == ["imported", "imported", f"{trainer} {worker} trained"]
