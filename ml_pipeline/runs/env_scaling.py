@@ -11,8 +11,10 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
+from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.workers.warm.lender import current_lender, lending
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
 
@@ -43,7 +45,8 @@ class EnvScaling:
         self._requested: int | None = None
         self._said_missing = ""
         self._handed_in = envs is not None
-        self.envs = make_envs(config, task, n_envs=n_envs) if envs is None else envs
+        self._lender = current_lender()  # one for all, so that environments count once while others take over
+        self.envs = self._make_envs(n_envs) if envs is None else envs
         self._n_workers_made = n_workers_of(self.envs)
 
     def close(self) -> None:
@@ -63,7 +66,8 @@ class EnvScaling:
         """Change to the number that is due at the trainer's step, and save; return whether it was saved.
 
         What was requested counts until the schedule names a later step, and is refused in a sentence if it cannot be
-        had. What was done is said once it is saved. Raises UserError or VectorEnvError if the schedule cannot be met.
+        had. What was done is said once it is saved. Where a worker was just replaced, it waits for one more iteration.
+        Raises UserError or VectorEnvError if the schedule cannot be met.
         """
         requested, self._requested = self._requested, None
         if requested is not None:
@@ -72,7 +76,10 @@ class EnvScaling:
         planned = not self._handed_in or self.config.run.n_envs_schedule
         if n_envs == self.envs.num_envs or not planned:
             return False
-        done = self._change(trainer, n_envs)
+        try:
+            done = self._change(trainer, n_envs)
+        except RescaleLater:  # the schedule is looked at again after the next iteration
+            return False
         save()
         self._say(f"By n_envs_schedule: {done}")
         return True
@@ -89,6 +96,9 @@ class EnvScaling:
             config = replace(self.config, run=replace(run, n_envs_schedule=schedule))
             stays = n_envs == self.envs.num_envs
             done = f"from step {step:,} on, still {wanted}." if stays else self._change(trainer, n_envs)
+        except RescaleLater:
+            self._requested = n_envs
+            return False
         except _NOT_TO_BE_HAD as error:
             self._say(f"The request for {wanted} is refused: {error or type(error).__name__}")
             return False
@@ -105,9 +115,11 @@ class EnvScaling:
             raise UserError(f"{type(trainer).__name__} cannot change the number of environments while it trains.")
         if self._handed_in:
             raise UserError("The environments were handed in, so that there are no others to go on in.")
+        if isinstance(self.envs, ParallelEnv):
+            self.envs.check_reported()
         before, n_workers = self.envs.num_envs, n_workers_of(self.envs)
         moved = n_workers != self._n_workers_made  # to other workers than the settings say: they stay so many
-        later = make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers if moved else None)
+        later = self._make_envs(n_envs, n_workers=n_workers if moved else None)
         try:
             missing = trainer.replace_envs(later)
         except BaseException:
@@ -116,6 +128,10 @@ class EnvScaling:
         self.envs.close()
         self.envs, self._n_workers_made = later, n_workers_of(later)
         return f"from step {trainer.global_step:,} on, {self._told(before, n_envs, missing)}"
+
+    def _make_envs(self, n_envs: int, *, n_workers: int | None = None) -> VectorEnv:
+        with lending(self._lender):
+            return make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers)
 
     def _told(self, before: int, n_envs: int, missing: str) -> str:
         done = f"{counted(n_envs, 'environment')} in place of {before}."

@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation
 from tests.mutations.network_catalogue import BEGINNINGS, DISTRIBUTIONS, MASKS
 from tests.mutations.rollout_catalogue import ACTIONS_TAKEN, GAE, MEMORY, NORMALIZATION
 from tests.mutations.run_catalogue import FOLDERS, JUDGING, RESUMING, SAVING
+from tests.mutations.service_catalogue import LEASES, QUEUE, SCALING
 from tests.mutations.trading_catalogue import ACCOUNTS, EPISODES, MARKETS
 from tests.mutations.update_catalogue import LOSS, SEQUENCES, STEPS
 from tests.mutations.vec_env_catalogue import ENVIRONMENTS, WORKERS
@@ -19,6 +20,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "compiled": COMPILED,
     "networks": (*BEGINNINGS, *DISTRIBUTIONS, *MASKS),
     "runs": (*SAVING, *FOLDERS, *RESUMING, *JUDGING),
+    "service": (*SCALING, *LEASES, *QUEUE),
     "trading": (*MARKETS, *ACCOUNTS, *EPISODES),
     "figures": (*METRICS, *BOOKS, *SANITY),
 }

@@ -90,7 +90,7 @@ FOLDERS = (
     Mutation(
         "a killed run reads as running",
         "ml_pipeline/runs/state.py",
-        "is_alive(state.writer) is not False",
+        'state.status != "running" or is_alive(state.writer) is not False',
         "True",
         "tests/runs/test_state.py::test_a_killed_run_reads_as_failed_and_its_folder_is_taken_over",
     ),
@@ -122,7 +122,7 @@ RESUMING = (
     Mutation(
         "new settings of a resumed run are lost if it is killed",
         "ml_pipeline/runs/training.py",
-        "if not trainer.finished and not self._is_latest(self._resumed_from):",
+        "if not trainer.finished and not self._rescaled(trainer) and not self._is_latest(self._resumed_from):",
         "if trainer.global_step == 0:",
         "tests/runs/test_run_folders.py::test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning",
     ),

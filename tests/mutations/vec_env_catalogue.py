@@ -106,7 +106,7 @@ WORKERS = (
     Mutation(
         "the seeds of new episodes depend on who else was lost",
         f"{RL}/core/workers/restarts.py",
-        "self._of_worker[worker] + 1",
+        "self._losses[index] + 1",
         "self.total + 1",
         f"{RL_TESTS}/core/workers/test_restarts.py::test_new_seeds_do_not_depend_on_who_else_was_lost",
     ),
@@ -184,8 +184,8 @@ WORKERS = (
     Mutation(
         "numerical libraries in workers take every core",
         f"{RL}/core/workers/start.py",
-        "environ = {**os.environ, **_ONE_THREAD}",
-        "environ = {**_ONE_THREAD, **os.environ}",
+        "environ = {**without_pool(os.environ), **ONE_THREAD}",
+        "environ = {**ONE_THREAD, **without_pool(os.environ)}",
         f"{RL_TESTS}/core/workers/test_main.py::test_workers_are_light_and_know_the_environment[forkserver]",
         "V8",
     ),

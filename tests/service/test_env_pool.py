@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,69 @@ def test_an_environment_that_raises_as_it_is_made_costs_no_room(pool):
         assert len(set(pids(envs))) == 4
 
 
+ENDS_IN_A_WIPE = """
+import os, signal, sys, threading
+class Last:
+    def __del__(self):  # once the worker has its own hook back
+        {}
+sys.displayhook = Last()
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("os.kill(os.getpid(), signal.SIGKILL)", id="killed"),
+        pytest.param("threading.Event().wait()", id="hangs", marks=pytest.mark.slow),
+    ],
+)
+def test_a_worker_that_ends_or_hangs_while_it_is_wiped_is_replaced(pool, how):
+    with pool.lease([MessyEnv], num_workers=1) as envs:
+        tell(envs, ENDS_IN_A_WIPE.format(how))
+        (victim,) = pids(envs)
+    with pool.lease([MessyEnv] * 4, num_workers=4, wait_s=60) as envs:
+        assert victim not in pids(envs)
+    until_returned(pool)
+    assert have_ended([victim])
+
+
+class ClosesBadly(MessyEnv):
+    """Fails in close(), but not in the process `home`."""
+
+    def __init__(self, home: int) -> None:
+        super().__init__()
+        self.home = home
+
+    def close(self) -> None:
+        if os.getpid() != self.home:
+            raise OSError("the licence server is gone")
+
+
+def test_an_environment_that_fails_in_close_ends_its_lease_as_in_any_other_worker(pool, capfd):
+    told = []
+    for lend in (ParallelEnv, pool.lease):
+        envs = lend([partial(ClosesBadly, os.getpid())] * 2, num_workers=2)
+        envs.reset(seed=0)
+        envs.close()
+        told.append("the licence server is gone" in capfd.readouterr().err)
+    assert told == [True, True]
+    with pool.lease([MessyEnv] * 4, num_workers=4, wait_s=60) as envs:
+        assert len(set(pids(envs))) == 4
+
+
+def test_environments_move_to_other_workers_within_a_full_pool(named):
+    """A warning, as of a refusal, would be an error here."""
+    with ParallelEnv([MessyEnv] * 4, num_workers=4) as envs:
+        envs.reset(seed=0)
+        for num_workers in (3, 4, 2):
+            envs.rescale(num_workers)
+            assert set(pids(envs)) <= set(named.state().pids)
+            envs.step([1] * 4)
+            wait_until(lambda n=num_workers: named.state().held == {f"process {os.getpid()}": (4, n)})
+            wait_until(lambda: named.state().n_workers <= 4)
+        assert envs.take_notices() == []
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_leased_worker_that_is_killed_is_told_as_any_other(pool, how):
     with pool.lease([MessyEnv] * 2, num_workers=2) as envs:
@@ -298,14 +362,17 @@ def test_a_step_that_hangs_is_told_with_its_stack(pool):
             envs.step([0])
 
 
-def test_an_idle_worker_that_was_killed_is_lent_to_nobody(pool):
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "not noticed yet"])
+def test_an_idle_worker_that_was_killed_is_lent_to_nobody(pool, is_noticed):
     with pool.lease([MessyEnv] * 2, num_workers=2) as envs:
         victim, other = pids(envs)
     until_returned(pool)
     os.kill(victim, signal.SIGKILL)
+    if is_noticed:
+        wait_until(lambda: have_ended([victim]))
     with pool.lease([MessyEnv] * 2, num_workers=2) as envs:
         assert victim not in pids(envs)
-        assert other in pids(envs)
+        assert other in pids(envs) or not is_noticed
 
 
 def test_idle_workers_end_after_a_while():
@@ -497,11 +564,13 @@ def test_closing_a_pool_ends_its_idle_workers_at_once_and_others_later():
 
 def test_without_a_pool_at_the_address_workers_are_started_as_usual(monkeypatch):
     monkeypatch.setenv(ENV_POOL_VARIABLE, "ml-env-pool-of-nobody")
-    with (
-        pytest.warns(RuntimeWarning, match=r"ml-env-pool-of-nobody is gone .* Workers are started as usual\."),
-        ParallelEnv([MessyEnv] * 2, num_workers=2) as envs,
-    ):
+    with pytest.warns(RuntimeWarning, match=r"ml-env-pool-of-nobody is gone .* Workers are started as usual\."):
+        envs = ParallelEnv([MessyEnv] * 2, num_workers=2)
+    with envs:
         assert len(set(pids(envs))) == 2
+        (notice,) = envs.take_notices()
+        assert "ml-env-pool-of-nobody is gone" in notice
+        assert envs.take_notices() == []
 
 
 def test_a_long_folder_for_temporary_files_is_no_hindrance(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.rollout.collector import Collector
 
 
@@ -30,9 +31,12 @@ def check_states(states: list[EnvState] | None) -> None:
 def carry_over(earlier: VectorEnv, collector: Collector, later: VectorEnv, later_collector: Collector) -> str:
     """Let a collector of other environments continue where one of earlier environments stands, between two rollouts.
 
-    Returns why all environments begin new episodes; "" where those that were there before go on.
+    Returns why all environments begin new episodes; "" where those that were there before go on. Raises RescaleLater
+    where a step has to report lost episodes first.
     """
     states, missing = states_of(earlier)
+    if isinstance(earlier, ParallelEnv):  # a worker may have died while it wrote them
+        earlier.check_reported()
     if not hasattr(later, "continue_from"):
         states, missing = None, missing or f"{type(later).__name__} has no continue_from()"
     try:

@@ -234,7 +234,8 @@ class PPOTrainer:
         were bootstrapped, and their unfinished episodes are reported nowhere.
 
         Returns "" or, if the states of the environments cannot be carried over and all begin new episodes, why. Raises
-        UserError, and keeps the earlier environments, in the middle of a rollout and if these do not fit.
+        UserError, and keeps the earlier environments, in the middle of a rollout and if these do not fit; RescaleLater,
+        one of these, if a worker was just replaced: train one more iteration first.
         """
         if self.mid_rollout:
             raise UserError("Environments are replaced between two iterations, but a rollout is under way; train on.")

@@ -150,6 +150,19 @@ class ParallelEnv(BlockVectorEnv):
         self._pool.restarts.failures.clear()
         return taken
 
+    def take_notices(self) -> list[str]:
+        """Why a pool of warm workers lent none since the last call, so that others were started: a sentence each."""
+        lender = self._opener.lender
+        if lender is None:
+            return []
+        taken = list(dict.fromkeys(lender.refusals))
+        lender.refusals.clear()
+        return taken
+
+    def check_reported(self) -> None:
+        """Raises RescaleLater where a worker was replaced, and no step has reported the episodes that it lost."""
+        refuse_unreported(self._pool)
+
     @property
     def waited_s(self) -> float:
         """How long this process has waited for workers, all in all."""

@@ -2,6 +2,7 @@
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 import torch
 from gymnasium import spaces
@@ -11,10 +12,12 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs
+from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
+from tests.models.rl.core.workers.probes import is_gone, wait_until
 
 N_STEPS, SEED = 8, 3
 
@@ -230,6 +233,23 @@ def test_environments_that_do_not_fit_leave_the_trainer_as_it_was():
     with pytest.raises(EnvFailedError, match="no licence"):
         trainer.replace_envs([Walk, Walk, Walk, broken])
     assert torch.equal(weights_of(trained(trainer, 2)), weights_of(trained(other, 2)))
+
+
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "not noticed yet"])
+def test_episodes_of_a_lost_worker_are_reported_before_environments_are_replaced(is_noticed):
+    with ParallelEnv([Walk] * 4, num_workers=2, on_worker_failure="restart") as envs:
+        trainer = trained(PPOTrainer(envs, config_of(), total_timesteps=1_000, seed=SEED), 1)
+        lost = psutil.Process(envs.worker_pids[1])
+        lost.kill()
+        wait_until(lambda: is_gone(lost))
+        if is_noticed:
+            envs.get_states()
+        with SerialEnv([Walk] * 3) as later:
+            with pytest.raises(RescaleLater):
+                trainer.replace_envs(later)
+            # Environments 0 and 1 end theirs after 13 steps, 2 and 3 lost theirs in the ninth.
+            assert trainer.train_episode_vectorized().episode_length == (13 + 13 + 9 + 9) / 4
+            assert trainer.replace_envs(later) == ""
 
 
 def test_environments_are_not_replaced_in_the_middle_of_a_rollout():

@@ -69,7 +69,8 @@ class WorkerStarter:
             self.batch = layout.place()
             return
         # Warm workers are as a fork server makes them; who asks for another way to start has a reason.
-        self.lender = lender if start_method == "forkserver" else None
+        self._lender = lender if start_method == "forkserver" else None
+        self._division = 0 if self._lender is None else self._lender.new_division()
         _send_script_by_value()
         self._registered = _registered_here()
         self._context = multiprocessing.get_context(start_method)
@@ -109,14 +110,16 @@ class WorkerStarter:
 
     def _lease(self, blocks: Mapping[int, range], leased: list[ProcessWorker]) -> None:
         """Adds warm workers to `leased`, one per block, or none where there is no pool that lends them."""
-        if self.lender is None:
+        if self._lender is None:
             return
         try:
-            processes = self.lender.lease(list(blocks.values()))
+            processes = self._lender.lease(list(blocks.values()), self._division)
         except LeaseRefused as refusal:
-            if self.lender.is_required:
+            if self._lender.is_required:
                 raise
-            warnings.warn(f"{refusal} Workers are started as usual.", RuntimeWarning, stacklevel=2)
+            sentence = f"{refusal} Workers are started as usual."
+            self._lender.refusals.append(sentence)
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
             return
         about = cloudpickle.dumps(surroundings())
         for process, (number, block) in zip(processes, blocks.items(), strict=True):

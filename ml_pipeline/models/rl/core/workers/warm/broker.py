@@ -103,6 +103,7 @@ class Broker:
                     key.data()
             self._keep_time()
             self._lend()
+            self._end_surplus()
         for lessee in list(self._lessees):
             self._forget(lessee)
 
@@ -144,7 +145,14 @@ class Broker:
     def _ask(self, lessee: _Lessee, wish: dict[str, Any]) -> None:
         holder = f"process {messages.pid_of(lessee.connection)}"
         blocks = [(int(first), int(stop)) for first, stop in wish["blocks"]]
-        lease = Lease(holder, wish["batch"], blocks, time.monotonic() + float(wish["wait_s"]), wish["kind"])
+        lease = Lease(
+            holder,
+            wish["batch"],
+            blocks,
+            time.monotonic() + float(wish["wait_s"]),
+            kind=wish["kind"],
+            division=int(wish["division"]),
+        )
         try:
             if wish["stamp"] != code_stamp():
                 raise LeaseRefused(
@@ -184,7 +192,7 @@ class Broker:
                     self._failed_starts = 0
                     self._refuse(lessee, "The pool of warm workers cannot start any: they end while they start.")
                     continue
-                room = self._settings.max_workers - len(self._workers)
+                room = self._settings.max_workers + self._book.n_taking_over(lease) - len(self._workers)
                 for _ in range(min(missing - len(self._of(_State.WARMING)), room)):
                     self._start(())
                 return
@@ -199,6 +207,13 @@ class Broker:
                 for worker in chosen:
                     if worker.state is _State.IDLE:
                         self._book.take_back(worker.number)
+
+    def _end_surplus(self) -> None:
+        """Ends idle workers beyond the limit: while environments moved to others, there were more."""
+        n_most = self._settings.max_workers + self._book.n_taking_over(self._book.first_that_fits())
+        for worker in self._of(_State.IDLE)[: max(0, self._n_staying() - n_most)]:
+            worker.state = _State.ENDING
+            self._dismiss(worker)
 
     def _of(self, state: _State) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.state is state]
@@ -290,9 +305,11 @@ class Broker:
 
     def _replace(self, worker: _Worker) -> None:
         """Starts a successor of a worker that cannot be lent again."""
-        n_staying = len(self._workers) - len(self._of(_State.ENDING))
-        if self._is_open and n_staying < self._settings.max_workers:
+        if self._is_open and self._n_staying() < self._settings.max_workers:
             self._start(worker.modules)
+
+    def _n_staying(self) -> int:
+        return len(self._workers) - len(self._of(_State.ENDING))
 
     def _keep_time(self) -> None:
         """Refuses who has waited for too long, ends who was idle or is not wiped for too long."""

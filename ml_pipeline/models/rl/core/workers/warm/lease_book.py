@@ -1,9 +1,9 @@
 """Who holds how many environments and workers of a pool, and who waits for how many: bookkeeping alone."""
 
 import itertools
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ml_pipeline.config.errors import UserError
 
@@ -16,9 +16,10 @@ class LeaseRefused(UserError):
 class Lease:
     """Workers that somebody wants or holds.
 
-    batch: whose environments these are. A worker that takes over environments of the same batch from another one, while
-    that still has them, steps no further environments: each counts once. blocks: (first, stop) of each worker's
-    environments. deadline: when waiting ends. out: the blocks of those workers that are lent, by worker.
+    batch: whose environments these are. division: a number of the workers that divide them; those of another division
+    take the environments over, and for a moment both have them. Each environment then counts once, and of the workers
+    the larger number. blocks: (first, stop) of each worker's environments. deadline: when waiting ends. out: the blocks
+    of those workers that are lent, by worker.
     """
 
     holder: str
@@ -26,6 +27,7 @@ class Lease:
     blocks: Sequence[tuple[int, int]]
     deadline: float
     kind: str = ""
+    division: int = 0
     out: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -61,8 +63,8 @@ class LeaseBook:
         if not self.waiting:
             return None
         lease = self.waiting[0]
-        fits = self._n_envs_with(lease) <= self.max_envs and self.n_lent + len(lease.blocks) <= self.max_workers
-        return lease if fits else None
+        then = [*self.held, _granted(lease)]
+        return lease if _n_envs(then) <= self.max_envs and _n_workers(then) <= self.max_workers else None
 
     def grant(self, lease: Lease, workers: Sequence[int]) -> None:
         """Lends these workers, one per block, to the next in order."""
@@ -92,19 +94,24 @@ class LeaseBook:
     @property
     def n_envs(self) -> int:
         """How many environments are out."""
-        return _count(self.held)
+        return _n_envs(self.held)
 
     @property
     def n_lent(self) -> int:
         """How many workers are lent."""
         return sum(len(lease.out) for lease in self.held)
 
+    def n_taking_over(self, lease: Lease | None = None) -> int:
+        """How many workers are lent beyond those that count, or would be with `lease`: what they step moves."""
+        leases = self.held if lease is None else [*self.held, _granted(lease)]
+        return sum(len(each.out) for each in leases) - _n_workers(leases)
+
     def holders(self) -> list[tuple[str, int, int]]:
         """How many environments and workers each holder has."""
         by_holder: dict[str, list[Lease]] = {}
         for held in self.held:
             by_holder.setdefault(held.holder, []).append(held)
-        return [(who, _count(leases), sum(len(lease.out) for lease in leases)) for who, leases in by_holder.items()]
+        return [(who, _n_envs(leases), sum(len(lease.out) for lease in leases)) for who, leases in by_holder.items()]
 
     def refusal(self, lease: Lease) -> str:
         """Why a wish was not met in time, and who holds what."""
@@ -116,12 +123,20 @@ class LeaseBook:
             f"{self.n_lent}{''.join(f'; {count}' for count in counts)}.{ahead}"
         )
 
-    def _n_envs_with(self, lease: Lease) -> int:
-        probe = Lease(lease.holder, lease.batch, lease.blocks, 0.0)
-        probe.out = dict(zip(itertools.count(-1, -1), lease.blocks, strict=False))
-        return _count([*self.held, probe])
+
+def _granted(lease: Lease) -> Lease:
+    """The same as if it were granted."""
+    return replace(lease, out=dict(zip(itertools.count(-1, -1), lease.blocks, strict=False)))
 
 
-def _count(leases: Sequence[Lease]) -> int:
+def _n_envs(leases: Sequence[Lease]) -> int:
     """Environments out: each one once, however many workers have it."""
     return len({(lease.batch, index) for lease in leases for block in lease.out.values() for index in range(*block)})
+
+
+def _n_workers(leases: Sequence[Lease]) -> int:
+    """Workers out: of a batch that moves to other workers, the larger number of the two."""
+    batches: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for lease in leases:
+        batches[lease.batch][lease.division] += len(lease.out)
+    return sum(max(by_division.values()) for by_division in batches.values())

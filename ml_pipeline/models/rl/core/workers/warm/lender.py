@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import itertools
 import os
 import secrets
 import select
@@ -26,24 +27,30 @@ class Lender:
     """A pool, as the environments of one batch see it: each environment counts once, also in two workers for a moment.
 
     address: of the pool. wait_s: how long to wait for room. is_required: whether to raise where the pool does not lend,
-    in place of starting workers as usual.
+    in place of starting workers as usual. refusals: why it did not lend, a sentence each, until somebody takes them.
     """
 
     def __init__(self, address: str, *, wait_s: float = DEFAULT_WAIT_S, is_required: bool = False) -> None:
         self.address, self.wait_s, self.is_required = address, wait_s, is_required
+        self.refusals: list[str] = []
         self._batch = secrets.token_hex(8)
+        self._divisions = itertools.count()
 
-    def lease(self, blocks: Sequence[range]) -> list[LeasedProcess]:
+    def new_division(self) -> int:
+        """A number for workers that divide the environments among them, and may take them over from others."""
+        return next(self._divisions)
+
+    def lease(self, blocks: Sequence[range], division: int) -> list[LeasedProcess]:
         """A warm process for each block of environments. Raises LeaseRefused."""
         for _ in range(_TRIALS):
-            leased = self._lease(blocks)
+            leased = self._lease(blocks, division)
             if all(process.is_here(_GRACE_S) for process in leased):
                 return leased
             for process in leased:
                 process.close()
         raise LeaseRefused(f"The workers of the pool {self.address} end while they are lent.")
 
-    def _lease(self, blocks: Sequence[range]) -> list[LeasedProcess]:
+    def _lease(self, blocks: Sequence[range], division: int) -> list[LeasedProcess]:
         """What the pool lends, which may have been killed in this moment."""
         try:
             connection = messages.connect(self.address, timeout_s=self.wait_s + _GRACE_S)
@@ -52,7 +59,7 @@ class Lender:
             raise LeaseRefused(f"The pool of warm workers {self.address} is gone ({why}).") from error
         leased: list[LeasedProcess] = []
         try:
-            messages.send(connection, {"lease": self._wish(blocks)})
+            messages.send(connection, {"lease": self._wish(blocks, division)})
             exits = _Exits(connection)
             while len(leased) < len(blocks):
                 answer, files = messages.receive(connection)
@@ -73,11 +80,12 @@ class Lender:
             raise
         return leased
 
-    def _wish(self, blocks: Sequence[range]) -> dict[str, Any]:
+    def _wish(self, blocks: Sequence[range], division: int) -> dict[str, Any]:
         return {
             "blocks": [(block.start, block.stop) for block in blocks],
             "wait_s": self.wait_s,
             "batch": self._batch,
+            "division": division,
             "stamp": code_stamp(),
             "kind": os.getcwd(),
         }
@@ -95,8 +103,8 @@ def current_lender() -> Lender | None:
 
 
 @contextlib.contextmanager
-def lending(lender: Lender) -> Iterator[None]:
-    """Has batches that are made within, by this thread, lease from `lender`."""
+def lending(lender: Lender | None) -> Iterator[None]:
+    """Has batches that are made within, by this thread, lease from `lender`, and count as one; None changes nothing."""
     token = _lender.set(lender)
     try:
         yield

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from ml_pipeline.models.rl.core.workers.warm.lease_book import Lease, LeaseBook, LeaseRefused
 
 
-def wish(n_envs: int, n_workers: int = 1, *, batch: str = "a", holder: str = "me", deadline: float = 10.0) -> Lease:
+def wish(
+    n_envs: int, n_workers: int = 1, *, batch: str = "a", holder: str = "me", deadline: float = 10.0, division: int = 0
+) -> Lease:
     size = n_envs // n_workers
-    return Lease(holder, batch, [(index * size, (index + 1) * size) for index in range(n_workers)], deadline)
+    blocks = [(index * size, (index + 1) * size) for index in range(n_workers)]
+    return Lease(holder, batch, blocks, deadline, division=division)
 
 
 def test_nobody_is_overtaken():
@@ -39,6 +42,35 @@ def test_an_environment_that_moves_between_two_workers_counts_once():
     assert (book.n_envs, book.n_lent) == (4, 2)
     book.take_back(2)
     assert book.n_envs == 2
+
+
+def test_of_workers_that_take_environments_over_from_others_the_larger_number_counts():
+    book = LeaseBook(8, 4)
+    for division, (n_workers, numbers) in enumerate([(4, [1, 2, 3, 4]), (3, [5, 6, 7])]):
+        lease = wish(4, n_workers, division=division)
+        book.ask(lease)
+        assert book.first_that_fits() is lease
+        assert book.n_taking_over(lease) == (3 if division else 0)
+        book.grant(lease, numbers)
+    assert (book.n_lent, book.n_taking_over()) == (7, 3)
+    other = wish(1, batch="b")
+    book.ask(other)
+    assert book.first_that_fits() is None
+    for worker in (1, 2):
+        book.take_back(worker)
+    assert book.first_that_fits() is other  # 3 of the batch that moves, and this one
+
+
+def test_a_successor_of_a_failed_worker_counts_beside_the_others():
+    book = LeaseBook(8, 4)
+    for n_workers, numbers in ((4, [1, 2, 3, 4]), (1, [5])):
+        book.ask(lease := wish(n_workers, n_workers))
+        if n_workers == 1:
+            assert book.first_that_fits() is None
+            book.take_back(4)
+        assert book.first_that_fits() is lease
+        book.grant(lease, numbers)
+    assert (book.n_lent, book.n_taking_over()) == (4, 0)
 
 
 def test_what_can_never_be_lent_is_refused_at_once():
