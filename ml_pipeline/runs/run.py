@@ -190,8 +190,8 @@ def _result(training: Training, folder: Path, status: Ended, reason: str | None)
         reason=reason,
         global_step=training.trainer.global_step,
         iterations=training.trainer.iteration,
-        best_score=training.best_score,
-        scores=dict(training.scores),
+        best_score=training.scoring.best_score,
+        scores=dict(training.scoring.scores),
     )
 
 

@@ -1,6 +1,5 @@
-"""The training part of a run: a trainer with its environments, and what it writes into the run folder."""
+"""The training part of a run: a trainer with its environments, and what happens between its iterations."""
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import Any, Literal
 
 from gymnasium.vector import VectorEnv
 
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
@@ -23,28 +21,21 @@ from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv
 from ml_pipeline.monitoring.resources import Gpu, Resources
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
-from ml_pipeline.runs.checkpoint import PICKLES_INSIDE, load_checkpoint, reading, save_checkpoint, writing
+from ml_pipeline.runs.checkpoint import reading
 from ml_pipeline.runs.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runs.folder import (
     BEST_CHECKPOINT,
     LATEST_CHECKPOINT,
     SETTINGS_FILE,
-    FolderIdentity,
-)
-from ml_pipeline.runs.pickled_environments import (
-    NotOpened,
-    join_pickles,
-    remove_old_pickles,
-    split_pickles,
-    write_pickles,
 )
 from ml_pipeline.runs.requests import RequestHandling
 from ml_pipeline.runs.resume_hint import resume_hint
+from ml_pipeline.runs.saving import Checkpoints
+from ml_pipeline.runs.scoring import Scoring
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runs.stoppable import EvaluationStopped, Stoppable
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.trainers import make_trainer, without_replay
+from ml_pipeline.runs.trainers import make_trainer
 from ml_pipeline.runs.worker_scaling import WorkerScaling
 
 
@@ -65,33 +56,28 @@ class RunSetup:
 
 
 class Training:
-    """Trains, saves and evaluates in one folder; `close` closes the environments and the files.
-
-    scores: of the evaluations so far, by the number of environment steps before them. best_score: the highest, that of
-    an earlier stretch of the run included; None before the first.
-    """
+    """Trains, saves and evaluates in one folder; `close` closes the environments and the files."""
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
         """Raises UserError where anything cannot be used; the run folder is then as it was."""
         self._setup = setup
         self._folder = folder
-        self._identity = FolderIdentity(folder)
-        self._unscored = False
         self._ended_early = False
         self._metrics: MetricsFile | None = None
-        self.scores: dict[int, float] = {}
-        self.best_score: float | None = None
-        self._said_unsigned = False
-        config, run = setup.config, setup.config.run
+        config, run, say = setup.config, setup.config.run, setup.listener.say
+        self._checkpoints = Checkpoints(folder, setup.task, say)
+        self.scoring = Scoring(
+            setup.task, setup.stop, say, save_best=lambda trainer: self._save(trainer, BEST_CHECKPOINT)
+        )
         device = choose_device(run.device)
-        saved = self._load(setup.checkpoint)
+        saved = None
+        if setup.checkpoint is not None:
+            saved = self._checkpoints.load(setup.checkpoint, trusted=setup.trust_checkpoint)
         self._target = None if run.stop_at_return is None else StopAtReturn(run.stop_at_return)
         self._plateau = None if run.stop_on_plateau is None else StopOnPlateau(run.stop_on_plateau)
         self._sinks = Sinks()
         with ExitStack() as stack:
-            self._env_scaling = EnvScaling(
-                config, setup.task, envs=setup.envs, n_envs=n_envs_in(saved, run), say=setup.listener.say
-            )
+            self._env_scaling = EnvScaling(config, setup.task, envs=setup.envs, n_envs=n_envs_in(saved, run), say=say)
             envs = stack.enter_context(closing(self._env_scaling)).envs
             self.trainer = make_trainer(config, envs, device=device, sink=self._sinks)
             self.policy = self.trainer.policy
@@ -104,11 +90,11 @@ class Training:
                     self._sinks.add(sink)
             self._worker_scaling = WorkerScaling(
                 lambda: self._env_scaling.envs,
-                setup.listener.say,
+                say,
                 dynamic=run.n_workers == "dynamic",
                 vec_env=run.vec_env,
             )
-            self._requests = RequestHandling(folder, setup.listener.say)
+            self._requests = RequestHandling(folder, say)
             self._requests.handlers.update(n_workers=self._worker_scaling.request, n_envs=self._env_scaling.request)
             self._resources = stack.enter_context(closing(self._sampled_resources(device)))
             self._resumed_from = saved
@@ -125,11 +111,11 @@ class Training:
         KeyboardInterrupt after Ctrl-C.
         """
         self._announce()
-        if self._unscored:
+        if self.scoring.is_due:
             self._evaluate_late()
         if not self._ended_early:
             self._train_on()
-        if self._unscored or not (self.trainer.finished or self._ended_early):
+        if self.scoring.is_due or not (self.trainer.finished or self._ended_early):
             return "stopped", self._setup.stop.reason
         return "finished", self._early_reason() if self._ended_early else None
 
@@ -141,7 +127,7 @@ class Training:
         try:
             with resume_hint(self._folder), setup.stop.told_to(trainer.request_stop):
                 trainer.train(
-                    evaluate=Every(run.eval_interval, self._evaluate),
+                    evaluate=Every(run.eval_interval, self.scoring),
                     save=Every(1, self._after_report),
                     after_iteration=self._after_iteration,
                     progress=False,
@@ -152,8 +138,8 @@ class Training:
         if not trainer.finished and not setup.stop.requested:
             self._ended_early = True
             setup.listener.say(self._early_reason())
-            self._evaluate(trainer)
-        if self._unscored or not trainer.finished:
+            self.scoring(trainer)
+        if self.scoring.is_due or not trainer.finished:
             self._save_latest(trainer)
 
     def _after_report(self, trainer: Trainer) -> None:
@@ -179,33 +165,11 @@ class Training:
 
     def load_best_policy(self) -> None:
         """Let the policy be the best so far; where best.pt is gone, it stays the last one."""
-        best = self._folder / BEST_CHECKPOINT
-        if best.is_file():
-            with reading(best):
-                self.policy.load_state_dict(load_checkpoint(best)["trainer"]["policy"])
+        self._checkpoints.load_best(self.policy)
 
     def require_folder(self) -> None:
         """Raise UserError where the run folder is no longer the one that the run began in."""
-        self._identity.require()
-
-    def _load(self, checkpoint: Path | None) -> Mapping[str, Any] | None:
-        if checkpoint is None:
-            return None
-        saved, task = load_checkpoint(checkpoint), self._setup.task.state()
-        with reading(checkpoint):
-            if saved["task"] != task:
-                raise UserError(
-                    "The market data are not those that the run was trained on; train anew on them, or judge the run "
-                    f"on them by evaluate_ppo.py {self._folder / BEST_CHECKPOINT} --data."
-                )
-            trainer = dict(saved["trainer"])
-            try:
-                if saved["version"] == PICKLES_INSIDE:
-                    raise NotOpened("an older version kept their states inside the checkpoint, as pickles")
-                trainer = join_pickles(trainer, checkpoint.parent, trusted=self._setup.trust_checkpoint)
-            except NotOpened as reason:
-                trainer.update(environments=None, environments_missing=f"{reason}.")
-            return {**saved, "trainer": trainer}
+        self._checkpoints.require_folder()
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         assert self._setup.checkpoint is not None
@@ -213,11 +177,9 @@ class Training:
             self.trainer.load_state_dict(saved["trainer"])
             if self._plateau is not None and saved["plateau"] is not None:
                 self._plateau.load_state_dict(saved["plateau"])
-            if (self._folder / BEST_CHECKPOINT).is_file():
-                self.best_score = saved["best_score"]
-            self._unscored = saved.get("unscored", False)
+            self.scoring.load_state_dict(saved, has_best=self._checkpoints.has_best())
             # With a score, a resumption trains on: its settings may ask for more.
-            self._ended_early = self._unscored and saved.get("ended_early", False)
+            self._ended_early = self.scoring.is_due and saved.get("ended_early", False)
 
     def _begin_files(self, *, resumed: bool) -> Sinks:
         """The sinks that write into the folder, and its settings; where one fails, those that were not there go."""
@@ -259,6 +221,7 @@ class Training:
                 listener.say(f"The environments begin new episodes: {state['environments_missing']}")
         for sentence in getattr(trainer, "notices", ()):
             listener.say(sentence)
+        self._tell_of_workers()
 
     def _sampled_resources(self, device: str) -> Resources:
         def worker_pids() -> Sequence[int]:
@@ -268,11 +231,19 @@ class Training:
         threaded = self._setup.config.run.parallel_start_method != "fork"
         return Resources(worker_pids=worker_pids, gpu=Gpu.of(device), threaded=threaded)
 
+    def _tell_of_workers(self) -> None:
+        """Say which workers were replaced, and where a pool of warm workers lent none."""
+        envs, say = self._env_scaling.envs, self._setup.listener.say
+        if not isinstance(envs, ParallelEnv):
+            return
+        for failure in envs.take_failures():
+            say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
+        for sentence in envs.take_notices():
+            say(sentence)
+
     def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> dict[str, float]:
         """What the hooks add to the metrics of the iteration."""
-        envs = self._env_scaling.envs
-        for failure in envs.take_failures() if isinstance(envs, ParallelEnv) else ():
-            self._setup.listener.say(f"{failure} Another took its place; the episodes that it lost count as truncated.")
+        self._tell_of_workers()
         self.require_folder()
         metrics: dict[str, float] = {}
         for hook in (self._target, self._plateau, self._resources, self._worker_scaling):
@@ -280,28 +251,10 @@ class Training:
                 metrics.update(hook(trainer, statistics) or {})
         return metrics
 
-    def _evaluate(self, trainer: Trainer) -> dict[str, float]:
-        """Score the policy; a score that no earlier one reached goes into best.pt.
-
-        A stop request ends the evaluation before its next step: the checkpoint says so, and a resumption evaluates.
-        """
-        try:
-            score = self._setup.task.score(Stoppable(trainer.policy.act, self._setup.stop))
-        except EvaluationStopped:
-            self._unscored = True
-            return {}
-        self._unscored = False
-        self.scores[trainer.global_step] = score
-        self._setup.listener.say(f"Evaluation after iteration {trainer.iteration}: {score:,.4g}")
-        if self.best_score is None or score > self.best_score or self.best_score == -math.inf:
-            self.best_score = score
-            self._save(trainer, BEST_CHECKPOINT)
-        return {"eval/score": score}
-
     def _evaluate_late(self) -> None:
         """Do what a stop left undone: evaluate, and add the score to the metrics of that iteration."""
         path, step = self._folder / METRICS_FILE, self.trainer.global_step
-        if scores := self._evaluate(self.trainer):
+        if scores := self.scoring(self.trainer):
             with ExitStack() as stack:
                 metrics = self._metrics or stack.enter_context(closing(MetricsFile(path, resume_step=step)))
                 metrics.add_to_last(step, scores)
@@ -311,39 +264,14 @@ class Training:
         self._save(trainer, LATEST_CHECKPOINT)
 
     def _save(self, trainer: Trainer, name: str) -> None:
-        self.require_folder()
-        path = self._folder / name
-        trainer_state, pickles = split_pickles(trainer.state_dict())
-        if name == BEST_CHECKPOINT:
-            trainer_state = without_replay(trainer_state)
         state = {
-            "trainer": trainer_state,
             "config": flatten(self._env_scaling.config),
             "n_envs": self._env_scaling.envs.num_envs,
-            "task": self._setup.task.state(),
-            "best_score": -math.inf if self.best_score is None else self.best_score,
             "plateau": None if self._plateau is None else self._plateau.state_dict(),
-            "unscored": self._unscored,
             "ended_early": self._ended_early,
+            **self.scoring.state_dict(),
         }
-        try:
-            with writing(path):
-                unsigned = write_pickles(path, pickles) if pickles else None
-            save_checkpoint(path, state)
-            remove_old_pickles(path, trainer_state)
-        except UserError:
-            self.require_folder()
-            raise
-        if unsigned is not None:
-            self._say_once_unsigned(unsigned)
-
-    def _say_once_unsigned(self, reason: str) -> None:
-        if not self._said_unsigned:
-            self._said_unsigned = True
-            self._setup.listener.say(
-                f"The states of the environments are pickles, and are saved without a signature: {reason}. A resumed "
-                "run opens them only with --trust-checkpoint."
-            )
+        self._checkpoints.save(name, trainer, state)
 
     def _is_latest(self, saved: Mapping[str, Any] | None) -> bool:
         """Whether latest.pt is the checkpoint that is resumed, with the very settings of now."""

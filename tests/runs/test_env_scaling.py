@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -16,8 +17,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.workers.warm import messages
 from ml_pipeline.monitoring.listener import RunListener
-from ml_pipeline.runs import env_scaling, training
+from ml_pipeline.runs import env_scaling, saving
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runs.gym_task import GymTask
@@ -27,6 +29,9 @@ from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.service.env_pool import EnvPool
+from tests.models.rl.core.workers.probes import is_gone, wait_until
 from tests.small_runs import config_of, resumed, weights
 from tests.training_commands import REPOSITORY
 
@@ -211,7 +216,7 @@ def test_a_full_disk_right_after_a_change_leaves_the_checkpoint_before_it(planne
     config = settings_of(tmp_path, checkpoint_interval=1)
     told = Told()
     with monkeypatch.context() as patched:
-        patched.setattr(training, "save_checkpoint", full)
+        patched.setattr(saving, "save_checkpoint", full)
         run = Run(config, make_task(config), sinks=[asking(tmp_path, step_512=8)], listener=told)
         with pytest.raises(UserError, match="no space left on device"):
             run.train()
@@ -380,6 +385,64 @@ def test_a_checkpoint_whose_number_is_not_that_of_its_state_is_refused(tmp_path)
     save_checkpoint(tmp_path / "latest.pt", {**saved, "n_envs": 5})
     with pytest.raises(UserError, match="num_envs 4, but here it is 5"):
         resumed(tmp_path).train()
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The environments that runs make."""
+    envs = []
+    real = env_scaling.make_envs
+    monkeypatch.setattr(env_scaling, "make_envs", lambda *a, **k: envs.append(real(*a, **k)) or envs[-1])
+    return envs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planned_at", [None, 200], ids=["requested", "planned"])
+def test_a_change_waits_until_the_episodes_of_a_lost_worker_are_reported(tmp_path, made, planned_at):
+    def lose_a_worker():
+        lost = psutil.Process(made[0].worker_pids[1])
+        lost.kill()
+        wait_until(lambda: is_gone(lost))
+        if planned_at is None:
+            write_request(tmp_path, n_envs=8)
+
+    config = settings_of(
+        tmp_path,
+        total_timesteps=700,
+        vec_env="parallel",
+        n_workers=2,
+        on_worker_failure="restart",
+        n_envs_schedule={} if planned_at is None else {planned_at: 8},
+    )
+    _, told = train(config, At(step_256=lose_a_worker))
+    assert [row["time/n_envs"] for row in rows(tmp_path)] == [4, 4, 4, 8, 8]
+    assert rows(tmp_path)[2]["rollout/n_worker_restarts"] == 1
+    assert "was killed by SIGKILL" in told[0]
+    assert "from step 384 on, 8 environments in place of 4" in told[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(messages.why_unavailable() is not None, reason="there are no warm workers on this system")
+def test_environments_that_go_on_in_others_count_once_in_a_pool(planned, tmp_path, monkeypatch, made):
+    """Else the pool would be too small; its refusal would be a warning, which is an error here."""
+    with EnvPool(max_concurrent_envs=8, max_workers=2) as pool:
+        monkeypatch.setenv(ENV_POOL_VARIABLE, pool.address)
+        lent = []
+        config = settings_of(tmp_path, n_envs_schedule=SCHEDULE, vec_env="parallel", n_workers=2)
+        train(config, At(**{f"step_{step}": lambda: lent.append(pool.state().n_envs) for step in (128, 768, 1376)}))
+        assert lent == [4, 8, 3]
+    assert torch.equal(weights(tmp_path), weights(planned))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(messages.why_unavailable() is not None, reason="there are no warm workers on this system")
+def test_a_pool_that_lends_no_workers_is_told_once(planned, tmp_path, monkeypatch):
+    monkeypatch.setenv(ENV_POOL_VARIABLE, "ml-env-pool-of-nobody")
+    with pytest.warns(RuntimeWarning, match="Workers are started as usual"):
+        _, told = train(settings_of(tmp_path, vec_env="parallel", n_workers=1, total_timesteps=256))
+    (sentence,) = [each for each in told if "pool" in each]
+    assert sentence.startswith("The pool of warm workers ml-env-pool-of-nobody is gone")
+    assert sentence.endswith("Workers are started as usual.")
 
 
 def test_rubbish_in_place_of_a_request_is_told_and_the_run_goes_on(tmp_path):

@@ -17,7 +17,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.core.stepping.state import PickledState
 from ml_pipeline.monitoring.listener import RunListener
-from ml_pipeline.runs import training
+from ml_pipeline.runs import saving
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
@@ -194,7 +194,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("dies_in", ["write_pickles", "save_checkpoint", "remove_old_pickles"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_run_killed_between_the_files_goes_on_bit_for_bit(tmp_path, whole, monkeypatch, dies_in, before):
-    original, calls = getattr(training, dies_in), []
+    original, calls = getattr(saving, dies_in), []
 
     def dying(path, *args):
         calls.append(path.name)
@@ -205,7 +205,7 @@ def test_a_run_killed_between_the_files_goes_on_bit_for_bit(tmp_path, whole, mon
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, dies_in, dying)
+        patched.setattr(saving, dies_in, dying)
         with pytest.raises(Killed):
             train(tmp_path / "run")
     assert resume(tmp_path / "run").about("new episodes") == []
@@ -281,7 +281,7 @@ def test_a_checkpoint_cannot_cut_signed_pickles_elsewhere(tmp_path):
     known = state["trainer"]["pickled_environments"]
     assert list(known) == ["digest"]
     known["sizes"] = [sizes[0] - 7, sizes[1] + 7]
-    saved = training.join_pickles(state["trainer"], tmp_path / "run", trusted=False)["environments"]
+    saved = saving.join_pickles(state["trainer"], tmp_path / "run", trusted=False)["environments"]
     assert [len(each) for each in saved] == sizes
     assert [each[-1:] for each in saved] == [pickle.STOP] * 2
 

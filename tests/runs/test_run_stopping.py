@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ml_pipeline.monitoring.metrics_file import MetricsFile
-from ml_pipeline.runs import training
+from ml_pipeline.runs import saving, training
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run
@@ -117,7 +117,7 @@ def test_a_stop_during_the_evaluation_of_an_early_end_trains_no_further_when_res
         saved.append(path.name)
         save_checkpoint(path, state)
 
-    monkeypatch.setattr(training, "save_checkpoint", save)
+    monkeypatch.setattr(saving, "save_checkpoint", save)
     stopped = Run(config_of(tmp_path / "parts", **settings), Unhurried(stop, at=1), stop=stop).train()
     assert (stopped.status, stopped.iterations) == ("stopped", whole.iterations)
     assert saved == ["latest.pt"] * 2  # at the beginning, and once at the end
