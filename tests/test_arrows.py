@@ -143,7 +143,7 @@ SIGNALLING = (
     f"{RL}.algorithms.interruption",
     "runtime.interrupts",
     f"{RL}.core.workers.main",
-    *(f"{WARM}.{name}" for name in ("broker", "worker", "wipe")),
+    *(f"{WARM}.{name}" for name in ("pool_process", "worker", "wipe")),
 )
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
 IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.main", TRADING, "integrations.env_calls", "runs.environments")

@@ -18,7 +18,7 @@ from ml_pipeline.models.rl.core.workers.start import ONE_THREAD
 from ml_pipeline.models.rl.core.workers.warm import messages
 from ml_pipeline.models.rl.core.workers.warm.lender import DEFAULT_WAIT_S, Lender, lending
 
-_BROKER = "from ml_pipeline.models.rl.core.workers.warm.broker import main; main({owner}, {listener})"
+_BROKER = "from ml_pipeline.models.rl.core.workers.warm.pool_process import main; main({owner}, {listener})"
 _ANSWER_S = 10.0
 _CLOSE_S = 5.0
 

@@ -1,34 +1,25 @@
-"""The process of a pool: starts warm workers by forking itself, lends them, and sees how they end.
+"""Lends the workers of a pool: starts them by forking its process, hands them out, and sees how they end.
 
 It is the parent of all of them, has a single thread, and outlives its owner for as long as workers are lent.
 """
 
 import contextlib
-import gc
 import math
 import multiprocessing
 import os
-import select
 import selectors
-import signal
 import socket
-import sys
 import time
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from multiprocessing import resource_tracker
-from multiprocessing.process import BaseProcess
 from typing import Any
 
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.workers.descendants import end_group_of
 from ml_pipeline.models.rl.core.workers.warm import messages
 from ml_pipeline.models.rl.core.workers.warm.lease_book import Lease, LeaseBook, LeaseRefused
-from ml_pipeline.models.rl.core.workers.warm.same_code import code_stamp, is_own_code
+from ml_pipeline.models.rl.core.workers.warm.lent_worker import Lessee, State, WarmWorker
+from ml_pipeline.models.rl.core.workers.warm.same_code import code_stamp
 from ml_pipeline.models.rl.core.workers.warm.worker import run_warm_worker
-from ml_pipeline.runtime.user_code import import_user_module
 
 _RETURN_S = 10.0  # for a worker whose lessee has let go of it to be wiped
 _SEND_S = 1.0  # for a lessee to read what it asked for
@@ -45,39 +36,6 @@ class PoolSettings:
     preload: tuple[str, ...]
 
 
-class _State(Enum):
-    """WARMING -> IDLE <-> LENT; any of them -> ENDING."""
-
-    WARMING = auto()  # it was forked, and has not said yet that it is ready
-    IDLE = auto()
-    LENT = auto()  # until it says that it was wiped
-    ENDING = auto()  # it was told to end, or cannot be wiped
-
-
-@dataclass(eq=False, slots=True)
-class _Worker:
-    """A warm worker. since: when it became idle. kind: for whom it worked last. modules: for its successor."""
-
-    number: int
-    process: BaseProcess
-    pidfd: int
-    control: socket.socket
-    state: _State = _State.WARMING
-    since: float = 0.0
-    kind: str = ""
-    lessee: "_Lessee | None" = None
-    modules: Sequence[str] = ()
-
-
-@dataclass(eq=False, slots=True)
-class _Lessee:
-    """Somebody who is connected. left_at: when they had closed the connection."""
-
-    connection: socket.socket
-    lease: Lease | None = None
-    left_at: float | None = None
-
-
 class Broker:
     """Lends workers until its owner is gone and all have been returned."""
 
@@ -86,9 +44,9 @@ class Broker:
         self._book = LeaseBook(settings.max_envs, settings.max_workers)
         self._owner, self._listener = owner, listener
         self._selector = selectors.DefaultSelector()
-        self._workers: dict[int, _Worker] = {}
-        self._lessees: list[_Lessee] = []
-        self._by_lease: dict[int, _Lessee] = {}
+        self._workers: dict[int, WarmWorker] = {}
+        self._lessees: list[Lessee] = []
+        self._by_lease: dict[int, Lessee] = {}
         self._is_open = True
         self._numbers = iter(range(1, 1 << 62))
         self._failed_starts = 0
@@ -120,7 +78,7 @@ class Broker:
             if lessee.lease is not None and lessee.lease in self._book.waiting:
                 self._refuse(lessee, "The pool of warm workers is closed.")
         for worker in self._workers.values():
-            self._dismiss(worker)
+            worker.dismiss()
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -128,11 +86,11 @@ class Broker:
             connection.close()
             return
         connection.settimeout(_SEND_S)
-        lessee = _Lessee(connection)
+        lessee = Lessee(connection)
         self._lessees.append(lessee)
         self._watch(connection, lambda: self._hear_lessee(lessee))
 
-    def _hear_lessee(self, lessee: _Lessee) -> None:
+    def _hear_lessee(self, lessee: Lessee) -> None:
         try:
             message, _ = messages.receive(lessee.connection)
             if "tell" in message:
@@ -142,7 +100,7 @@ class Broker:
         except (EOFError, OSError, ValueError, LookupError, TypeError):
             self._forget(lessee)
 
-    def _ask(self, lessee: _Lessee, wish: dict[str, Any]) -> None:
+    def _ask(self, lessee: Lessee, wish: dict[str, Any]) -> None:
         holder = f"process {messages.pid_of(lessee.connection)}"
         blocks = [(int(first), int(stop)) for first, stop in wish["blocks"]]
         lease = Lease(
@@ -166,12 +124,12 @@ class Broker:
         lessee.lease = lease
         self._by_lease[id(lease)] = lessee
 
-    def _refuse(self, lessee: _Lessee, sentence: str) -> None:
+    def _refuse(self, lessee: Lessee, sentence: str) -> None:
         with contextlib.suppress(OSError):
             messages.send(lessee.connection, {"refused": sentence})
         self._forget(lessee)
 
-    def _forget(self, lessee: _Lessee) -> None:
+    def _forget(self, lessee: Lessee) -> None:
         """They have left. Workers that they had end, or come back within a time."""
         self._selector.unregister(lessee.connection)
         lessee.connection.close()
@@ -185,7 +143,7 @@ class Broker:
         """Lends to those who wait, in order, for as long as there is room and workers are idle."""
         while (lease := self._book.first_that_fits()) is not None:
             lessee = self._by_lease[id(lease)]
-            idle = [worker for worker in self._of(_State.IDLE) if not _has_ended(worker)]
+            idle = [worker for worker in self._of(State.IDLE) if not worker.has_ended()]
             missing = len(lease.blocks) - len(idle)
             if missing > 0:
                 if self._failed_starts >= _FAILED_STARTS:
@@ -193,7 +151,7 @@ class Broker:
                     self._refuse(lessee, "The pool of warm workers cannot start any: they end while they start.")
                     continue
                 room = self._settings.max_workers + self._book.n_taking_over(lease) - len(self._workers)
-                for _ in range(min(missing - len(self._of(_State.WARMING)), room)):
+                for _ in range(min(missing - len(self._of(State.WARMING)), room)):
                     self._start(())
                 return
             idle.sort(key=lambda worker: (worker.kind != lease.kind, -worker.since))
@@ -205,31 +163,26 @@ class Broker:
             except OSError:  # the lessee is gone, or does not read
                 self._forget(lessee)
                 for worker in chosen:
-                    if worker.state is _State.IDLE:
+                    if worker.state is State.IDLE:
                         self._book.take_back(worker.number)
 
     def _end_surplus(self) -> None:
         """Ends idle workers beyond the limit: while environments moved to others, there were more."""
         n_most = self._settings.max_workers + self._book.n_taking_over(self._book.first_that_fits())
-        for worker in self._of(_State.IDLE)[: max(0, self._n_staying() - n_most)]:
-            worker.state = _State.ENDING
-            self._dismiss(worker)
+        for worker in self._of(State.IDLE)[: max(0, self._n_staying() - n_most)]:
+            worker.state = State.ENDING
+            worker.dismiss()
 
-    def _of(self, state: _State) -> list[_Worker]:
+    def _of(self, state: State) -> list[WarmWorker]:
         return [worker for worker in self._workers.values() if worker.state is state]
 
-    def _dismiss(self, worker: _Worker) -> None:
-        """Has a worker end as soon as it has nothing to do."""
-        with contextlib.suppress(OSError):
-            worker.control.shutdown(socket.SHUT_WR)
-
-    def _hand_out(self, worker: _Worker, lessee: _Lessee) -> None:
+    def _hand_out(self, worker: WarmWorker, lessee: Lessee) -> None:
         assert lessee.lease is not None
         for_lessee, for_worker = messages.pair()
         with for_lessee, for_worker:
             with contextlib.suppress(BrokenPipeError):  # it was killed just now, which is heard of next
                 messages.send(worker.control, {"kind": lessee.lease.kind}, [for_worker.fileno()])
-            worker.state, worker.lessee = _State.LENT, lessee
+            worker.state, worker.lessee = State.LENT, lessee
             about = {"worker": worker.number, "pid": worker.process.pid}
             messages.send(lessee.connection, about, [for_lessee.fileno(), worker.pidfd])
 
@@ -244,7 +197,7 @@ class Broker:
         process.start()
         theirs.close()
         assert process.pid is not None
-        worker = _Worker(number, process, os.pidfd_open(process.pid), ours)
+        worker = WarmWorker(number, process, os.pidfd_open(process.pid), ours)
         self._workers[number] = worker
         self._watch(ours, lambda: self._hear_worker(worker))
         self._watch(worker.pidfd, lambda: self._bury(worker))
@@ -263,7 +216,7 @@ class Broker:
         self._workers.clear()
         run_warm_worker(theirs, modules)
 
-    def _hear_worker(self, worker: _Worker) -> None:
+    def _hear_worker(self, worker: WarmWorker) -> None:
         try:
             message, _ = messages.receive(worker.control)
         except (EOFError, OSError):
@@ -272,13 +225,13 @@ class Broker:
         self._book.take_back(worker.number)
         worker.lessee = None
         if "idle" in message:
-            worker.state, worker.since, worker.kind = _State.IDLE, time.monotonic(), message["idle"]
+            worker.state, worker.since, worker.kind = State.IDLE, time.monotonic(), message["idle"]
             self._failed_starts = 0
         else:
-            worker.state, worker.modules = _State.ENDING, message["modules"]
+            worker.state, worker.modules = State.ENDING, message["modules"]
             self._replace(worker)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, worker: WarmWorker) -> None:
         """A worker has ended: tells its lessee how, and starts another one if it was of use."""
         worker.process.join()
         code, pid = worker.process.exitcode, worker.process.pid
@@ -287,8 +240,8 @@ class Broker:
         if self._selector.get_map().get(worker.control) is not None:
             worker.control.setblocking(False)
             self._hear_worker(worker)  # its last words, if it had any
-        was_of_use = worker.state is _State.LENT
-        self._failed_starts += worker.state is _State.WARMING
+        was_of_use = worker.state is State.LENT
+        self._failed_starts += worker.state is State.WARMING
         del self._workers[worker.number]
         self._selector.unregister(worker.pidfd)
         os.close(worker.pidfd)
@@ -303,13 +256,13 @@ class Broker:
         if was_of_use:
             self._replace(worker)
 
-    def _replace(self, worker: _Worker) -> None:
+    def _replace(self, worker: WarmWorker) -> None:
         """Starts a successor of a worker that cannot be lent again."""
         if self._is_open and self._n_staying() < self._settings.max_workers:
             self._start(worker.modules)
 
     def _n_staying(self) -> int:
-        return len(self._workers) - len(self._of(_State.ENDING))
+        return len(self._workers) - len(self._of(State.ENDING))
 
     def _keep_time(self) -> None:
         """Refuses who has waited for too long, ends who was idle or is not wiped for too long."""
@@ -317,22 +270,17 @@ class Broker:
         for lease in self._book.overdue(now):
             self._refuse(self._by_lease[id(lease)], self._book.refusal(lease))
         for worker in self._workers.values():
-            if worker.state is _State.IDLE and now - worker.since >= self._settings.idle_s:
-                worker.state = _State.ENDING
-                self._dismiss(worker)
-            elif worker.state is _State.LENT and self._left_at(worker) + _RETURN_S <= now:
+            if worker.state is State.IDLE and now - worker.since >= self._settings.idle_s:
+                worker.state = State.ENDING
+                worker.dismiss()
+            elif worker.state is State.LENT and worker.left_at + _RETURN_S <= now:
                 worker.process.kill()
-
-    def _left_at(self, worker: _Worker) -> float:
-        """When the lessee of a worker let go of it; infinity while it has not."""
-        assert worker.lessee is not None
-        return math.inf if worker.lessee.left_at is None else worker.lessee.left_at
 
     def _wait_s(self) -> float | None:
         """Until when nothing happens by itself."""
         moments = [lease.deadline for lease in self._book.waiting]
-        moments += [worker.since + self._settings.idle_s for worker in self._of(_State.IDLE)]
-        moments += [self._left_at(worker) + _RETURN_S for worker in self._of(_State.LENT)]
+        moments += [worker.since + self._settings.idle_s for worker in self._of(State.IDLE)]
+        moments += [worker.left_at + _RETURN_S for worker in self._of(State.LENT)]
         moment = min(moments, default=math.inf)
         return None if math.isinf(moment) else max(0.0, moment - time.monotonic())
 
@@ -340,55 +288,8 @@ class Broker:
         return {
             "n_envs": self._book.n_envs,
             "n_workers": len(self._workers),
-            "n_idle": len(self._of(_State.IDLE)),
+            "n_idle": len(self._of(State.IDLE)),
             "n_waiting": len(self._book.waiting),
             "pids": [worker.process.pid for worker in self._workers.values()],
             "held": self._book.holders(),
         }
-
-
-def _silence(*descriptors: int) -> None:
-    """Has what is written there lead nowhere."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in descriptors:
-        os.dup2(nothing, descriptor)
-    os.close(nothing)
-
-
-def _has_ended(worker: _Worker) -> bool:
-    """Whether an idle worker was killed in this moment."""
-    poller = select.poll()
-    poller.register(worker.pidfd, select.POLLIN)
-    return bool(poller.poll(0))
-
-
-def main(owner_fd: int, listener_fd: int) -> None:
-    """What the process runs: see `EnvPool`, whose settings are the first message of `owner_fd`."""
-    for name in ("SIGINT", "SIGHUP"):  # of the terminal, which the owner answers
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-    sys.modules["__main__"] = types.ModuleType("__main__")  # what workers start in turn would run it again
-    owner, listener = socket.socket(fileno=owner_fd), socket.socket(fileno=listener_fd)
-    message, _ = messages.receive(owner)
-    settings = PoolSettings(**{**message, "preload": tuple(message["preload"])})
-    try:
-        _preload(settings.preload)
-    except UserError as error:
-        messages.send(owner, {"failed": str(error)})
-        return
-    _silence(1, 2)  # whoever reads the owner's output does not wait for workers that outlive it
-    resource_tracker.ensure_running()  # one for all workers, as for those of a trainer
-    code_stamp()
-    gc.collect()
-    gc.freeze()  # workers then share these pages for longer
-    messages.send(owner, {"ready": True})
-    Broker(owner, listener, settings).run()
-
-
-def _preload(names: Sequence[str]) -> None:
-    """Imports what workers will need. Raises UserError for what must not be there while this process forks."""
-    for name in names:
-        module = import_user_module(name)
-        if is_own_code(module):
-            raise UserError(f"preload takes installed packages, but {name} lies in {module.__file__} and may change.")
-        if len(os.listdir("/proc/self/task")) > 1:
-            raise UserError(f"preload cannot take {name}: it starts threads, which a worker could not have.")
