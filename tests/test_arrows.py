@@ -112,7 +112,7 @@ ROOMS = {
         ("polars",),
     ),
     # The web server's libraries are an extra: the terminal's tables and the summaries go without.
-    "dashboard.web": Room(("config", "monitoring", "reporting", "dashboard"), ("starlette",)),
+    "dashboard.web": Room(("config", "monitoring", "reporting", "runs.folder", "dashboard"), ("starlette",)),
     "dashboard.server": Room(("config", "dashboard"), (), ("dashboard.web", "uvicorn")),
 }
 # Commands may import anything, and nothing may import them.

@@ -11,11 +11,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.metrics_columns import MetricsColumns
 from ml_pipeline.dashboard.smoothing import smooth
 from ml_pipeline.dashboard.thinning import sums_per_bin, thinned
+from ml_pipeline.monitoring.metrics_file import STEP
 
 Axis = Literal["step", "time"]
 Floats = NDArray[np.float64]
 
-STEP = "time/global_step"
 STAGES = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s", "time/evaluating_s")
 _MOST_NEW_ROWS = 1000
 """Of more new rows than this, thinned curves are asked for anew."""

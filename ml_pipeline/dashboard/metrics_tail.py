@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.dashboard.run_files import open_file
+
 _CHUNK = 4_000_000
 _ROWS = 50
 """So many last iterations tell the speed of now."""
@@ -29,9 +32,13 @@ class MetricsTail:
     def read(self) -> None:
         """Take in what is new, or everything where the file was replaced. A missing file has nothing."""
         try:
-            with self._path.open("rb") as file:
+            file = open_file(self._path)
+            if file is None:
+                self._forget()
+                return
+            with file:
                 self._read(file)
-        except OSError:
+        except (OSError, UserError):  # it may not be read, or the disk fails
             self._forget()
 
     @property

@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.dashboard.summaries import is_run_folder
+from ml_pipeline.runs.folders import is_run_folder
 
 _DEEPEST = 2  # folders below the root, as runs of several seeds lie in a folder of theirs
 _TAIL_BYTES = 64 * 1024

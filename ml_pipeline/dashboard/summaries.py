@@ -1,10 +1,8 @@
-"""What is told about a run in one row: its state, how far it is, how fast, and its score. Reads run folders only."""
+"""The summaries of all runs in a folder, read from run folders alone; what did not change is not read again."""
 
 import math
-import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,67 +10,14 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_written_yaml
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE, STEP
-from ml_pipeline.runs.folder import LATEST_CHECKPOINT, SETTINGS_FILE
-from ml_pipeline.runs.state import STATE_FILE, RunState, read_state
+from ml_pipeline.dashboard.summary import BROKEN, UNKNOWN, RunSummary, summarized
+from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.runs.folder import SETTINGS_FILE
+from ml_pipeline.runs.folders import run_folders, run_name
+from ml_pipeline.runs.state import ENDED, STATE_FILE, read_state
 
-BROKEN, UNKNOWN = "broken", "unknown"
-_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
-_ENDED = frozenset({"finished", "stopped", "failed"})
 _ORDER = ("running", "queued")
 """These come first in a list; the rest follow, the newest first."""
-_MOST_SYMBOLS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """A run in one row. None: not known, as what no file of the folder tells (yet).
-
-    >>> RunSummary(name="a", folder=Path("runs/a"), status="running", global_step=30, total_timesteps=120).progress
-    0.25
-    """
-
-    name: str
-    """Of its folder, relative to the root."""
-    folder: Path
-    status: str
-    """running, queued, finished, stopped or failed; unknown without a state.json, and broken if it cannot be read."""
-    reason: str | None = None
-    """Why it stopped, failed, or finished early, or what is broken in the folder."""
-    task: str | None = None
-    """The id of the environment, or the symbols."""
-    algorithm: str | None = None
-    seed: int | None = None
-    iteration: int | None = None
-    total_iterations: int | None = None
-    global_step: int | None = None
-    total_timesteps: int | None = None
-    """As asked for; training ends with a whole iteration."""
-    steps_per_second: float | None = None
-    """Of the last iterations, without evaluations."""
-    seconds_left: float | None = None
-    """At the pace of the last iterations, evaluations included; only while the run is running."""
-    mean_return: float | None = None
-    """Of the last 100 training episodes."""
-    last_score: float | None = None
-    """Of the latest evaluation."""
-    best_score: float | None = None
-    n_envs: int | None = None
-    n_workers: int | None = None
-    began: str | None = None
-    """When this stretch of the run began, in UTC (ISO 8601)."""
-    ended: str | None = None
-
-    @property
-    def progress(self) -> float | None:
-        """Share of the environment steps that are taken, from 0 to 1."""
-        if self.global_step is None or not self.total_timesteps:
-            return None
-        return min(1.0, self.global_step / self.total_timesteps)
-
-    def as_json(self) -> dict[str, Any]:
-        """Every field and the progress as plain values."""
-        return {**asdict(self), "folder": str(self.folder), "progress": self.progress}
 
 
 def read_summaries(root: Path) -> list[RunSummary]:
@@ -107,66 +52,24 @@ _lock = threading.Lock()
 _readers: dict[Path, SummaryReader] = {}
 
 
-def run_folders(root: Path) -> Iterator[Path]:
-    """The root if it is a run folder, else those in it, and in its folders that are none; hidden ones are left out.
-
-    Raises UserError where the root is there and cannot be listed.
-    """
-    if is_run_folder(root):
-        yield root
-        return
-    try:
-        inside = _folders_in(root)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise UserError(f"{root} cannot be read: {error.strerror}; name another folder of runs.") from error
-    for folder in inside:
-        if is_run_folder(folder):
-            yield folder
-            continue
-        try:
-            deeper = _folders_in(folder)
-        except OSError:  # deleted meanwhile, or somebody else's
-            continue
-        yield from filter(is_run_folder, deeper)
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Whether a folder holds a run, or what is left of one."""
-    names = {
-        name
-        for name in (STATE_FILE, LATEST_CHECKPOINT, SETTINGS_FILE, METRICS_FILE)
-        if os.path.isfile(os.path.join(folder, name))
-    }
-    return bool(names & {STATE_FILE, LATEST_CHECKPOINT}) or {SETTINGS_FILE, METRICS_FILE} <= names
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        return sorted(Path(each.path) for each in entries if each.is_dir() and not each.name.startswith("."))
-
-
 class _KnownRun:
     """A run folder and what was read from it; what did not change since is not read again."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._folder = folder
-        self._name = folder.relative_to(root).as_posix() if folder != root else folder.absolute().name
         self._seen: tuple[object, ...] | None = None
         self._settings_seen: object = None
         self._settings: Mapping[str, Any] = {}
         self._tail: MetricsTail | None = None
-        self._summary = RunSummary(name=self._name, folder=folder, status=UNKNOWN)
+        self._summary = RunSummary(name=run_name(root, folder), folder=folder, status=UNKNOWN)
 
     def summary(self) -> RunSummary:
         seen = tuple(_signature(self._folder / name) for name in (STATE_FILE, SETTINGS_FILE, METRICS_FILE))
-        if (
-            seen != self._seen or self._summary.status not in _ENDED
-        ):  # a writer may die and leave its files as they were
+        # The process of a run that has not ended may die, and leave its files as they were.
+        if seen != self._seen or self._summary.status not in ENDED:
             self._summary = self._read()
             self._seen = seen
-            if self._summary.status in _ENDED:
+            if self._summary.status in ENDED:
                 self._tail = None
         return self._summary
 
@@ -185,12 +88,8 @@ class _KnownRun:
             status, reason = BROKEN, reason or str(error)
         self._tail = self._tail or MetricsTail(self._folder / METRICS_FILE)
         self._tail.read()
-        told = RunSummary(name=self._name, folder=self._folder, status=status, reason=reason)
-        told = replace(told, **_of_settings(settings))
-        told = replace(told, **_of_metrics(self._tail, settings))
-        if state is not None:
-            told = replace(told, **_of_state(state, told))
-        return replace(told, seconds_left=_seconds_left(told, self._tail.rows))
+        known = RunSummary(name=self._summary.name, folder=self._folder, status=status, reason=reason)
+        return summarized(known, settings=settings, state=state, metrics=self._tail)
 
     def _read_settings(self) -> Mapping[str, Any]:
         path = self._folder / SETTINGS_FILE
@@ -204,101 +103,12 @@ class _KnownRun:
 
 
 def _signature(path: Path) -> object:
-    """Changes when the file does; None where there is none."""
+    """Changes when the file does; None if it is missing."""
     try:
         found = path.stat()
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the settings tell. They may be of another version, or be written by hand: anything may be missing or odd."""
-    n_envs, n_steps = _count(settings.get("n_envs")), _count(settings.get("n_steps"))
-    total, iterations = _count(settings.get("total_timesteps")), _count(settings.get("num_episodes"))
-    batch = n_envs * n_steps if n_envs and n_steps else None
-    if total is None and iterations and batch:
-        total = iterations * batch
-    algorithm = str(settings.get("algorithm") or "PPO") if settings else None
-    if algorithm != "PPO":
-        iterations = None
-    elif total and batch:
-        iterations = -(-total // batch)
-    return {
-        "task": _task(settings),
-        "algorithm": algorithm,
-        "seed": _count(settings.get("seed")),
-        "n_envs": n_envs,
-        "n_workers": _count(settings.get("n_workers")),
-        "total_timesteps": total,
-        "total_iterations": iterations,
-    }
-
-
-def _task(settings: Mapping[str, Any]) -> str | None:
-    if not settings:
-        return None
-    if settings.get("env_id") is not None:
-        return str(settings["env_id"])
-    symbols = settings.get("symbols")
-    if isinstance(symbols, Sequence) and not isinstance(symbols, str) and symbols:
-        more = f" +{len(symbols) - _MOST_SYMBOLS}" if len(symbols) > _MOST_SYMBOLS else ""
-        return " ".join(str(each) for each in symbols[:_MOST_SYMBOLS]) + more
-    data = settings.get("data")
-    return "built-in market" if data is None else Path(str(data)).stem
-
-
-def _of_metrics(tail: MetricsTail, settings: Mapping[str, Any]) -> dict[str, Any]:
-    rows = tail.rows
-    last = rows[-1] if rows else {}
-    told = {
-        "iteration": _count(last.get("time/iteration")),
-        "global_step": _count(last.get(STEP)),
-        "mean_return": _finite(last.get("rollout/mean_return_100")),
-        "steps_per_second": _pace(rows, _TRAINING) or _finite(last.get("time/steps_per_second")),
-        "last_score": tail.last_score,
-        "best_score": tail.best_score,
-    }
-    for name, metric in (("n_workers", "workers/count"), ("n_envs", "time/n_envs")):
-        if (latest := _count(last.get(metric))) is not None:
-            told[name] = latest
-    return told
-
-
-def _of_state(state: RunState, told: RunSummary) -> dict[str, Any]:
-    """What the state tells, which once the run has ended knows more than the last line of metrics."""
-    known = {"iteration": state.iterations, "global_step": state.global_step, "best_score": state.best_score}
-    return {
-        "began": state.began,
-        "ended": state.ended,
-        **{name: getattr(told, name) if value is None else value for name, value in known.items()},
-    }
-
-
-def _seconds_left(told: RunSummary, rows: Sequence[Mapping[str, Any]]) -> float | None:
-    pace = _pace(rows, (*_TRAINING, "time/evaluating_s")) or told.steps_per_second
-    if told.status != "running" or not pace or told.global_step is None or told.total_timesteps is None:
-        return None
-    return max(0.0, told.total_timesteps - told.global_step) / pace
-
-
-def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | None:
-    """Steps per second over these iterations, the first left out, since where it began is not known."""
-    steps = [_finite(row.get(STEP)) for row in rows]
-    seconds = sum(_finite(row.get(part)) or 0.0 for row in rows[1:] for part in parts)
-    if len(rows) < 2 or steps[0] is None or steps[-1] is None or steps[-1] <= steps[0] or seconds <= 0.0:
-        return None
-    return (steps[-1] - steps[0]) / seconds
-
-
-def _finite(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
-
-
-def _count(value: object) -> int | None:
-    number = _finite(value)
-    return int(number) if number is not None and number >= 0 and number == int(number) else None
 
 
 def _place(run: RunSummary) -> tuple[int, float, str]:

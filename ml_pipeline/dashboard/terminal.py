@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ml_pipeline.config.wording import counted
-from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
+from ml_pipeline.dashboard.summary import BROKEN, RunSummary
 
 _GAP = 2
 _NAME_WIDTH = 20

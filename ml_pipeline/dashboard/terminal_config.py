@@ -6,10 +6,11 @@ from pathlib import Path
 import tyro
 
 from ml_pipeline.config.checks import check_positive
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
-from ml_pipeline.dashboard.summaries import RunSummary, read_summaries
+from ml_pipeline.dashboard.summaries import read_summaries
+from ml_pipeline.dashboard.summary import RunSummary
 from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folders import check_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +23,7 @@ class ShownRuns:
     def read(self) -> list[RunSummary]:
         """The runs of all folders. Raises UserError where a folder that was named is not there."""
         for folder in self.root:
-            if not folder.is_dir():
-                what = "is no folder" if folder.exists() else "is not there"
-                raise UserError(f"{folder} {what}; name a folder of runs, such as checkpoints/.")
+            check_folder(folder)
         return [run for folder in self.folders() for run in read_summaries(folder)]
 
     def folders(self) -> tuple[Path, ...]:

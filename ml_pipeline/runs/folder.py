@@ -10,6 +10,8 @@ from ml_pipeline.config.errors import UserError
 SETTINGS_FILE = "config.yaml"
 LATEST_CHECKPOINT = "latest.pt"
 BEST_CHECKPOINT = "best.pt"
+OUTPUT_FILE = "output.log"
+"""What the process of a run printed, where a service started it."""
 
 
 def runs_folder() -> Path:
@@ -24,6 +26,11 @@ def runs_folder() -> Path:
         raise UserError("The working directory was deleted; change to one that is there.") from None
     is_inside = here.resolve().is_relative_to(repository) and (repository / "pyproject.toml").is_file()
     return (repository if is_inside else here) / "checkpoints"
+
+
+def root_of_runs(named: Path | None) -> Path:
+    """The folder of runs that a flag names, as an absolute path; `runs_folder()` where it names none."""
+    return (runs_folder() if named is None else named.expanduser()).absolute()
 
 
 def make_new_folder(task_name: str) -> Path:

@@ -22,6 +22,7 @@ STATE_FILE = "state.json"
 _LOCK_FILE = "state.json.lock"
 
 Status = Literal["queued", "running", "finished", "stopped", "failed"]
+ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 
 from ml_pipeline.config.errors import excerpt
+from ml_pipeline.runs.folder import OUTPUT_FILE
 
-OUTPUT_FILE = "output.log"
 _MOST_BYTES = 16_384
 _MOST_LINES = 6
 _LONGEST = 1_000

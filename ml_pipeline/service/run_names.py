@@ -1,25 +1,27 @@
-"""Which run somebody means: by its id, by the beginning of one, or by its folder."""
+"""Which run somebody means: by its name, by the beginning of one, or by its folder."""
 
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.runs.folder import SETTINGS_FILE
-from ml_pipeline.runs.state import STATE_FILE
+from ml_pipeline.runs.folders import is_run_folder, run_folders, run_name
 
 _MOST_NAMED = 5
 
 
 def find_run(root: Path, name: str) -> Path:
-    """The folder of the run that is meant. Raises UserError where it is none, or more than one."""
-    known = run_ids(root)
+    """The folder of the run that is meant, named as `ml-pipeline status` names it.
+
+    Raises UserError where it is none, or more than one, and where the root cannot be listed.
+    """
+    known = {run_name(root, folder): folder for folder in run_folders(root)}
     if name in known:
-        return root / name
+        return known[name]
     folder = Path(name)
-    if len(folder.parts) > 1 and _is_run(folder):
+    if len(folder.parts) > 1 and is_run_folder(folder):
         return folder.absolute()
     meant = [each for each in known if each.startswith(name.rstrip("/"))] if name else []
     if len(meant) == 1:
-        return root / meant[0]
+        return known[meant[0]]
     if meant:
         shown = ", ".join(meant[:_MOST_NAMED]) + (", ..." if len(meant) > _MOST_NAMED else "")
         raise UserError(
@@ -27,22 +29,8 @@ def find_run(root: Path, name: str) -> Path:
         )
     if not known:
         raise UserError(f'There is no run "{name}": {root} holds none.')
-    remedy = nearest(name, known) if len(known) <= _MOST_NAMED else _close(name, known)
+    remedy = nearest(name, known) if len(known) <= _MOST_NAMED else _close(name, list(known))
     raise UserError(f'There is no run "{name}" in {root}. {remedy}')
-
-
-def run_ids(root: Path) -> list[str]:
-    """The names of the run folders in a root, sorted."""
-    try:
-        return sorted(each.name for each in root.iterdir() if _is_run(each))
-    except OSError:
-        return []
-
-
-def _is_run(folder: Path) -> bool:
-    if folder.name.startswith("."):
-        return False
-    return (folder / STATE_FILE).is_file() or (folder / SETTINGS_FILE).is_file()
 
 
 def _close(name: str, known: list[str]) -> str:

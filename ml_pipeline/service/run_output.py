@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.state import read_state
-from ml_pipeline.service.last_words import OUTPUT_FILE, tail
+from ml_pipeline.monitoring.run_log import LOG_FILE
+from ml_pipeline.runs.folder import OUTPUT_FILE
+from ml_pipeline.runs.state import ENDED, RunState, read_state
+from ml_pipeline.service.last_words import tail
 
-LOG_FILE = "run.log"
 _LOOK_S = 0.2
 _MOST_BYTES = 1 << 20
 
@@ -18,49 +19,46 @@ class RunOutput:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._read_bytes: dict[str, int] = {}  # by file
 
     def texts(self, *, follow: bool) -> Iterator[str]:
         """The log in parts. follow: all that comes until the run has ended. At last, what a failed run left to say."""
-        seen: dict[str, int] = {}
         while True:
-            has_ended = not self._goes_on()
-            yield from self._new(seen)
+            state = self._state()
+            has_ended = state is None or state.status in ENDED
+            yield from self._new(last=has_ended)
             if has_ended or not follow:
                 break
             time.sleep(_LOOK_S)
-        yield from self._end(logged=LOG_FILE in seen)
+        if state is not None and state.status == "failed":
+            yield from self._failure(state)
 
-    def _goes_on(self) -> bool:
+    def _state(self) -> RunState | None:
         try:
-            state = read_state(self._folder)
+            return read_state(self._folder)
         except UserError:
-            return False
-        return state is not None and state.status in {"queued", "running"}
+            return None
 
-    def _new(self, seen: dict[str, int]) -> Iterator[str]:
-        """What came since the last call; seen: bytes by file."""
+    def _new(self, *, last: bool) -> Iterator[str]:
+        """What came since the previous call, in whole lines. last: also a line that has no end."""
         name = LOG_FILE if (self._folder / LOG_FILE).exists() else OUTPUT_FILE
         while True:
+            begin = self._read_bytes.get(name, 0)
             try:
                 with (self._folder / name).open("rb") as file:
-                    file.seek(seen.get(name, 0))
+                    file.seek(begin)
                     data = file.read(_MOST_BYTES)
             except OSError:
                 return
-            whole = data[: data.rfind(b"\n") + 1] if len(data) < _MOST_BYTES else data
-            if not whole:
+            if len(data) < _MOST_BYTES and not last:
+                data = data[: data.rfind(b"\n") + 1]
+            if not data:
                 return
-            seen[name] = seen.get(name, 0) + len(whole)
-            yield whole.decode(errors="replace")
+            self._read_bytes[name] = begin + len(data)
+            yield data.decode(errors="replace")
 
-    def _end(self, *, logged: bool) -> Iterator[str]:
-        try:
-            state = read_state(self._folder)
-        except UserError:
-            return
-        if state is None or state.status != "failed":
-            return
-        if logged and (output := tail(self._folder / OUTPUT_FILE).strip()):
+    def _failure(self, state: RunState) -> Iterator[str]:
+        if LOG_FILE in self._read_bytes and (output := tail(self._folder / OUTPUT_FILE).strip()):
             yield f"\nThe end of {OUTPUT_FILE}:\n{output}\n"
         if state.reason:
             yield f"\nIt failed: {state.reason}\n"

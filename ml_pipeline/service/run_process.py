@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.state import Status, record_end_for, record_starting
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-from ml_pipeline.service.last_words import OUTPUT_FILE, last_words
+from ml_pipeline.service.last_words import last_words
 
 GO = b"g"
 PROG = "ml-pipeline train"

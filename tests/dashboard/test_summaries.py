@@ -11,7 +11,7 @@ import yaml
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard import summaries
-from ml_pipeline.dashboard.summaries import SummaryReader, is_run_folder, read_summaries
+from ml_pipeline.dashboard.summaries import SummaryReader, read_summaries
 from ml_pipeline.runs.state import STATE_FILE, FolderClaim
 from ml_pipeline.runtime.process_identity import this_process
 from tests.small_runs import trained
@@ -242,23 +242,6 @@ def test_workers_and_environments_are_those_of_the_latest_iteration(tmp_path):
     assert (only(tmp_path).n_workers, only(tmp_path).n_envs) == (2, 16)
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"state.json"}, True),
-        ({"latest.pt"}, True),
-        ({"config.yaml", "metrics.jsonl"}, True),
-        ({"config.yaml"}, False),
-        ({"metrics.jsonl"}, False),
-        (set(), False),
-    ],
-)
-def test_what_counts_as_a_run_folder(tmp_path, files, expected):
-    for name in files:
-        (tmp_path / name).touch()
-    assert is_run_folder(tmp_path) is expected
-
-
 def test_finished_runs_cost_no_reading(tmp_path, monkeypatch):
     for i in range(200):
         make_run(tmp_path, f"run{i}", status="finished", rows=[row(1, 100)])
@@ -267,3 +250,11 @@ def test_finished_runs_cost_no_reading(tmp_path, monkeypatch):
     assert len(first) == 200
     monkeypatch.setattr(summaries._KnownRun, "_read", lambda self: pytest.fail("it was read again"))
     assert reader.read() == first
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+def test_a_pipe_in_place_of_the_metrics_is_not_waited_for(tmp_path):
+    folder = make_run(tmp_path, status="running")
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    assert only(tmp_path).global_step is None

@@ -22,7 +22,8 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.server import HOST, PORT, serve
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.runs.folders import check_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +71,10 @@ def _root_of(config: DashboardConfig) -> Path:
         raise UserError(
             f"The page shows one folder of runs, but {len(config.root)} are named; name one that holds them."
         )
-    if config.root and not config.root[0].is_dir():
-        what = "is no folder" if config.root[0].exists() else "is not there"
-        raise UserError(f"{config.root[0]} {what}; name a folder of runs, such as checkpoints/.")
-    return (config.root[0] if config.root else runs_folder()).absolute()
+    if not config.root:
+        return root_of_runs(None)
+    check_folder(config.root[0])
+    return root_of_runs(config.root[0])
 
 
 if __name__ == "__main__":

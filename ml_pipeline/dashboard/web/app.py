@@ -36,8 +36,8 @@ from ml_pipeline.dashboard.web.query import MOST_RUNS, metrics_of, number_of, ra
 from ml_pipeline.dashboard.web.updates import Choice, Updates
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.reporting.report_files import PAGE_FILE
+from ml_pipeline.runs.folder import OUTPUT_FILE
 
-OUTPUT_FILE = "output.log"
 _MOST_PAGES = 64
 _LARGEST_REPORT = 256 * 2**20
 _ASSETS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}

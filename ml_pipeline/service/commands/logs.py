@@ -19,7 +19,7 @@ import tyro
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.run_names import find_run
 from ml_pipeline.service.run_output import RunOutput
 
@@ -51,7 +51,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     """Print the log; exit with code 2, after one sentence, where there is no such run."""
     with entry(prog):
         logs = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["logs"].sentence).logs
-        root = (runs_folder() if logs.root is None else logs.root.expanduser()).absolute()
+        root = root_of_runs(logs.root)
         for text in RunOutput(find_run(root, logs.run)).texts(follow=logs.follow):
             sys.stdout.write(text)
             sys.stdout.flush()

@@ -20,7 +20,7 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.channel import ask_service
 from ml_pipeline.service.run_names import find_run
 
@@ -52,7 +52,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     """Queue it; exit with code 2, after one sentence, where it cannot go on or no service runs."""
     with entry(prog):
         resume = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["resume"].sentence).resume
-        root = (runs_folder() if resume.root is None else resume.root.expanduser()).absolute()
+        root = root_of_runs(resume.root)
         folder = find_run(root, resume.run)
         if folder.parent != root:
             raise UserError(

@@ -21,7 +21,7 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.run_controls import scale_run
 from ml_pipeline.service.run_names import find_run
 
@@ -58,7 +58,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         scale = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["scale"].sentence).scale
         if scale.n_workers is None and scale.n_envs is None:
             raise UserError("Say what changes: --n-workers or --n-envs.")
-        root = (runs_folder() if scale.root is None else scale.root.expanduser()).absolute()
+        root = root_of_runs(scale.root)
         folder = find_run(root, scale.run)
         scale_run(root, folder, n_workers=scale.n_workers, n_envs=scale.n_envs)
         print(f"{folder.name} is asked; `ml-pipeline logs {folder.name}` tells what it does at its iteration's end.")

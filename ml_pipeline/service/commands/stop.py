@@ -20,10 +20,11 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.runs.folders import run_folders
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.service.run_controls import stop_run
-from ml_pipeline.service.run_names import find_run, run_ids
+from ml_pipeline.service.run_names import find_run
 
 PROG = "stop"
 
@@ -53,7 +54,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     """Stop; return 1 where one of several could not be stopped, and exit with code 2 where none is meant."""
     with entry(prog):
         stop = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["stop"].sentence).stop
-        root = (runs_folder() if stop.root is None else stop.root.expanduser()).absolute()
+        root = root_of_runs(stop.root)
         if bool(stop.runs) == stop.all:
             raise UserError("Name the runs to stop, or say --all.")
         folders = [find_run(root, name) for name in stop.runs] or _under_way(root)
@@ -71,9 +72,16 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
 def _under_way(root: Path) -> list[Path]:
     """Those that wait first: else they would start in the place of those that stop."""
-    found = {name: read_state(root / name) for name in run_ids(root)}
-    queued = [root / name for name, state in found.items() if state is not None and state.status == "queued"]
-    return queued + [root / name for name, state in found.items() if state is not None and state.status == "running"]
+    found = [(folder, _status(folder)) for folder in run_folders(root)]
+    return [folder for wanted in ("queued", "running") for folder, status in found if status == wanted]
+
+
+def _status(folder: Path) -> str | None:
+    try:
+        state = read_state(folder)
+    except UserError:  # of a broken folder nothing can be stopped
+        return None
+    return None if state is None else state.status
 
 
 if __name__ == "__main__":

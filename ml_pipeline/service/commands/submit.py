@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.channel import ask_service
 from ml_pipeline.service.submission import flat_settings, new_run_id, submitted_config
 from ml_pipeline.service.submit_command_line import parse_submission
@@ -29,7 +29,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         submission = parse_submission(argv, prog=prog, description=COMMANDS["submit"].sentence)
         submit = submission.submit
-        root = (runs_folder() if submit.root is None else submit.root.expanduser()).absolute()
+        root = root_of_runs(submit.root)
         configs = [submitted_config(config) for config in submission.configs]
         for config in configs:
             request = {

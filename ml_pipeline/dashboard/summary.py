@@ -1,0 +1,166 @@
+"""What is told about a run in one row: its state, how far it is, how fast, and its score."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.dashboard.metrics_tail import MetricsTail
+from ml_pipeline.monitoring.metrics_file import STEP
+from ml_pipeline.runs.state import RunState
+
+BROKEN, UNKNOWN = "broken", "unknown"
+_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
+_MOST_SYMBOLS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run in one row. None: not known, as what no file of the folder tells (yet).
+
+    >>> RunSummary(name="a", folder=Path("runs/a"), status="running", global_step=30, total_timesteps=120).progress
+    0.25
+    """
+
+    name: str
+    """Of its folder, relative to the root."""
+    folder: Path
+    status: str
+    """running, queued, finished, stopped or failed; unknown without a state.json, and broken if it cannot be read."""
+    reason: str | None = None
+    """Why it stopped, failed, or finished early, or what is broken in the folder."""
+    task: str | None = None
+    """The id of the environment, or the symbols."""
+    algorithm: str | None = None
+    seed: int | None = None
+    iteration: int | None = None
+    total_iterations: int | None = None
+    global_step: int | None = None
+    total_timesteps: int | None = None
+    """As asked for; training ends with a whole iteration."""
+    steps_per_second: float | None = None
+    """Of the last iterations, without evaluations."""
+    seconds_left: float | None = None
+    """At the pace of the last iterations, evaluations included; only while the run is running."""
+    mean_return: float | None = None
+    """Of the last 100 training episodes."""
+    last_score: float | None = None
+    """Of the latest evaluation."""
+    best_score: float | None = None
+    n_envs: int | None = None
+    n_workers: int | None = None
+    began: str | None = None
+    """When this stretch of the run began, in UTC (ISO 8601)."""
+    ended: str | None = None
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the environment steps that are taken, from 0 to 1."""
+        if self.global_step is None or not self.total_timesteps:
+            return None
+        return min(1.0, self.global_step / self.total_timesteps)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field and the progress as plain values."""
+        return {**asdict(self), "folder": str(self.folder), "progress": self.progress}
+
+
+def summarized(
+    known: RunSummary, *, settings: Mapping[str, Any], state: RunState | None, metrics: MetricsTail
+) -> RunSummary:
+    """The row of a run, from the names and the status that are known of it and what its files hold."""
+    told = replace(known, **_of_settings(settings))
+    told = replace(told, **_of_metrics(metrics))
+    if state is not None:
+        told = replace(told, **_of_state(state, told))
+    return replace(told, seconds_left=_seconds_left(told, metrics.rows))
+
+
+def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings tell. They may be of another version, or be written by hand: anything may be missing or odd."""
+    n_envs, n_steps = _count(settings.get("n_envs")), _count(settings.get("n_steps"))
+    total, iterations = _count(settings.get("total_timesteps")), _count(settings.get("num_episodes"))
+    batch = n_envs * n_steps if n_envs and n_steps else None
+    if total is None and iterations and batch:
+        total = iterations * batch
+    algorithm = str(settings.get("algorithm") or "PPO") if settings else None
+    if algorithm != "PPO":
+        iterations = None
+    elif total and batch:
+        iterations = -(-total // batch)
+    return {
+        "task": _task(settings),
+        "algorithm": algorithm,
+        "seed": _count(settings.get("seed")),
+        "n_envs": n_envs,
+        "n_workers": _count(settings.get("n_workers")),
+        "total_timesteps": total,
+        "total_iterations": iterations,
+    }
+
+
+def _task(settings: Mapping[str, Any]) -> str | None:
+    if not settings:
+        return None
+    if settings.get("env_id") is not None:
+        return str(settings["env_id"])
+    symbols = settings.get("symbols")
+    if isinstance(symbols, Sequence) and not isinstance(symbols, str) and symbols:
+        more = f" +{len(symbols) - _MOST_SYMBOLS}" if len(symbols) > _MOST_SYMBOLS else ""
+        return " ".join(str(each) for each in symbols[:_MOST_SYMBOLS]) + more
+    data = settings.get("data")
+    return "built-in market" if data is None else Path(str(data)).stem
+
+
+def _of_metrics(tail: MetricsTail) -> dict[str, Any]:
+    rows = tail.rows
+    last = rows[-1] if rows else {}
+    told = {
+        "iteration": _count(last.get("time/iteration")),
+        "global_step": _count(last.get(STEP)),
+        "mean_return": _finite(last.get("rollout/mean_return_100")),
+        "steps_per_second": _pace(rows, _TRAINING) or _finite(last.get("time/steps_per_second")),
+        "last_score": tail.last_score,
+        "best_score": tail.best_score,
+    }
+    for name, metric in (("n_workers", "workers/count"), ("n_envs", "time/n_envs")):
+        if (latest := _count(last.get(metric))) is not None:
+            told[name] = latest
+    return told
+
+
+def _of_state(state: RunState, told: RunSummary) -> dict[str, Any]:
+    """What the state tells, which once the run has ended knows more than the last line of metrics."""
+    known = {"iteration": state.iterations, "global_step": state.global_step, "best_score": state.best_score}
+    return {
+        "began": state.began,
+        "ended": state.ended,
+        **{name: getattr(told, name) if value is None else value for name, value in known.items()},
+    }
+
+
+def _seconds_left(told: RunSummary, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    pace = _pace(rows, (*_TRAINING, "time/evaluating_s")) or told.steps_per_second
+    if told.status != "running" or not pace or told.global_step is None or told.total_timesteps is None:
+        return None
+    return max(0.0, told.total_timesteps - told.global_step) / pace
+
+
+def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | None:
+    """Steps per second over these iterations, the first left out, since where it began is not known."""
+    steps = [_finite(row.get(STEP)) for row in rows]
+    seconds = sum(_finite(row.get(part)) or 0.0 for row in rows[1:] for part in parts)
+    if len(rows) < 2 or steps[0] is None or steps[-1] is None or steps[-1] <= steps[0] or seconds <= 0.0:
+        return None
+    return (steps[-1] - steps[0]) / seconds
+
+
+def _finite(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def _count(value: object) -> int | None:
+    number = _finite(value)
+    return int(number) if number is not None and number >= 0 and number == int(number) else None
