@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import read_flags
 from ml_pipeline.runs.train_command_line import (
     SettingsFrom,
@@ -15,7 +15,7 @@ from ml_pipeline.runs.train_command_line import (
     reject_irrelevant_settings,
 )
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
-from ml_pipeline.trading.market.files import files_of
+from ml_pipeline.trading.market.symbol_files import find_symbol_files
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class SubmitConfig(SettingsFrom):
     """Submit one run for each of these seeds."""
 
     data_dir: Path | None = None
-    """Folder with one market data file per symbol; a run for each symbol of --symbols, or for each file without it."""
+    """Folder with one market data file per symbol; a run for each symbol of --symbols, or for each file without it;
+    with --per-symbol, one run whose policy trades each of them."""
 
     priority: int = 0
     """Runs of a higher priority start first."""
@@ -74,35 +75,17 @@ def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Sub
 
 
 def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each market, one per symbol; a single one, as given, where none is named."""
-    if data_dir is None:
-        return [{"symbols": (symbol,)} for symbol in symbols] or [{}]
-    if given.get("data") is not None:
+    """The settings of each market: one per symbol, or one of all symbols where a policy is to trade each of them.
+
+    A single one, as given, where none is named.
+    """
+    if data_dir is not None and given.get("data") is not None:
         raise UserError(
             "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
         )
-    files = {_stem(file): file for file in files_of(data_dir)}
-    names = symbols or given.get("symbols") or [*files]
-    return [{"data": _file_of(symbol, files, data_dir), "symbols": ()} for symbol in names]
-
-
-def _file_of(symbol: str, files: Mapping[str, Path], data_dir: Path) -> Path:
-    """The file of a symbol: named as it is or, in any case, with more behind it, as EURUSD_1h.csv."""
-    if symbol in files:
-        return files[symbol]
-    meant = [stem for stem in files if _begins(stem.lower(), symbol.lower())]
-    if len(meant) == 1:
-        return files[meant[0]]
-    if meant:
-        raise UserError(f'{data_dir} has several files for "{symbol}": {", ".join(sorted(meant))}; name the one meant.')
-    raise UserError(f'{data_dir} has no file for the symbol "{symbol}". {nearest(symbol, files)}')
-
-
-def _begins(stem: str, symbol: str) -> bool:
-    return stem == symbol or (stem.startswith(symbol) and not stem[len(symbol)].isalnum())
-
-
-def _stem(file: Path) -> str:
-    """BRK.B of BRK.B.csv.gz."""
-    name = file.name.removesuffix(".gz")
-    return name.rpartition(".")[0] or name
+    if given.get("per_symbol"):  # one policy learns from all of them
+        return [{} if data_dir is None else {"data": data_dir}]
+    if data_dir is None:
+        return [{"symbols": (symbol,)} for symbol in symbols] or [{}]
+    files = find_symbol_files(data_dir, symbols or given.get("symbols") or ())
+    return [{"data": file, "symbols": ()} for file in files.values()]

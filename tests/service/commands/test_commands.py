@@ -77,10 +77,34 @@ def test_submit_takes_a_run_for_each_seed_and_symbol(service, typed, markets, tm
     assert [run.settings["symbols"] for run in service.list()][4:] == [["A"], ["B"]]
 
 
+def test_submit_takes_one_run_for_all_symbols_where_one_policy_trades_each(service, typed, markets):
+    words = ("--num-episodes", "1", "--per-symbol", "--n-envs", "2", "--seeds", "0", "1", "--data-dir", str(markets))
+    assert typed("submit", *words, "--symbols", "EURUSD", "GBPUSD")[0] == 0
+    assert [(run.settings["data"], run.settings["symbols"]) for run in service.list()] == [
+        (str(markets), ["EURUSD", "GBPUSD"])
+    ] * 2
+
+
+def test_submit_finds_symbols_as_build_vec_env_does(service, typed, markets):
+    (markets / "EURUSD.csv").rename(markets / "FOREX_EURUSD_1H_ASK.csv")
+    assert typed("submit", "--num-episodes", "1", "--data-dir", str(markets), "--symbols", "EURUSD")[0] == 0
+    assert service.list()[0].settings["data"].endswith("FOREX_EURUSD_1H_ASK.csv")
+
+
+def test_another_algorithm_is_submitted_with_its_settings(service, typed):
+    code, out, err = typed("submit", *SMALL[:2], "--total-timesteps", "100", "--algorithm", "DQN")
+    assert (code, err) == (0, "")
+    assert service.get(out.strip()).settings["algorithm"] == "DQN"
+    assert 'Did you mean "DQN"?' in typed("submit", *SMALL, "--algorithm", "DQM")[2]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--symbols", "EURUSX", "--data-dir", "forex"), 'no file for the symbol "EURUSX". Did you mean "EURUSD"?'),
+        (
+            ("--symbols", "EURUSX", "--data-dir", "forex"),
+            "it holds EURUSD.csv, GBPUSD_1h.csv. Did you mean",
+        ),
         (("--data-dir", "nothing"), "There is no market data at"),
         (("--data", "nothing.csv"), "nothing.csv"),
         (("--data-dir", "forex", "--data", "forex"), "leave one of them out"),
@@ -144,6 +168,16 @@ def test_a_name_that_means_no_run_or_several_is_told(service, typed):
     assert "Name the runs to stop, or say --all." in typed("stop")[2]
 
 
+def test_a_run_is_named_as_status_names_it(typed, root):
+    claim = FolderClaim(root / "fit" / "seed0")
+    (root / "fit" / "seed0" / "run.log").write_text("one\n")
+    assert typed("logs", "fit/seed0")[1] == "one\n"
+    assert typed("scale", "fit/s", "--n-envs", "2")[0] == 0
+    assert (root / "fit" / "seed0" / "request.json").exists()
+    claim.end("stopped", None, global_step=1, iterations=1, best_score=None)
+    claim.release()
+
+
 def test_stop_needs_no_service(serve, typed, root):
     service = serve(max_runs=1)
     going_on, queued = service.submit(brief(LONG)), service.submit(brief())
@@ -166,6 +200,6 @@ def test_logs_tell_what_a_run_said_and_why_it_failed(typed, root):
     assert typed("logs", "run")[1] == "one\ntwo\n"
     claim.end("failed", "ValueError: no", global_step=1, iterations=1, best_score=None)
     out = typed("logs", "run", "--follow")[1]
-    assert out.startswith("one\ntwo\n")
+    assert out.startswith("one\ntwo\nhalf a li\n")
     assert "The end of output.log:\nTraceback ...\nValueError: no" in out
     assert out.endswith("It failed: ValueError: no\n")
