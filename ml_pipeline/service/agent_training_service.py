@@ -5,28 +5,26 @@ closed or killed at any time, and the next service on the same root finds them.
 """
 
 import contextlib
-import math
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Self
 
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.files import convert_settings
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.runs.state import ENDED
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
-from ml_pipeline.runtime.cores import usable_cores
-from ml_pipeline.service.budget import Need
-from ml_pipeline.service.env_pool import EnvPool
+from ml_pipeline.service.event_log import LOG_FILE, EventLog
 from ml_pipeline.service.keeper import Keeper
 from ml_pipeline.service.limits import ServiceLimits
-from ml_pipeline.service.machine import available_memory_mb
+from ml_pipeline.service.loop import Loop
 from ml_pipeline.service.processes import RunProcesses, run_processes
+from ml_pipeline.service.resources import Resources
 from ml_pipeline.service.resuming import known_run, resumable
 from ml_pipeline.service.scaling import Scaling
 from ml_pipeline.service.store import SERVICE_FOLDER, QueuedRun, Store, StoreUnavailable
@@ -39,11 +37,7 @@ from ml_pipeline.service.submission import (
     submitted_config,
 )
 
-LOG_FILE = "service.log"
-ENDED = frozenset({"finished", "stopped", "failed"})
-_TICK_S = 0.25
-_MANY = 1024
-_AGAIN_S = 1.0  # after the disk or the queue refused
+_CLOSE_S = 1.0  # to note the ends of runs, besides the grace that they have
 
 
 class AgentTrainingService:
@@ -66,37 +60,23 @@ class AgentTrainingService:
         Raises ServiceRuns where another service works on the root, which the sentence names, and UserError where the
         root cannot be written.
         """
-        self.root = (runs_folder() if root is None else Path(root)).absolute()
+        self.root = root_of_runs(None if root is None else Path(root))
         self.limits = limits or ServiceLimits()
-        self._say = say or (lambda sentence: None)
-        self._lock = threading.RLock()
-        self._log = self.root / SERVICE_FOLDER / LOG_FILE
-        self._changed = threading.Condition(self._lock)
-        self._closing = threading.Event()
+        self._changed = threading.Condition(threading.RLock())
         self._closed = False
-        self._troubled: str | None = None
+        log = EventLog(self.root / SERVICE_FOLDER / LOG_FILE, say)
         with contextlib.ExitStack() as undo:
             self._store = store = Store(self.root, since=datetime.now(UTC).isoformat(timespec="seconds"))
             undo.callback(store.close)
-            self._processes = (processes or _usual_processes)(self._log)
+            resources = Resources(self.limits, log)
+            undo.callback(resources.close)
+            self._processes = (processes or _usual_processes)(log.path)
             undo.callback(self._processes.close)
-            self._keeper = Keeper(
-                self.root,
-                store,
-                self._processes,
-                total=self._total,
-                environment=self._environment,
-                say=self._tell,
-                grace_s=self.limits.stop_grace_s,
-            )
-            self._scaling = Scaling(self.root, store, cores=self._cores(), say=self._tell)
-            self._env_pool = _env_pool(self.limits)
-            if self._env_pool is not None:
-                undo.callback(self._env_pool.close)
+            grace_s = self.limits.stop_grace_s
+            self._keeper = Keeper(self.root, store, self._processes, resources, log=log, grace_s=grace_s)
+            self._scaling = Scaling(self.root, store, cores=resources.cores)
             self._keeper.take_over()
-            self._wake_reader, self._wake_writer = connection.Pipe(duplex=False)
-            self._thread = threading.Thread(target=self._keep, name="training-service", daemon=True)
-            self._thread.start()
+            self._loop = Loop(self._step, log)
             self._undo = undo.pop_all()
 
     # What a caller asks for
@@ -153,27 +133,37 @@ class AgentTrainingService:
 
     def list(self) -> list[QueuedRun]:
         """Every run of this root that was ever submitted, in that order."""
-        with self._lock:
+        with self._changed:
+            self._require_open()
             return self._store.runs()
 
     def get(self, run: str) -> QueuedRun:
         """The run with this id. Raises UserError where there is none."""
-        with self._lock:
+        with self._changed:
+            self._require_open()
             found = self._store.get(run)
             if found is None:
                 raise UserError(f'There is no run "{run}" here. {nearest(run, [each.id for each in self.list()])}')
             return found
 
+    def knows(self, run: str) -> bool:
+        """Whether a run with this id was ever submitted here."""
+        with self._changed:
+            self._require_open()
+            return self._store.get(run) is not None
+
     def wait(self, runs: Iterable[str] | None = None, timeout_s: float | None = None) -> Sequence[QueuedRun]:
-        """Wait until these runs have ended, or all; return them as they are then, or after `timeout_s`."""
+        """Wait until these runs have ended, or all; return them as they are then, or after `timeout_s`.
+
+        Raises UserError where there is no such run, or the service is closed meanwhile.
+        """
         ids = [run.id for run in self.list()] if runs is None else [runs] if isinstance(runs, str) else [*runs]
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while True:
                 found = [self.get(id) for id in ids]
                 left_s = None if end is None else end - time.monotonic()
-                is_over = all(run.status in ENDED for run in found) or self._closed
-                if is_over or (left_s is not None and left_s <= 0):
+                if all(run.status in ENDED for run in found) or (left_s is not None and left_s <= 0):
                     return found
                 self._changed.wait(left_s)
 
@@ -205,6 +195,7 @@ class AgentTrainingService:
                 reason=None,
                 process=None,
                 stop_asked=False,
+                stop_sent=False,
                 settings=settings,
                 changes=changes,
                 to_the_end=True,
@@ -233,23 +224,23 @@ class AgentTrainingService:
 
         stop_runs: ask them to stop first, and wait for it.
         """
-        if stop_runs and not self._closed:
-            self._keeper.to_close = True
-            going_on = [run.id for run in self.list() if run.status == "running"]
-            for id in going_on:
-                self.stop(id)
-            self.wait(going_on, timeout_s=2 * self.limits.stop_grace_s + _TICK_S)
-        self._closing.set()
-        if not self._closed:
-            self._wake()
-            self._thread.join()
-        with self._changed:
-            if not self._closed:
-                self._closed = True
+        try:
+            if stop_runs and not self._closed:
+                self._stop_all()
+        finally:
+            with self._changed:
+                was_closed, self._closed = self._closed, True
+                self._changed.notify_all()
+            if not was_closed:
+                self._loop.close()
                 self._undo.close()
-                self._wake_reader.close()
-                self._wake_writer.close()
-            self._changed.notify_all()
+
+    def _stop_all(self) -> None:
+        self._keeper.to_close = True
+        going_on = [run.id for run in self.list() if run.status == "running"]
+        for id in going_on:
+            self.stop(id)
+        self.wait(going_on, timeout_s=2 * self.limits.stop_grace_s + _CLOSE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -257,79 +248,31 @@ class AgentTrainingService:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    # The thread that keeps the runs going
+    # What the thread does
 
-    def _keep(self) -> None:
-        while not self._closing.is_set():
-            pause_s = _TICK_S
-            try:
-                with self._changed:
-                    if self._keeper.tick():
-                        self._scaling.share()
-                        self._changed.notify_all()
-                    self._troubled = None
-                    handles = [self._wake_reader, *self._keeper.handles()]
-            except UserError as error:  # the disk is full, the queue is locked: nothing is lost, and it is tried again
-                if self._troubled != str(error):
-                    self._troubled = str(error)
-                    self._tell(str(error))
-                handles, pause_s = [self._wake_reader], _AGAIN_S
-            except Exception as error:  # of ours: the other runs go on
-                self._tell(f"The service met an error of its own, and goes on: {type(error).__name__}: {error}")
-                handles, pause_s = [self._wake_reader], _AGAIN_S
-            connection.wait(handles, pause_s)
-            while self._wake_reader.poll(0):
-                self._wake_reader.recv_bytes()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._wake_writer.send_bytes(b"")
+    def _step(self) -> Sequence[Any]:
+        with self._changed:
+            if self._keeper.tick():
+                self._scaling.share()
+                self._changed.notify_all()
+            return self._keeper.handles()
 
     @contextlib.contextmanager
-    def _changing(self) -> Any:
+    def _changing(self) -> Iterator[Store]:
         """Within the block the caller is alone; afterwards the thread looks what there is to do."""
         with self._changed:
-            if self._closed:
-                raise UserError("This service is closed; make another on the same root.")
+            self._require_open()
             yield self._store
             self._changed.notify_all()
-        self._wake()
+        self._loop.wake()
 
-    def _tell(self, sentence: str) -> None:
-        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as log:
-            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}\n")
-        with contextlib.suppress(Exception):  # whoever listens does not end the service
-            self._say(sentence)
-
-    # What there is for runs
-
-    def _cores(self) -> float:
-        return self.limits.cores or usable_cores()
-
-    def _total(self, given_mb: float) -> Need:
-        limits = self.limits
-        memory_mb = given_mb + available_memory_mb()  # what runs under way were given counts whether they use it yet
-        return Need(
-            limits.max_runs or math.inf,
-            max(1.0, self._cores()),
-            memory_mb if limits.memory_mb is None else min(memory_mb, limits.memory_mb),
-            limits.max_concurrent_envs or math.inf,
-        )
-
-    def _environment(self) -> dict[str, str]:
-        address = None if self._env_pool is None else self._env_pool.address
-        return {} if address is None else {"ML_PIPELINE_ENV_POOL": str(address)}
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UserError("This service is closed; make another on the same root.")
 
 
 def _usual_processes(log: Path) -> RunProcesses:
     return run_processes(log=log)
-
-
-def _env_pool(limits: ServiceLimits) -> EnvPool | None:
-    """Warm workers for runs; None where this system cannot keep them, and runs start their own."""
-    with contextlib.suppress(UserError):
-        return EnvPool(max_concurrent_envs=limits.max_concurrent_envs or _MANY)
-    return None
 
 
 def _require_same(there: QueuedRun, submitted: QueuedRun) -> None:

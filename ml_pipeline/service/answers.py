@@ -1,11 +1,12 @@
 """What the service answers to commands, by the name of what they ask for."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.service.agent_training_service import AgentTrainingService
+
+_KNOWN = ("submit", "knows", "stop", "resume", "scale")
 
 
 def answer(service: AgentTrainingService, request: Mapping[str, Any]) -> Any:
@@ -14,9 +15,9 @@ def answer(service: AgentTrainingService, request: Mapping[str, Any]) -> Any:
     do = asked.pop("do", "")
     if do == "submit":
         return service.submit(asked.pop("settings"), **asked)
-    if do == "list":
-        return [asdict(run) for run in service.list()]
+    if do == "knows":
+        return service.knows(asked["run"])
     if do in {"stop", "resume", "scale"}:
         getattr(service, do)(asked.pop("run"), **asked)
         return None
-    raise UserError(f'The service knows no "{do}". {nearest(str(do), ("submit", "list", "stop", "resume", "scale"))}')
+    raise UserError(f'The service knows no "{do}". {nearest(str(do), _KNOWN)}')

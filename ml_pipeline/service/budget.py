@@ -53,7 +53,7 @@ def need_of(settings: Mapping[str, Any]) -> Need:
     """What a run with these flat settings takes.
 
     One whose workers are "auto" or "dynamic" counts as one core: it measures what is free. Batched environments are
-    arrays in one process, and count as one environment.
+    arrays in one process, and count as one environment. A schedule of environments counts with the most that it names.
 
     >>> need_of({"n_envs": 8, "n_workers": 4, "vec_env": "parallel"})
     Need(runs=1, cores=4, memory_mb=740.0, envs=8)
@@ -62,7 +62,9 @@ def need_of(settings: Mapping[str, Any]) -> Need:
     """
     n_workers = settings.get("n_workers")
     workers = n_workers if isinstance(n_workers, int) and settings.get("vec_env") == "parallel" else 0
-    envs = 1 if settings.get("vec_env") == "batched" else int(settings.get("n_envs") or 1)
+    schedule = settings.get("n_envs_schedule") or {}
+    most_envs = max(int(settings.get("n_envs") or 1), *map(int, schedule.values()), 1)
+    envs = 1 if settings.get("vec_env") == "batched" else most_envs
     return Need(1, max(1, workers), _TRAINER_MB + _WORKER_MB * workers, envs)
 
 

@@ -10,8 +10,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.workers.choice import StepCost, choose_division, expected_speedup
 
-# Acting and storing one vector step of a small policy, besides each environment's share.
-# Measured by `time/acting_s` of a run with 8 environments and a policy of 64-64 on 2 cores at 2.5 GHz: 60 to 110 µs.
+# What one vector step costs besides the environments, as an assumption that only ranks the counts: acting and storing
+# with a small policy (`time/acting_s` of a run over its vector steps tells it here), and waking one worker.
 _ACTING_S = 8e-5
 _WAKE_S = 7e-5
 # More environments are taken only where they are worth it.

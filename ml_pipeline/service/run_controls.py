@@ -11,9 +11,8 @@ from ml_pipeline.runs.requests import write_request
 from ml_pipeline.runs.state import read_state, record_end_for
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.channel import ask_service, service_of
+from ml_pipeline.service.keeper import STOPPED_EARLY
 from ml_pipeline.service.store import QUEUE_FILE, SERVICE_FOLDER, Store
-
-STOPPED_EARLY = "Stopped before it began."
 
 
 def stop_run(root: Path, folder: Path) -> str:
@@ -50,9 +49,7 @@ def scale_run(root: Path, folder: Path, *, n_workers: int | str | None, n_envs: 
 
 def _is_known(root: Path, folder: Path) -> bool:
     """Whether the service of the root started the run, rather than the command line."""
-    if folder.parent != root:
-        return False
-    return any(run["id"] == folder.name for run in ask_service(root, {"do": "list"}))
+    return folder.parent == root and bool(ask_service(root, {"do": "knows", "run": folder.name}))
 
 
 def _take_out(root: Path, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Asks runs that go on for other numbers of workers or environments, and shares cores among those that let it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from ml_pipeline.service.store import QueuedRun, Store
 class Scaling:
     """The requests of one service to its runs."""
 
-    def __init__(self, root: Path, store: Store, *, cores: float, say: Callable[[str], None]) -> None:
-        self._root, self._store, self._cores, self._say = root, store, cores, say
+    def __init__(self, root: Path, store: Store, *, cores: float) -> None:
+        self._root, self._store, self._cores = root, store, cores
         self._shares: dict[str, int] = {}  # workers that a run was last asked for; absent: it chooses by itself
 
     def ask(self, run: QueuedRun, asked: Mapping[str, Any]) -> None:

@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.state import Status
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
 
 QUEUE_FILE = "queue.sqlite"
 SERVICE_FOLDER = ".service"
 _VERSION = 1
 _BUSY_TIMEOUT_S = 5.0
-
-RunStatus = Literal["queued", "running", "finished", "stopped", "failed"]
 
 _TABLES = """
 CREATE TABLE runs (
@@ -36,6 +35,7 @@ CREATE TABLE runs (
     restarts_left INTEGER NOT NULL,
     starts INTEGER NOT NULL,
     stop_asked INTEGER NOT NULL,
+    stop_sent INTEGER NOT NULL,
     process TEXT
 );
 CREATE INDEX runs_by_status ON runs (status);
@@ -51,7 +51,7 @@ class QueuedRun:
     position: int = 0
     """Order of submission; among runs of one priority the lower goes first."""
     priority: int = 0
-    status: RunStatus = "queued"
+    status: Status = "queued"
     reason: str | None = None
     """Why it stopped or failed."""
     settings: dict[str, Any]
@@ -64,6 +64,8 @@ class QueuedRun:
     starts: int = 0
     """How often a process was started for it."""
     stop_asked: bool = False
+    stop_sent: bool = False
+    """Whether the signal was sent to its process: a second one would end it before it has saved."""
     process: ProcessIdentity | None = None
     """The process that runs it, or ran it last."""
 
@@ -263,6 +265,7 @@ def _from_row(row: sqlite3.Row) -> QueuedRun:
             "settings": json.loads(values["settings"]),
             "changes": json.loads(values["changes"]),
             "stop_asked": bool(values["stop_asked"]),
+            "stop_sent": bool(values["stop_sent"]),
             "process": _process_of(values["process"]),
         }
     )

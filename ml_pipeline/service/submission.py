@@ -56,10 +56,11 @@ def flat_settings(config: TrainConfig) -> dict[str, Any]:
 def check_within_limit(settings: Mapping[str, Any], max_concurrent_envs: int | None) -> None:
     """Raise UserError where a run asks for more environments than may ever run at once."""
     envs = int(need_of(settings).envs)
+    name = "n_envs" if envs == settings.get("n_envs") else "the largest number of n_envs_schedule"
     if max_concurrent_envs is not None and envs > max_concurrent_envs:
         raise UserError(
-            f"n_envs is {envs}, but this service runs at most {max_concurrent_envs} environments at once; lower "
-            f"n_envs, or start the service with --max-concurrent-envs {envs} or more."
+            f"{name} is {envs}, but this service runs at most {max_concurrent_envs} environments at once; lower "
+            f"{name}, or start the service with --max-concurrent-envs {envs} or more."
         )
 
 

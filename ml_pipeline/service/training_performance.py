@@ -15,6 +15,7 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import Division, expected_speedup, measure_step, measure_wake
 from ml_pipeline.monitoring.sink import EpisodeRecord
 from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 
 _MB = 1e6
@@ -89,7 +90,7 @@ def environment_type(envs: VectorEnv) -> str:
 
 
 def memory_mb() -> dict[str, float]:
-    """Resident memory in MB (10^6 bytes): of this process, of its children, and what the machine has left.
+    """Resident memory in MB (10^6 bytes): of this process, of its children, and what more processes may take.
 
     Pages that processes share count in each of them.
     """
@@ -103,7 +104,7 @@ def memory_mb() -> dict[str, float]:
     return {
         "process_mb": this.memory_info().rss / _MB,
         "children_mb": children / _MB,
-        "available_mb": psutil.virtual_memory().available / _MB,
+        "available_mb": free_memory_bytes() / _MB,
     }
 
 

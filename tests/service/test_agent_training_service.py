@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -22,6 +23,7 @@ from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service import keeper
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.store import ServiceRuns, Store, StoreUnavailable
+from ml_pipeline.service.watched import Watched
 from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM and SIGKILL")
@@ -88,6 +90,7 @@ def test_settings_come_by_name_in_a_file_or_as_a_config(serve, tmp_path):
         ({"env_id": None, "data": "nowhere.csv"}, r"There is no market data at .*nowhere\.csv"),
         ({"env_id": None, "data": "empty"}, r"The folder .*empty holds no market data"),
         ({"n_envs": 9}, r"n_envs is 9, but this service runs at most 8 environments at once.*--max-concurrent-envs 9"),
+        ({"n_envs_schedule": {100: 9}}, "largest number of n_envs_schedule is 9, but this service runs at most 8"),
         ({"checkpoint_dir": "here"}, "the service makes a folder for each run"),
     ],
 )
@@ -333,6 +336,33 @@ def test_a_stop_that_the_service_died_in_is_carried_out_by_the_next(serve):
     assert [each.status for each in second.wait(timeout_s=60)] == ["stopped"]
 
 
+def test_a_run_that_saves_is_not_asked_to_stop_again(serve, monkeypatch):
+    """A second SIGTERM would end it before it has saved."""
+    first = serve()
+    run = first.submit(brief(DEAF))
+    process = begun(first, run)
+    first.stop(run)
+    first.close()
+    asked = []
+    monkeypatch.setattr(Watched, "ask_to_stop", lambda watched: asked.append(watched.process))
+    second = serve(stop_grace_s=0.1)
+    assert [each.status for each in second.wait(timeout_s=60)] == ["stopped"]
+    assert asked == []
+    assert is_alive(process) is False
+
+
+def test_a_stop_in_the_queue_that_the_service_died_in_is_shown_by_the_next(serve):
+    first = serve(max_runs=1)
+    begun(first, first.submit(brief(LONG)))
+    run = first.submit(brief())
+    first.close()
+    with closing(Store(first.root, since="")) as store:
+        store.change(run, status="stopped", reason="Stopped before it began.")  # its folder was not written any more
+    assert read_state(first.root / run).status == "queued"
+    serve(max_runs=1)
+    until(lambda: read_state(first.root / run).status == "stopped")
+
+
 def test_a_run_without_a_folder_is_given_one_by_the_next_service(serve):
     """What a service leaves that is killed in submit."""
     first = serve(max_runs=1)
@@ -399,6 +429,21 @@ def test_a_full_disk_delays_what_is_queued_and_loses_nothing(serve, said, monkey
     assert (service.root / run / "begun.txt").read_text().count("\n") == 1
 
 
+def test_an_end_that_the_disk_refused_is_shown_later(serve, monkeypatch):
+    service = serve(max_runs=1)
+    begun(service, service.submit(brief(LONG)))
+    run = service.submit(brief())
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(state, "written_whole", full)
+        service.stop(run)
+        assert (service.get(run).status, read_state(service.root / run).status) == ("stopped", "queued")
+    until(lambda: read_state(service.root / run).status == "stopped")
+
+
 def test_a_process_that_could_not_be_written_down_never_begins(serve, monkeypatch):
     service = serve()
     usual, refused = Store.change, []
@@ -453,7 +498,7 @@ def test_a_clock_that_jumps_changes_nothing(serve, monkeypatch):
 
 def test_finished_runs_are_not_looked_at_again(serve, monkeypatch):
     service = serve()
-    with service._lock:
+    with service._changed:
         for i in range(200):
             service._store.add(keeper.QueuedRun(id=f"old{i}", settings={}, changes={}, folder_of_work="/"))
             service._store.change(f"old{i}", status="finished")
@@ -464,6 +509,20 @@ def test_finished_runs_are_not_looked_at_again(serve, monkeypatch):
     service.wait([run], timeout_s=60)
     assert {*looked} == {run}
     assert len(service.list()) == 201
+
+
+def test_waiting_ends_when_the_service_is_closed(serve):
+    service = serve()
+    service.submit(brief(LONG))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(service.wait)
+        until(lambda: service._changed._waiters)
+        service.close()
+        with pytest.raises(UserError, match="This service is closed"):
+            waiting.result(timeout=60)
+    with pytest.raises(UserError, match="This service is closed"):
+        service.list()
+    serve()  # so that its run is stopped at the end
 
 
 def test_waiting_has_a_limit(serve):

@@ -95,6 +95,11 @@ def test_batched_environments_count_as_one_and_workers_as_a_core_each():
     assert need_of({"n_envs": 8, "vec_env": "serial", "n_workers": 0})[:2] == (1, 1)
 
 
+def test_a_schedule_counts_with_its_largest_number():
+    assert need_of({"n_envs": 4, "n_envs_schedule": {"1000": 16, "2000": 8}}).envs == 16
+    assert need_of({"n_envs": 4, "n_envs_schedule": {"1000": 2}}).envs == 4
+
+
 def test_cores_are_shared_among_runs_that_let_it():
     assert share_of_cores(8, 2, 3) == 2
     assert share_of_cores(2, 0, 4) == 1

@@ -18,7 +18,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
@@ -26,9 +25,10 @@ from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.flags import read_flags
 from ml_pipeline.config.settings import build
 from ml_pipeline.config.wording import counted, shown_path
+from ml_pipeline.dashboard.server import HOST, PORT, DashboardServer
 from ml_pipeline.dashboard.server import serve as serve_page
 from ml_pipeline.monitoring.console import entry, outlive_readers
-from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.answers import answer
 from ml_pipeline.service.channel import ServiceChannel
@@ -50,10 +50,10 @@ class ServeConfig:
     page: bool = True
     """Serve the page in the browser."""
 
-    host: str = "127.0.0.1"
+    host: str = HOST
     """Address that the page listens on; any but this machine's own needs a token."""
 
-    port: int = 8765
+    port: int = PORT
     """Port of the page; where it is in use, the next free one is taken."""
 
     token: str | None = None
@@ -76,16 +76,17 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         settings = _settings(argv, prog)
         serve = settings.serve
-        root = (runs_folder() if serve.root is None else serve.root.expanduser()).absolute()
+        root = root_of_runs(serve.root)
         outlive_readers()
         with ExitStack() as stack:
-            service = AgentTrainingService(root, limits=settings.limits, say=_say)
-            stack.enter_context(closing(service))
+            service = stack.enter_context(AgentTrainingService(root, limits=settings.limits, say=_say))
             stack.enter_context(closing(ServiceChannel(root, partial(answer, service))))
-            page = stack.enter_context(closing(_page(settings, root, service))) if serve.page else None
+            page = _page(settings, root, service) if serve.page else None
+            if page is not None:
+                stack.enter_context(page)
             waiting = [run for run in service.list() if run.status in {"queued", "running"}]
             _say(f"The service works on {shown_path(root)}: {counted(len(waiting), 'run')} to do.")
-            if page is not None and page.url is not None:
+            if page is not None:
                 _say(f"The page: {page.url}")
             _say(f"Hand it runs with: ml-pipeline submit ...{_root_flag(serve.root)}   Ctrl-C ends it.")
             try:
@@ -111,31 +112,19 @@ def _end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> None:
     _say(f"Start the service again with: {again}")
 
 
-class _Page:
-    """The page, or its absence."""
-
-    def __init__(self, server: Any = None) -> None:
-        self._server = server
-        self.url: str | None = None if server is None else server.url
-
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-
-def _page(settings: CommandLine, root: Path, service: AgentTrainingService) -> _Page:
+def _page(settings: CommandLine, root: Path, service: AgentTrainingService) -> DashboardServer | None:
     """The page with buttons; without the extra that it needs, a sentence and no page."""
     serve = settings.serve
     try:
-        server = serve_page(root, controls=service, host=serve.host, port=serve.port, token=serve.token)
+        page = serve_page(root, controls=service, host=serve.host, port=serve.port, token=serve.token)
     except UserError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise
         _say(f"There is no page: {error}")
-        return _Page()
-    if server.moved:
-        _say(f"Port {serve.port} is in use; {server.port} was free.")
-    return _Page(server)
+        return None
+    if page.moved:
+        _say(f"Port {serve.port} is in use; {page.port} was free.")
+    return page
 
 
 def _settings(argv: list[str], prog: str) -> CommandLine:

@@ -1,0 +1,55 @@
+"""What there is for the runs of a service: cores, memory, environments, and warm workers to step them in."""
+
+import math
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.service.budget import Need
+from ml_pipeline.service.env_pool import EnvPool
+from ml_pipeline.service.event_log import EventLog
+from ml_pipeline.service.free_memory import free_memory_bytes
+from ml_pipeline.service.limits import ServiceLimits
+
+_MANY_ENVS = 1024
+"""Environments that the pool of warm workers lends where nobody limits them."""
+_MB = 1e6
+
+
+class Resources:
+    """The limits of a service, and what its machine has of them. Close it: that ends the pool's idle workers."""
+
+    def __init__(self, limits: ServiceLimits, log: EventLog) -> None:
+        """Starts the pool. Where the system cannot keep one, the log tells why, and runs start their own workers."""
+        self._limits = limits
+        self._pool: EnvPool | None = None
+        try:
+            most_envs = limits.max_concurrent_envs or _MANY_ENVS
+            self._pool = EnvPool(max_concurrent_envs=most_envs)
+        except UserError as error:
+            log.tell(f"There are no warm workers: {error} Runs start their own.")
+
+    @property
+    def cores(self) -> float:
+        """Cores that runs share; at least one."""
+        return max(1.0, self._limits.cores or usable_cores())
+
+    def total(self, given_mb: float) -> Need:
+        """All there is. given_mb: memory in MB that runs under way were given; it counts whether they use it yet."""
+        limits = self._limits
+        memory_mb = given_mb + free_memory_bytes() / _MB
+        return Need(
+            runs=limits.max_runs or math.inf,
+            cores=self.cores,
+            memory_mb=memory_mb if limits.memory_mb is None else min(memory_mb, limits.memory_mb),
+            envs=limits.max_concurrent_envs or math.inf,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Variables for the process of a run. It leases its workers from this service's pool, not from another one."""
+        return {ENV_POOL_VARIABLE: "" if self._pool is None else self._pool.address}
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._pool is not None:
+            self._pool.close()

@@ -1,0 +1,95 @@
+"""What there is for the runs of a service."""
+
+import math
+import time
+from contextlib import closing
+
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.workers.warm import messages
+from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE, env_pool_address
+from ml_pipeline.service import resources
+from ml_pipeline.service.agent_training_service import AgentTrainingService
+from ml_pipeline.service.budget import Waiting, need_of, to_start
+from ml_pipeline.service.env_pool import EnvPool
+from ml_pipeline.service.event_log import EventLog
+from ml_pipeline.service.limits import ServiceLimits
+from ml_pipeline.service.resources import Resources
+
+
+class PoolOf:
+    """In place of a pool, which takes half a second."""
+
+    made = ()
+
+    def __init__(self, **settings):
+        type(self).made = settings
+        self.address = "the-pool"
+
+    def close(self):
+        type(self).made = "closed"
+
+
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    monkeypatch.setattr(resources, "EnvPool", PoolOf)
+    return lambda **limits: Resources(ServiceLimits(**limits), EventLog(tmp_path / "service.log", None))
+
+
+def test_limits_hold_and_what_is_not_limited_is_measured(made, monkeypatch):
+    monkeypatch.setattr(resources, "usable_cores", lambda: 2.0)
+    monkeypatch.setattr(resources, "free_memory_bytes", lambda: 3_000_000_000)
+    assert made().total(500.0) == (math.inf, 2.0, 3500.0, math.inf)
+    assert made(max_runs=3, cores=4, memory_mb=1000, max_concurrent_envs=8).total(0.0) == (3, 4, 1000.0, 8)
+    monkeypatch.setattr(resources, "usable_cores", lambda: 0.5)
+    assert made().cores == 1.0  # else nothing would ever start
+
+
+def test_two_of_four_runs_start_on_two_cores(made, monkeypatch):
+    monkeypatch.setattr(resources, "usable_cores", lambda: 2.0)
+    monkeypatch.setattr(resources, "free_memory_bytes", lambda: 8_000_000_000)
+    settings = {"n_envs": 8, "n_workers": "auto", "vec_env": "parallel"}
+    queued = [Waiting(str(i), (0, i), need_of(settings)) for i in range(4)]
+    assert to_start(queued, [], made().total(0.0)) == ["0", "1"]
+
+
+def test_the_pool_lends_as_many_environments_as_the_service_allows(made):
+    with closing(made(max_concurrent_envs=12)) as found:
+        assert PoolOf.made == {"max_concurrent_envs": 12}
+        assert found.environment() == {ENV_POOL_VARIABLE: "the-pool"}
+    assert PoolOf.made == "closed"
+
+
+def test_without_a_pool_the_log_tells_and_runs_use_no_other_one(made, monkeypatch, tmp_path):
+    def refuses(**_):
+        raise UserError("Warm workers need Linux.")
+
+    monkeypatch.setattr(resources, "EnvPool", refuses)
+    monkeypatch.setenv(ENV_POOL_VARIABLE, "that-of-another-service")
+    with closing(made()) as found:
+        for name, value in found.environment().items():
+            monkeypatch.setenv(name, value)
+    assert env_pool_address() is None
+    assert "no warm workers: Warm workers need Linux. Runs start their own." in (tmp_path / "service.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(messages.why_unavailable() is not None, reason="there are no warm workers on this system")
+def test_a_run_leases_its_workers_from_the_pool_of_its_service(tmp_path, monkeypatch):
+    pools = []
+
+    def kept(**settings):
+        pools.append(EnvPool(**settings))
+        return pools[0]
+
+    monkeypatch.setattr(resources, "EnvPool", kept)
+    service = AgentTrainingService(tmp_path / "root")
+    try:
+        run = service.submit({"env_id": "CartPole-v1", "n_envs": 4, "n_workers": 2, "total_timesteps": 10**8})
+        while not (held := pools[0].state().held):
+            assert service.get(run).status in {"queued", "running"}
+            time.sleep(0.01)
+        assert held == {f"process {service.get(run).process.pid}": (4, 2)}
+    finally:
+        service.close(stop_runs=True)
