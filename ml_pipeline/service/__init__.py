@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ml_pipeline.service.agent_training_service import AgentTrainingService
     from ml_pipeline.service.env_builder import build_vec_env, get_optimal_n_envs
+    from ml_pipeline.service.env_pool import EnvPool
     from ml_pipeline.service.trainer_agent import TrainerAgent
     from ml_pipeline.service.vectorized_env_config import VectorizedEnvConfig
 
