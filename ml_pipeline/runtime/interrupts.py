@@ -89,6 +89,13 @@ def raising_on_signals() -> Iterator[None]:
             sys.unraisablehook = usual_hook
 
 
+@contextlib.contextmanager
+def ignoring_signals() -> Iterator[None]:
+    """Within the block, the signals do nothing: for what is left to tidy up once one of them has ended the work."""
+    with _installed(lambda number, frame: None):
+        yield
+
+
 def _raise_again_later(number: int) -> None:
     from threading import Timer, main_thread
 

@@ -7,13 +7,13 @@ ml-pipeline serve --config service.yaml --no-page
 
 import sys
 
-from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals
+from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, ignoring_signals
 
 if __name__ == "__main__":
     exit_at_once_on_signals("serve")
 
 import shlex
-import threading
+import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +35,7 @@ from ml_pipeline.service.channel import ServiceChannel
 from ml_pipeline.service.limits import ServiceLimits
 
 PROG = "serve"
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +91,13 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
                 _say(f"The page: {page.url}")
             _say(f"Hand it runs with: ml-pipeline submit ...{_root_flag(serve.root)}   Ctrl-C ends it.")
             try:
-                threading.Event().wait()
+                # In short stretches: a signal that another thread took is handled only where this one comes round.
+                while True:
+                    time.sleep(_LOOK_S)
             except Interrupted as stop:
                 _end(service, serve, prog)
+                with ignoring_signals():
+                    stack.close()
                 return stop.exit_code
     return 0
 

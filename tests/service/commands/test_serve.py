@@ -1,9 +1,11 @@
 """`ml-pipeline serve` as its user sees it: from the first line to Ctrl-C."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 
 import pytest
@@ -18,6 +20,12 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT"),
 ]
 LONG = {"env_id": "CartPole-v1", "total_timesteps": 10**8, "n_steps": 64, "minibatch_size": 64, "vec_env": "serial"}
+
+
+def signal_thread(pid, thread, number):
+    """Send a signal to one thread of another process; to the process where that thread has ended."""
+    if ctypes.CDLL(None, use_errno=True).tgkill(pid, thread, number):
+        os.kill(pid, number)
 
 
 class Serve:
@@ -66,6 +74,36 @@ def test_ctrl_c_ends_the_service_and_leaves_its_runs_going_on(tmp_path):
         assert is_alive(service.get(run).process)
         service.stop(run)
         assert [each.status for each in service.wait(timeout_s=60)] == ["stopped"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pseudo-terminals")
+@pytest.mark.skipif(find_spec("uvicorn") is None, reason="the page needs an extra")
+@pytest.mark.parametrize("numbers", [(signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)])
+def test_ctrl_c_in_a_terminal_ends_the_service_and_its_page(numbers, tmp_path):
+    """Its threads take signals as well: the one that waits has to notice."""
+    terminal, inside = os.openpty()
+    command = [sys.executable, "-m", "ml_pipeline", "serve", "--root", str(tmp_path), "--port", "0"]
+    process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, start_new_session=True)
+    os.close(inside)
+    said = b""
+    try:
+        while b"Ctrl-C ends it." not in said:
+            said += os.read(terminal, 4096)
+        thread = max(map(int, os.listdir(f"/proc/{process.pid}/task")))
+        for number in numbers:
+            signal_thread(process.pid, thread, number)
+            while number == signal.SIGINT and b"Start the service again" not in said:
+                said += os.read(terminal, 4096)
+        code = process.wait(timeout=60)
+        with suppress(OSError):  # what Linux raises at the end
+            while more := os.read(terminal, 4096):
+                said += more
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+    assert code == 128 + signal.SIGINT
+    assert b"Traceback" not in said
 
 
 def test_stop_runs_stops_them_at_the_end(tmp_path):
