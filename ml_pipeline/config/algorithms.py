@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ml_pipeline.config.errors import UserError
+
 Algorithm = Literal["PPO", "A2C", "DDPG", "DQN", "QRDQN", "SAC", "TD3", "TQC", "TRPO"]
 OWN: Algorithm = "PPO"
 
@@ -41,6 +43,22 @@ ALGORITHMS: Mapping[str, AlgorithmTraits] = {
     "TQC": AlgorithmTraits(actions=("Box",), hidden_sizes=(256, 256), package="sb3_contrib"),
     "TRPO": AlgorithmTraits(actions=_ANY, activation="tanh", package="sb3_contrib"),
 }
+
+
+def check_actions(algorithm: str, kind: str, shown: str) -> None:
+    """Raise UserError, with the algorithms that fit, where this one does not take actions of this kind.
+
+    shown: the action space in words.
+    """
+    taken = ALGORITHMS[algorithm].actions
+    if kind in taken:
+        return
+    *others, last = algorithms_for(kind) or [OWN]
+    fitting = f"{', '.join(others)} or {last}" if others else last
+    raise UserError(
+        f"{algorithm} is for actions of the kind {' or '.join(taken)}, but those of the environment are {shown}; "
+        f"train by {fitting}."
+    )
 
 
 def algorithms_for(kind: str) -> list[str]:

@@ -29,8 +29,10 @@ def excerpt(text: str, longest: int = 10_000) -> str:
     return f"{text[:each]}\n[... {len(text) - 2 * each:,} characters left out ...]\n{text[-each:]}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, least: float = 0.6) -> str:
     """A closing question that names what the user probably meant, or nothing where nothing is near.
+
+    least: how much of the two must be alike, 0 to 1.
 
     >>> did_you_mean("--n-env", ["--n-envs", "--seed"])
     ' Did you mean "--n-envs"?'
@@ -40,14 +42,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     ''
     """
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1) or _in_any_case(name, names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=least) or _in_any_case(name, names, least)
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
-def _in_any_case(name: str, names: list[str]) -> list[str]:
+def _in_any_case(name: str, names: list[str], least: float) -> list[str]:
     """The nearest where capitals do not count."""
     lowered = {each.lower(): each for each in names}
-    return [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, n=1)]
+    return [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=least)]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

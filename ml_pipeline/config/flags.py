@@ -8,7 +8,7 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields, make_dataclass
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -71,6 +71,16 @@ def flag_of(name: str) -> str:
     '--n-steps'
     """
     return f"--{name.replace('_', '-')}"
+
+
+@contextlib.contextmanager
+def naming_flags(*names: str) -> Iterator[None]:
+    """Within the block, a UserError names these settings as they are typed: --n-envs in place of n_envs."""
+    try:
+        yield
+    except UserError as error:
+        named = re.sub(rf"(?<![\w-])({'|'.join(names)})(?!\w)", lambda found: flag_of(found[0]), str(error))
+        raise UserError(named) from error
 
 
 def positionals_of(settings_class: type) -> list[str]:

@@ -13,7 +13,7 @@ class Controls(Protocol):
         """Ask a run to save and end; take one that is queued out of the queue."""
 
     def resume(self, run: str) -> object:
-        """Let a run that was stopped, or failed, go on from its checkpoint."""
+        """Let a run that has ended go on from its checkpoint; False where it has none, and begins anew."""
 
     def scale(
         self, run: str, *, n_workers: int | Literal["auto", "dynamic"] | None = None, n_envs: int | None = None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,7 @@ from ml_pipeline.runs.folders import check_folder
 class ShownRuns:
     """Which runs are shown."""
 
-    root: tyro.conf.Positional[tuple[Path, ...]]
+    root: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[FOLDER ...]", help_behavior_hint="")]
     """Folders of runs, or run folders; none: checkpoints/."""
 
     def read(self) -> list[RunSummary]:
@@ -44,7 +45,10 @@ class StatusConfig(ShownRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig(ShownRuns):
-    """What is shown again and again. Raises UserError where a value is out of range."""
+    """What is shown again and again.
+
+    Raises UserError where a value is out of range.
+    """
 
     interval_s: float = 2.0
     """Seconds between two looks at the folders."""

@@ -72,7 +72,6 @@ class LoggedListener(RunListener):
         self._listener.say(sentence)
 
     def trained(self) -> None:
-        self._log.write("Training is over and saved.")
         self._listener.trained()
 
 

@@ -87,7 +87,7 @@ class EnvScaling:
     def _grant(self, trainer: Trainer, n_envs: int, save: Callable[[], None]) -> bool:
         run, step, wanted = self.config.run, trainer.global_step, counted(n_envs, "environment")
         if n_envs == self.envs.num_envs == run.n_envs_at(step):
-            self._say(f"The run has {wanted} already, as requested.")
+            self._say(f"As requested: still {wanted}.")
             return False
         try:
             check_n_envs("The number", n_envs)
@@ -100,7 +100,7 @@ class EnvScaling:
             self._requested = n_envs
             return False
         except _NOT_TO_BE_HAD as error:
-            self._say(f"The request for {wanted} is refused: {error or type(error).__name__}")
+            self._say(f"The request for n_envs = {n_envs} is refused: {error or type(error).__name__}")
             return False
         self.config = config
         save()

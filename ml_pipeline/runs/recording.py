@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
@@ -27,6 +27,10 @@ class Recording:
         self._log = RunLog(folder / LOG_FILE)
         self.listener = LoggedListener(listener, self._log)
         self.sinks = _sinks_of(config, folder, self.listener.say)
+
+    def trained(self, status: Literal["finished", "stopped"]) -> None:
+        """Record that training is over; the report of a finished run comes next."""
+        self._log.write(f"Training is {'over' if status == 'finished' else 'stopped'} and saved.")
 
     def end(self, end: RunEnd) -> None:
         """Record how the run ended, and finish the sinks; may take until the limits of those that hang."""

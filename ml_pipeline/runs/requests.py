@@ -135,12 +135,12 @@ class RequestHandling:
             return
         for name, value in () if request is None else request.named().items():
             if name not in self.handlers:
-                self._say(f"Asked for {name} = {value}, but this run cannot change it while it goes on.")
+                self._say(f"The request for {name} = {value} is refused: this run cannot change it while it goes on.")
                 continue
             try:
                 self.handlers[name](value)
             except UserError as error:
-                self._say(f"Asked for {name} = {value}, but it stays as it is: {error}")
+                self._say(f"The request for {name} = {value} is refused: {error}")
 
 
 def _read(path: Path) -> Request:

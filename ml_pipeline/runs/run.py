@@ -22,7 +22,7 @@ from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, make_new_folder, report_folder
 from ml_pipeline.runs.recording import Recording
 from ml_pipeline.runs.state import FolderClaim, check_not_written
-from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, take_stop_note
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.training import RunSetup, Training
@@ -121,6 +121,7 @@ class Run:
             raise UserError("This run has ended; continue it by another Run, with its latest.pt as checkpoint.")
         begin_with_usual_threads()
         claim = self._claim_folder()
+        take_stop_note(claim.folder)  # which a run that was killed left behind
         config = _with_folder(self._setup.config, claim.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(claim.abandon)
@@ -134,6 +135,9 @@ class Run:
             with closing(training):
                 status, reason = training.train()
             trained = True
+            if take_stop_note(claim.folder) and status == "stopped":
+                reason = ON_REQUEST
+            recording.trained(status)
             setup.listener.trained()
             report = self._report(training, claim.folder) if status == "finished" else None
             self.result = replace(
@@ -201,6 +205,8 @@ def _broken_off(training: Training, folder: Path, error: BaseException, *, train
     if isinstance(error, KeyboardInterrupt):
         status = "stopped"
         by = str(error) if isinstance(error, Interrupted) else "Ctrl-C."
+        if take_stop_note(folder):
+            by = ON_REQUEST
         if trained:
             reason = f"{by} The training is saved, but its report is not written."
         elif isinstance(error, InterruptedBetweenSteps):

@@ -25,6 +25,21 @@ Status = Literal["queued", "running", "finished", "stopped", "failed"]
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
 
 
+def in_words(status: Status) -> str:
+    """What a run does, to go on with a sentence.
+
+    >>> in_words("finished")
+    'it has finished'
+    """
+    return {
+        "queued": "it waits in the queue",
+        "running": "it is running",
+        "finished": "it has finished",
+        "stopped": "it was stopped",
+        "failed": "it failed",
+    }[status]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunState:
     """What state.json tells. global_step, iterations and best_score are known once the run has ended.
@@ -35,7 +50,7 @@ class RunState:
 
     status: Status
     reason: str | None = None
-    """Why a run stopped or failed, or finished early."""
+    """Why a run stopped or failed, finished early, or waits."""
     writer: ProcessIdentity
     began: str
     """When this stretch of the run began or was queued, in UTC (ISO 8601)."""
@@ -91,6 +106,16 @@ def record_queued(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
     _record_unclaimed(folder, "queued")
+
+
+def record_waiting(folder: Path, reason: str) -> bool:
+    """Say why a queued run waits; returns whether it is queued. Raises UserError where the file cannot be written."""
+    with _alone(folder):
+        state = _stored(folder)
+        if state is None or state.status != "queued":
+            return False
+        _write(folder, _as_json(replace(state, reason=reason)))
+        return True
 
 
 def record_starting(folder: Path) -> None:

@@ -1,7 +1,29 @@
 """A request to stop a run, made at any time by a signal handler or by another thread."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+STOP_NOTE = "stop.request"
+ON_REQUEST = "Stopped on request."
+
+
+def note_stop_request(folder: Path) -> None:
+    """Leave a note for the run of a folder, which is about to be sent SIGTERM, that somebody asked for its stop.
+
+    Without it the run tells the signal as its reason.
+    """
+    with suppress(OSError):
+        (folder / STOP_NOTE).touch()
+
+
+def take_stop_note(folder: Path) -> bool:
+    """Whether somebody left a note; it is gone then."""
+    try:
+        (folder / STOP_NOTE).unlink()
+    except OSError:
+        return False
+    return True
 
 
 class StopRequest:

@@ -81,7 +81,7 @@ class WorkerScaling:
         if n_workers == "dynamic":
             self._dynamic, self._choice, self._failures, self._asked = True, None, 0, None
             self._window.begin(envs)
-            self._say(f"From now on the run chooses how many workers step its environments; now {in_words(envs)}.")
+            self._say(f"As requested: from now on the run chooses its number of workers; now {in_words(envs)}.")
             return
         try:
             if n_workers != "auto":
@@ -97,14 +97,14 @@ class WorkerScaling:
         finally:
             self._window.begin(envs)
         self._asked, self._dynamic = None, False
-        self._say(f"Now {in_words(envs)}, as {'measured' if n_workers == 'auto' else 'asked'}.")
+        self._say(f"As requested: now {in_words(envs)}{', as measured' if n_workers == 'auto' else ''}.")
 
     def _retry(self, n_workers: int | WorkerChoice) -> None:
         try:
             self.request(n_workers)
         except UserError as error:
             self._asked = None
-            self._say(f"Asked for n_workers = {n_workers}, but it stays as it is: {error}")
+            self._say(f"The request for n_workers = {n_workers} is refused: {error}")
 
     def _look_and_move(self, envs: ParallelEnv, trainer: Trainer) -> None:
         look = self._window.look(envs, trainer)

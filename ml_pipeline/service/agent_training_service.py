@@ -16,8 +16,8 @@ from typing import Any, Self
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.files import convert_settings
-from ml_pipeline.runs.folder import root_of_runs
-from ml_pipeline.runs.state import ENDED
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT, root_of_runs
+from ml_pipeline.runs.state import ENDED, in_words
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.service.event_log import LOG_FILE, EventLog
 from ml_pipeline.service.keeper import Keeper
@@ -175,8 +175,10 @@ class AgentTrainingService:
         with self._changing():
             self._keeper.stop(self.get(run))
 
-    def resume(self, run: str, *, total_timesteps: int | None = None, **changes: Any) -> None:
+    def resume(self, run: str, *, total_timesteps: int | None = None, **changes: Any) -> bool:
         """Queue a run again that has ended, to go on from its checkpoint; one without a checkpoint begins anew.
+
+        Returns whether there is a checkpoint.
 
         total_timesteps, changes: settings that change. A run of the root that the command line trained can be resumed
         too. Raises UserError where there is nothing to go on with.
@@ -202,6 +204,7 @@ class AgentTrainingService:
             )
             with contextlib.suppress(UserError):  # it is made before the start at the latest
                 self._keeper.make_folder(queued)
+            return (self.root / run / LATEST_CHECKPOINT).exists()
 
     def scale(self, run: str, *, n_workers: int | str | None = None, n_envs: int | None = None) -> None:
         """Ask a run that goes on for other numbers of workers or environments, from its next iteration on.
@@ -211,7 +214,9 @@ class AgentTrainingService:
         with self._changing():
             found = self.get(run)
             if found.status != "running":
-                raise UserError(f"{run} is {found.status}; only a run that goes on can be scaled.")
+                raise UserError(
+                    f"{run} is not running: {in_words(found.status)}. Only a run that goes on can be scaled."
+                )
             asked = {name: value for name, value in (("n_workers", n_workers), ("n_envs", n_envs)) if value is not None}
             wanted = {**found.settings, **asked}
             if isinstance(wanted["n_workers"], int):

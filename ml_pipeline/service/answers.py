@@ -18,6 +18,5 @@ def answer(service: AgentTrainingService, request: Mapping[str, Any]) -> Any:
     if do == "knows":
         return service.knows(asked["run"])
     if do in {"stop", "resume", "scale"}:
-        getattr(service, do)(asked.pop("run"), **asked)
-        return None
+        return getattr(service, do)(asked.pop("run"), **asked)
     raise UserError(f'The service knows no "{do}". {nearest(str(do), _KNOWN)}')

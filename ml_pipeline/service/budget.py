@@ -38,6 +38,8 @@ class Need(NamedTuple):
 
 
 NOTHING = Need(0, 0, 0, 0)
+_NAMES = Need("runs", "cores", "MB of memory", "environments")  # type: ignore[arg-type]
+_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -77,22 +79,44 @@ def to_start(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need)
     >>> to_start(queued, [], room)  # b leaves no core over, so c waits behind it
     ['a']
     """
+    return [id for id, reason in decide(queued, running, total).items() if reason is None]
+
+
+def decide(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need) -> dict[str, str | None]:
+    """By the id of each queued run, in their order, why it waits; None where it starts now.
+
+    >>> room = Need(math.inf, 2, math.inf, math.inf)
+    >>> decide([Waiting("b", (0, 1), Need(1, 4, 0, 1))], [Waiting("a", (0, 0), Need(1, 1, 0, 1))], room)
+    {'b': 'Waits for 2 of 2 cores; a uses 1.'}
+    """
     present = [*running]
-    started: list[str] = []
+    used = _sum(present, total)
+    reasons: dict[str, str | None] = {}
     blocked: Waiting | None = None  # the first that does not fit: what starts after it must leave it its room
     for run in sorted(queued, key=lambda each: each.order):
         need = run.need.at_most(total)
-        used = _sum(present, total)
         if not used.plus(need).fits(total) and present:
             blocked = blocked or run
+            reasons[run.id] = _lacking(need, used, total, present)
             continue
         if blocked is not None:
             overtaking = _sum([each for each in present if each.order > blocked.order], total)
             if not overtaking.plus(need).plus(blocked.need.at_most(total)).fits(total):
+                reasons[run.id] = f"Waits behind {blocked.id}, which needs the room."
                 continue
-        started.append(run.id)
+        reasons[run.id] = None
         present.append(run)
-    return started
+        used = used.plus(need)
+    return reasons
+
+
+def _lacking(need: Need, used: Need, total: Need, present: Sequence[Waiting]) -> str:
+    """What is too little, and who has it."""
+    i = next(i for i in range(len(need)) if used[i] + need[i] > total[i])
+    users = f"{present[0].id} uses" if len(present) == 1 else f"{len(present)} runs use"
+    if need._fields[i] == "runs":
+        return f"Waits for its turn; {users} all {total[i]:g} places."
+    return f"Waits for {need[i]:,.{_DIGITS}g} of {total[i]:,.{_DIGITS}g} {_NAMES[i]}; {users} {used[i]:,.{_DIGITS}g}."
 
 
 def _sum(runs: Sequence[Waiting], total: Need) -> Need:

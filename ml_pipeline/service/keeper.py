@@ -7,7 +7,9 @@ Called by one thread at a time; waits for nothing.
 import errno
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.wording import counted, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
-from ml_pipeline.runs.state import ENDED, RunState, Status, read_state, record_end_for, record_queued
+from ml_pipeline.runs.state import ENDED, RunState, Status, read_state, record_end_for, record_queued, record_waiting
+from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
-from ml_pipeline.service.budget import Waiting, need_of, to_start
+from ml_pipeline.service.budget import Waiting, decide, need_of
 from ml_pipeline.service.event_log import EventLog
 from ml_pipeline.service.last_words import last_words
 from ml_pipeline.service.outcome import outcome
@@ -32,6 +35,7 @@ _LOOK_S = 0.5  # how often runs of earlier services are looked for among the pro
 STOPPED_EARLY = "Stopped before it began."
 _REFUSED = 2  # exit code of a command that cannot use what it was given: it would say the same again
 _MOST_STARTS_IN_VAIN = 5
+_MOST_TOLD = 50  # runs in whose folders it is kept up to date why they wait
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
@@ -54,6 +58,7 @@ class Keeper:
         self._watched: dict[str, Watched] = {}
         self._unrecorded: dict[str, tuple[Status, str | None]] = {}  # ends that the queue knows, and the folder not yet
         self._in_vain: dict[str, int] = {}  # starts in a row whose process ended before it began
+        self._waits: dict[str, str] = {}  # by id, why a queued run waits, as its folder tells
         self._next_look = 0.0
         self.to_close = False
 
@@ -90,6 +95,7 @@ class Keeper:
         """Make the folder of a queued run, with its settings, so that everybody sees it wait. Raises UserError."""
         folder = self._root / run.id
         record_queued(folder)
+        self._waits.pop(run.id, None)
         if not (folder / SETTINGS_FILE).exists():
             write_yaml(folder / SETTINGS_FILE, run.settings)
 
@@ -137,10 +143,24 @@ class Keeper:
         running = [_waiting(run) for run in active if run.status == "running"]
         total = self._resources.total(sum(each.need.memory_mb for each in running))
         by_id = {run.id: run for run in queued}
-        chosen = to_start([_waiting(run) for run in queued], running, total)
+        decided = decide([_waiting(run) for run in queued], running, total)
+        chosen = [id for id, reason in decided.items() if reason is None]
         for id in chosen:
             self._start(by_id[id])
+        self._tell_waiting({id: reason for id, reason in decided.items() if reason is not None})
         return bool(chosen)
+
+    def _tell_waiting(self, reasons: Mapping[str, str]) -> None:
+        """Write into the folders of the next runs why they wait, wherever that has changed; say it once of each."""
+        told = {id: reason for id, reason in self._waits.items() if id in reasons}
+        self._waits = told
+        for id, reason in islice(reasons.items(), _MOST_TOLD):
+            if told.get(id) == reason:
+                continue
+            with suppress(UserError):  # the reason is for readers; nothing depends on it
+                if record_waiting(self._root / id, reason) and id not in told:
+                    self._log.tell(f"{id} {reason[0].lower()}{reason[1:]}")
+            told[id] = reason
 
     def _start(self, run: QueuedRun) -> None:
         folder = self._root / run.id
@@ -233,6 +253,7 @@ class Keeper:
         watched = self._watched[id]
         watched.kill_after(self._grace_s)
         if not again:
+            note_stop_request(self._root / id)
             watched.ask_to_stop()
             self._store.change(id, stop_sent=True)
 

@@ -1,6 +1,7 @@
 """What a run said last: the end of its output.log, for whoever asks why it ended."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -10,14 +11,24 @@ from ml_pipeline.runs.folder import OUTPUT_FILE
 _MOST_BYTES = 16_384
 _MOST_LINES = 6
 _LONGEST = 1_000
+_PROGRAM = re.compile(r"^ml-pipeline [a-z]+: ", re.MULTILINE)  # which every command puts before its errors
 
 
 def last_words(folder: Path, *, since_byte: int = 0) -> str:
-    """The last lines of the folder's output.log; of a traceback its last line. Empty where there are none."""
-    lines = [line.rstrip() for line in tail(folder / OUTPUT_FILE, since_byte=since_byte).splitlines() if line.strip()]
+    """The last lines of output.log without the program's name, of a traceback the last one; empty where there are none."""
+    said = tail(folder / OUTPUT_FILE, since_byte=since_byte)
+    lines = [line.rstrip() for line in without_program(said).splitlines() if line.strip()]
     if any(line.startswith("Traceback (") for line in lines):
         return excerpt(lines[-1], _LONGEST)
     return excerpt("\n".join(lines[-_MOST_LINES:]), _LONGEST)
+
+
+def without_program(text: str) -> str:
+    """
+    >>> without_program("ml-pipeline train: There is no such thing.")
+    'There is no such thing.'
+    """
+    return _PROGRAM.sub("", text)
 
 
 def tail(path: Path, *, since_byte: int = 0, most_bytes: int = _MOST_BYTES) -> str:

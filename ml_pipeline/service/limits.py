@@ -7,7 +7,9 @@ from ml_pipeline.config.checks import check_count, check_positive
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """Runs go on at once as long as all of these hold; the rest waits. Raises UserError where a value cannot be used.
+    """Runs go on at once as long as all of these hold; the rest waits.
+
+    Raises UserError where a value cannot be used.
 
     >>> ServiceLimits(max_runs=2).max_runs
     2

@@ -3,6 +3,7 @@
 import signal
 
 from ml_pipeline.runs.state import RunState, Status
+from ml_pipeline.runs.stop import ON_REQUEST
 from ml_pipeline.service.last_words import how_it_ended
 
 
@@ -22,7 +23,7 @@ def outcome(
     if stop_asked:
         if exit_code == -signal.SIGKILL:
             return "stopped", "It did not stop when asked, and was killed; what its last checkpoint holds is whole."
-        return "stopped", "A stop was requested."
+        return "stopped", ON_REQUEST
     was_killed = exit_code is None or exit_code < 0
     if was_killed and state is not None and state.status == "queued":
         return "queued", "Its process ended before it began."

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.requests import write_request
-from ml_pipeline.runs.state import read_state, record_end_for
+from ml_pipeline.runs.state import RunState, in_words, read_state, record_end_for
+from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.channel import ask_service, service_of
 from ml_pipeline.service.keeper import STOPPED_EARLY
@@ -22,12 +23,13 @@ def stop_run(root: Path, folder: Path) -> str:
     """
     name, state = folder.name, read_state(folder)
     if state is None or state.status not in {"queued", "running"}:
-        raise UserError(f"{name} does not go on: it {'has no state' if state is None else f'is {state.status}'}.")
+        raise UserError(f"{name} is not running: {_standing(state)}.")
     if service_of(root) is not None and _is_known(root, folder):
         ask_service(root, {"do": "stop", "run": name})
     elif state.status == "queued":
         _take_out(root, folder)
     elif is_alive(state.writer):
+        note_stop_request(folder)
         with suppress(ProcessLookupError):
             os.kill(state.writer.pid, signal.SIGTERM)
     else:
@@ -39,12 +41,15 @@ def scale_run(root: Path, folder: Path, *, n_workers: int | str | None, n_envs: 
     """Ask a run that goes on for other numbers of workers or environments. Raises UserError where it does not go on."""
     state = read_state(folder)
     if state is None or state.status != "running":
-        status = "has no state" if state is None else f"is {state.status}"
-        raise UserError(f"{folder.name} {status}; only a run that goes on can be scaled.")
+        raise UserError(f"{folder.name} is not running: {_standing(state)}. Only a run that goes on can be scaled.")
     if service_of(root) is not None and _is_known(root, folder):
         ask_service(root, {"do": "scale", "run": folder.name, "n_workers": n_workers, "n_envs": n_envs})
     else:
         write_request(folder, n_workers=n_workers, n_envs=n_envs)  # type: ignore[arg-type]
+
+
+def _standing(state: RunState | None) -> str:
+    return "it has no state.json" if state is None else in_words(state.status)
 
 
 def _is_known(root: Path, folder: Path) -> bool:

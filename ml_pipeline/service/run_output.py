@@ -8,7 +8,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.state import ENDED, RunState, read_state
-from ml_pipeline.service.last_words import tail
+from ml_pipeline.service.last_words import tail, without_program
 
 _LOOK_S = 0.2
 _MOST_BYTES = 1 << 20
@@ -58,7 +58,16 @@ class RunOutput:
             yield data.decode(errors="replace")
 
     def _failure(self, state: RunState) -> Iterator[str]:
-        if LOG_FILE in self._read_bytes and (output := tail(self._folder / OUTPUT_FILE).strip()):
+        """What was not told before: the end of the output, and the reason."""
+        told = tail(self._folder / LOG_FILE) if LOG_FILE in self._read_bytes else tail(self._folder / OUTPUT_FILE)
+        output = tail(self._folder / OUTPUT_FILE).strip() if LOG_FILE in self._read_bytes else ""
+        if output and not _is_told(without_program(output), f"{told}\n{state.reason}"):
+            told += output
             yield f"\nThe end of {OUTPUT_FILE}:\n{output}\n"
-        if state.reason:
+        if state.reason and not _is_told(state.reason, told):
             yield f"\nIt failed: {state.reason}\n"
+
+
+def _is_told(text: str, told: str) -> bool:
+    """Whether a text holds another one, however its lines are indented."""
+    return " ".join(text.split()) in " ".join(told.split())

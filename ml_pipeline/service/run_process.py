@@ -20,6 +20,7 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.state import Status, record_end_for, record_starting
+from ml_pipeline.runs.stop import ON_REQUEST, take_stop_note
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 from ml_pipeline.service.last_words import last_words
 
@@ -80,7 +81,8 @@ def run(order: RunOrder) -> int:
         if code:  # before the run had claimed its folder, which else knows better
             with suppress(UserError, OSError):
                 status: Status = "stopped" if code > _BY_SIGNAL else "failed"
-                record_end_for(folder, status, last_words(folder) or f"It ended with exit code {code}.")
+                reason = ON_REQUEST if status == "stopped" and take_stop_note(folder) else last_words(folder)
+                record_end_for(folder, status, reason or f"It ended with exit code {code}.")
     return code
 
 

@@ -26,8 +26,7 @@ class SubmitConfig(SettingsFrom):
     """Submit one run for each of these seeds."""
 
     data_dir: Path | None = None
-    """Folder with one market data file per symbol; a run for each symbol of --symbols, or for each file without it;
-    with --per-symbol, one run whose policy trades each of them."""
+    """Folder with one file per symbol: a run for each symbol, or each file; one for all with --per-symbol."""
 
     priority: int = 0
     """Runs of a higher priority start first."""
@@ -83,9 +82,27 @@ def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, 
         raise UserError(
             "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
         )
+    wanted = symbols or given.get("symbols") or ()
+    if data_dir is None and given.get("data") is None and wanted and given.get("env_id") is None:
+        raise _no_data(wanted)
     if given.get("per_symbol"):  # one policy learns from all of them
         return [{} if data_dir is None else {"data": data_dir}]
     if data_dir is None:
         return [{"symbols": (symbol,)} for symbol in symbols] or [{}]
-    files = find_symbol_files(data_dir, symbols or given.get("symbols") or ())
+    files = find_symbol_files(data_dir, wanted)
     return [{"data": file, "symbols": ()} for file in files.values()]
+
+
+def _no_data(symbols: Sequence[str]) -> UserError:
+    """About symbols without data; names a folder nearby that holds their files, if there is one."""
+    here = Path()
+    for folder in (here, here / "data", *sorted((here / "data").glob("*/"))):
+        try:
+            find_symbol_files(folder, symbols)
+        except UserError:
+            continue
+        nearby = f"--data-dir {folder} has a file of each."
+        break
+    else:
+        nearby = "say --data-dir FOLDER with a file of each, or --data FILE that holds them."
+    return UserError(f"There are no data for {', '.join(symbols)}; {nearby}")

@@ -233,10 +233,10 @@ def test_a_full_disk_right_after_a_change_leaves_the_checkpoint_before_it(planne
     [
         (
             1,
-            "The request for 1 environment is refused: 1 environments are too few for a minibatch of 64: a rollout of ",
+            "The request for n_envs = 1 is refused: 1 environments are too few for a minibatch of 64: a rollout of ",
         ),
-        (70_000, "The request for 70,000 environments is refused: The number must be at most 65,536 environments, but"),
-        (4, "The run has 4 environments already, as requested."),
+        (70_000, "The request for n_envs = 70000 is refused: The number must be at most 65,536 environments, but"),
+        (4, "As requested: still 4 environments."),
     ],
 )
 def test_a_request_that_cannot_be_met_is_told_and_the_run_goes_on(tmp_path, n_envs, sentence):
@@ -257,7 +257,7 @@ def test_a_request_that_is_made_twice_is_met_once_and_of_two_the_later_one_count
     _, told = train(settings_of(tmp_path, total_timesteps=1000), At(step_256=twice), asking(tmp_path, step_512=8))
     assert told[:2] == [
         "As requested: from step 256 on, 8 environments in place of 4.",
-        "The run has 8 environments already, as requested.",
+        "As requested: still 8 environments.",
     ]
     assert load_checkpoint(tmp_path / "latest.pt")["config"]["n_envs_schedule"] == {256: 8}
 
@@ -317,7 +317,7 @@ class Counted(GymTask):
 def test_environments_that_cannot_be_made_refuse_a_request_and_end_a_run_that_had_planned_them(tmp_path):
     asked, had_planned = tmp_path / "asked", tmp_path / "planned"
     _, told = train(settings_of(asked), asking(asked, step_256=8), task=Counted(4))
-    assert told[0].startswith("The request for 8 environments is refused: ")
+    assert told[0].startswith("The request for n_envs = 8 is refused: ")
     assert "no more licences" in told[0]
     with pytest.raises(EnvFailedError, match="no more licences") as failed:
         train(settings_of(had_planned, n_envs_schedule={256: 8}), task=Counted(4))
@@ -342,7 +342,7 @@ def test_a_trainer_of_another_kind_keeps_its_environments(tmp_path):
     scaling.request(8)
     assert not scaling.apply(Plain(), save=lambda: None)
     assert told == [
-        "The request for 8 environments is refused: Plain cannot change the number of environments while it trains."
+        "The request for n_envs = 8 is refused: Plain cannot change the number of environments while it trains."
     ]
     scaling.close()
     scaling.close()

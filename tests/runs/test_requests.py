@@ -156,12 +156,12 @@ def test_each_setting_has_its_handler_and_what_has_none_is_refused(tmp_path):
     for _ in range(2):
         handling()
     assert done == [2]
-    assert said == ["Asked for n_envs = 4, but this run cannot change it while it goes on."]
+    assert said == ["The request for n_envs = 4 is refused: this run cannot change it while it goes on."]
     handling.handlers["n_envs"] = refuse
     write_request(tmp_path, n_workers=3, n_envs=5)
     handling()
     assert done == [2, 3]
-    assert said[1:] == ["Asked for n_envs = 5, but it stays as it is: There is no room."]
+    assert said[1:] == ["The request for n_envs = 5 is refused: There is no room."]
     (tmp_path / REQUEST_FILE).write_text("nonsense")
     for _ in range(2):
         handling()

@@ -166,9 +166,9 @@ def test_a_run_moves_as_asked_at_the_end_of_its_iteration(tmp_path):
     sentences, rows = asked(tmp_path / "asked", {"n_workers": 2}, {"n_workers": 2}, {"n_workers": 0})
     assert [row["workers/count"] for row in rows] == [0, 0, 2, 2, 0]
     assert [sentence for sentence in sentences if sentence.startswith("Now")] == [
-        "Now 2 workers, as asked.",
-        "Now 2 workers, as asked.",
-        "Now no workers, but the trainer's process alone, as asked.",
+        "As requested: now 2 workers.",
+        "As requested: now 2 workers.",
+        "As requested: now no workers, but the trainer's process alone.",
     ]
     trained(tmp_path / "stayed", n_envs=3, num_episodes=5, ppo=replace(PPO, minibatch_size=48))
     assert torch.equal(weights(tmp_path / "asked"), weights(tmp_path / "stayed"))
@@ -177,7 +177,7 @@ def test_a_run_moves_as_asked_at_the_end_of_its_iteration(tmp_path):
 @pytest.mark.parametrize(
     ("request_", "settings", "sentence"),
     [
-        ({"n_workers": 4}, {}, "Asked for n_workers = 4, but it stays as it is: n_workers must be at most n_envs = 3."),
+        ({"n_workers": 4}, {}, "The request for n_workers = 4 is refused: n_workers must be at most n_envs = 3."),
         ({"n_workers": 1}, {"vec_env": "serial"}, 'vec_env "serial" has no workers'),
         ({"n_workers": 0}, {"n_workers": 1, "on_worker_failure": "restart"}, "need worker processes"),
         ('{"n_workers": 1', {}, "request.json is ignored: it must hold a JSON object"),
@@ -239,7 +239,7 @@ def test_a_killed_worker_is_replaced_and_then_others_take_over(tmp_path, monkeyp
     assert run.train().status == "finished"
     assert rows[-1]["rollout/n_worker_restarts"] == 1
     assert rows[-1]["workers/count"] == 3
-    assert "Now 3 workers, as asked." in heard.sentences
+    assert "As requested: now 3 workers." in heard.sentences
 
 
 class Envs(ParallelEnv):
@@ -313,7 +313,7 @@ def test_workers_that_memory_has_no_room_for_are_refused(envs, schedule, monkeyp
     with pytest.raises(worker_scaling.UserError, match=r"3 workers would need .* MB .* but 1 MB are free"):
         scaling.request(3)
     scaling.request(0)
-    assert said == ["Now no workers, but the trainer's process alone, as asked."]
+    assert said == ["As requested: now no workers, but the trainer's process alone."]
 
 
 def test_auto_chooses_once(envs, monkeypatch):
@@ -323,7 +323,7 @@ def test_auto_chooses_once(envs, monkeypatch):
     said = []
     scaling = worker_scaling.WorkerScaling(lambda: envs, said.append, dynamic=True)
     scaling.request("auto")
-    assert said == ["Now 2 workers beside the trainer's process, as measured."]
+    assert said == ["As requested: now 2 workers beside the trainer's process, as measured."]
     assert not scaling._dynamic
 
 

@@ -18,7 +18,7 @@ export class CurrentRun {
   makeButtons() {
     const button = (label, title, action) => element("button", { type: "button", title, onclick: action }, label);
     this.stop = button("Stop", "Save and end this run", () => this.ask("stop"));
-    this.resume = button("Resume", "Let this run go on from its checkpoint", () => this.ask("resume"));
+    this.resume = button("Resume", "Let this run go on from its checkpoint, if it has one", () => this.ask("resume"));
     this.scale = button("Scale", "Change its workers or environments", () => this.openScale());
     this.buttons.append(this.stop, this.resume, this.scale);
     this.workers = element("input", { type: "text", name: "n_workers", placeholder: "as it is", autocomplete: "off", list: "worker-choices" });

@@ -58,7 +58,8 @@ class Changing:
         if name == "stop":
             self._controls.stop(run)
             return {"done": f"Asked {run} to stop; it saves first."}
-        self._controls.resume(run)
+        if self._controls.resume(run) is False:
+            return {"done": f"{run} has no checkpoint; it begins anew as soon as there is room."}
         return {"done": f"{run} goes on from its checkpoint as soon as there is room."}
 
 

@@ -49,6 +49,15 @@ def import_module_of(env_id: str) -> None:
         import_user_module(module)
 
 
+def check_registered(env_id: str) -> None:
+    """Raise UserError where no environment has this id; its module must have been imported."""
+    try:
+        gymnasium.spec(_with_version(env_id.rpartition(":")[2]))
+    except gymnasium.error.Error as error:
+        if told := id_error(env_id, error):
+            raise told from error
+
+
 def id_error(env_id: str, error: Exception) -> UserError | None:
     """The sentence on an id that Gymnasium could not make; None if `error` is about something else.
 
@@ -119,9 +128,18 @@ def _needs(package: str, name: str) -> str:
     return f"{_PACKAGES[package].install}, and name its module before a colon: {package}:{name}."
 
 
+def _unversioned(name: str) -> str:
+    """The name alone: that two ids have the same version makes them no more alike."""
+    return re.sub(r"-v\d+$", "", name)
+
+
 def _nearest(name: str) -> str:
     by_lower = {known.lower(): known for known in sorted(gymnasium.registry)}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=_N_NEAREST, cutoff=_NEAR)
+    close = [
+        each
+        for each in difflib.get_close_matches(name.lower(), by_lower, n=_N_NEAREST, cutoff=_NEAR)
+        if difflib.SequenceMatcher(None, _unversioned(name.lower()), _unversioned(each)).ratio() >= _NEAR
+    ]
     quoted = [f'"{by_lower[each]}"' for each in close]
     if not quoted:
         return "Put the module that registers it before a colon, as in my_project:MyEnv-v0."

@@ -10,7 +10,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from ml_pipeline.config.algorithms import ALGORITHMS, OWN, algorithms_for
+from ml_pipeline.config.algorithms import OWN, check_actions
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
@@ -21,14 +21,7 @@ from ml_pipeline.runtime.action_masks import ACTION_MASK
 
 def check_spaces(algorithm: str, observation_space: spaces.Space, action_space: spaces.Space) -> None:
     """Raise UserError, with the algorithms that fit, where this one does not take such observations or actions."""
-    kind, taken = type(action_space).__name__, ALGORITHMS[algorithm].actions
-    if kind not in taken:
-        *others, last = algorithms_for(kind) or [OWN]
-        fitting = f"{', '.join(others)} or {last}" if others else last
-        raise UserError(
-            f"{algorithm} is for actions of the kind {' or '.join(taken)}, but those of the environment are "
-            f"{space_name(action_space)}; train by {fitting}."
-        )
+    check_actions(algorithm, type(action_space).__name__, space_name(action_space))
     if isinstance(action_space, spaces.Discrete) and action_space.start != 0:
         raise UserError(
             f"{algorithm} is for actions from 0 on, but they begin at {action_space.start}; train by {OWN}."

@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -30,7 +31,7 @@ PROG = "logs"
 class LogsConfig:
     """Which log is printed."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Id of the run, the beginning of one, or its folder."""
 
     follow: bool = False

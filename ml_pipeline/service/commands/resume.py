@@ -13,12 +13,13 @@ if __name__ == "__main__":
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.config.flags import naming_flags, parse_settings
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.channel import ask_service
@@ -31,7 +32,7 @@ PROG = "resume"
 class ResumeConfig:
     """Which run goes on."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Id of the run, the beginning of one, or its folder."""
 
     total_timesteps: int | None = None
@@ -59,8 +60,11 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
                 f"{folder} is no run of {root}; name its root by --root, or go on with it by "
                 f"`ml-pipeline train --resume {folder}`."
             )
-        ask_service(root, {"do": "resume", "run": folder.name, "total_timesteps": resume.total_timesteps})
-        print(f"{folder.name} is queued.")
+        request = {"do": "resume", "run": folder.name, "total_timesteps": resume.total_timesteps}
+        with naming_flags("total_timesteps"):
+            has_checkpoint = ask_service(root, request)
+        how = "goes on from its checkpoint" if has_checkpoint else "has no checkpoint, and begins anew"
+        print(f"{folder.name} is queued; it {how}.")
     return 0
 
 

@@ -13,13 +13,13 @@ if __name__ == "__main__":
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.config.flags import naming_flags, parse_settings
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.run_controls import scale_run
@@ -32,7 +32,7 @@ PROG = "scale"
 class ScaleConfig:
     """What changes, from the end of the run's iteration on."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Id of the run, the beginning of one, or its folder."""
 
     n_workers: int | Literal["auto", "dynamic"] | None = None
@@ -60,7 +60,8 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             raise UserError("Say what changes: --n-workers or --n-envs.")
         root = root_of_runs(scale.root)
         folder = find_run(root, scale.run)
-        scale_run(root, folder, n_workers=scale.n_workers, n_envs=scale.n_envs)
+        with naming_flags("n_workers", "n_envs"):
+            scale_run(root, folder, n_workers=scale.n_workers, n_envs=scale.n_envs)
         print(f"{folder.name} is asked; `ml-pipeline logs {folder.name}` tells what it does at its iteration's end.")
     return 0
 

@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -33,7 +34,7 @@ PROG = "stop"
 class StopConfig:
     """Which runs stop."""
 
-    runs: tyro.conf.Positional[tuple[str, ...]] = ()
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
     """Ids of runs, beginnings of ids, or folders."""
 
     all: bool = False
@@ -51,7 +52,7 @@ class CommandLine:
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Stop; return 1 where one of several could not be stopped, and exit with code 2 where none is meant."""
+    """Stop; return 2 where one could not be stopped, after all others were asked, or where none is meant."""
     with entry(prog):
         stop = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["stop"].sentence).stop
         root = root_of_runs(stop.root)
@@ -67,7 +68,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             except UserError as error:
                 failed = True
                 print(f"{prog}: {error}", file=sys.stderr)
-    return int(failed)
+    return 2 if failed else 0
 
 
 def _under_way(root: Path) -> list[Path]:

@@ -11,14 +11,17 @@ from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 if __name__ == "__main__":
     exit_at_once_on_signals("submit")
 
+from dataclasses import replace
 from pathlib import Path
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.service.channel import ask_service
 from ml_pipeline.service.submission import flat_settings, new_run_id, submitted_config
 from ml_pipeline.service.submit_command_line import parse_submission
+from ml_pipeline.service.task_check import check_task
 
 PROG = "submit"
 
@@ -31,6 +34,8 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         submit = submission.submit
         root = root_of_runs(submit.root)
         configs = [submitted_config(config) for config in submission.configs]
+        for config in {repr(_without_seed(config)): config for config in configs}.values():
+            check_task(config)
         for config in configs:
             request = {
                 "do": "submit",
@@ -42,6 +47,10 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             }
             print(ask_service(root, request), flush=True)
     return 0
+
+
+def _without_seed(config: TrainConfig) -> TrainConfig:
+    return replace(config, run=replace(config.run, seed=0))
 
 
 if __name__ == "__main__":

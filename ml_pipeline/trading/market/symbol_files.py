@@ -10,6 +10,8 @@ from ml_pipeline.trading.market.files import files_of, symbol_of
 
 # A message names so many files of a folder.
 _MOST_NAMED = 8
+# EURUSX is near to EURUSD, and XAUUSD, which ends alike, is not.
+_NEAR = 0.8
 
 
 def find_symbol_files(folder: str | Path, symbols: Sequence[str]) -> dict[str, Path]:
@@ -35,7 +37,7 @@ def find_symbol_files(folder: str | Path, symbols: Sequence[str]) -> dict[str, P
     missing = [symbol for symbol in symbols if not _candidates(symbol, files)]
     if missing:
         names = [symbol_of(file) for file in files]
-        hint = did_you_mean(missing[0], [*names, *(part for name in names for part in _parts(name))])
+        hint = did_you_mean(missing[0], [*names, *(part for name in names for part in _parts(name))], least=_NEAR)
         raise UserError(f"{folder} has no file of {', '.join(missing)}; it holds {_listed(files)}.{hint}")
     found: dict[str, Path] = {}
     for symbol in symbols:
