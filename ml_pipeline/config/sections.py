@@ -6,7 +6,9 @@ change it and has no counterpart here is refused. Arguments of another algorithm
 become `algorithm_kwargs`.
 """
 
-from collections.abc import Callable, Mapping
+import difflib
+import math
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,8 @@ def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader],
     Raises UserError for what is unknown in a section, has no counterpart here, or is set twice.
     """
     flat: Flat = {}
-    if _is_another(content.get("algo")):
-        sections = {**sections, "kwargs": _kwargs_of_another}
+    if _names_another(content):
+        sections = {**sections, "kwargs": _kwargs_of_another, "training": _training_of_another}
     for key, value in content.items():
         if key not in _WITHOUT_EFFECT:
             add(flat, sections[key](value, source) if key in sections else {str(key): value}, source)
@@ -117,6 +119,13 @@ def _is_another(algo: Any) -> bool:
     return algo is not None and str(algo).upper() in {*ALGORITHMS} - {OWN}
 
 
+def _names_another(content: Mapping[Any, Any]) -> bool:
+    """Whether a file names an algorithm that is none of this program's own, alone or in agent_config."""
+    agent = content.get("agent_config")
+    inner = agent.get("algo") if isinstance(agent, Mapping) else None
+    return any(_is_another(algo) for algo in (content.get("algo"), content.get("algorithm"), inner))
+
+
 def _tensorboard(value: Any, source: Path) -> Flat:
     """A folder of event files; true is logs/tensorboard, and false or none is none."""
     if value is None or value is False:
@@ -179,8 +188,7 @@ _AGENT_KWARGS: dict[str, Reader] = {
     "rollout_buffer_class": only("rollout_buffer_class", None),
     "rollout_buffer_kwargs": only("rollout_buffer_kwargs", None, {}),
 }  # fmt: skip
-_TRAINING: dict[str, Reader] = {
-    **_AGENT_KWARGS,
+_OWN_IN_TRAINING: dict[str, Reader] = {
     **{
         name: same(name)
         for name in (
@@ -188,11 +196,13 @@ _TRAINING: dict[str, Reader] = {
             "hidden_sizes", "activation", "normalize_advantages", "normalize_obs", "normalize_rewards",
             "normalize_values", "squash_actions", "share_layers", "memory", "memory_size", "checkpoint_dir",
             "checkpoint_interval", "eval_interval", "eval_episodes", "stop_at_return", "stop_on_plateau", "n_envs",
+            "algorithm_kwargs",
         )
     },
     "log_interval": lambda value, source: {},  # every iteration is written; see `LOGGING_KEYS`
     "tensorboard_log": _tensorboard,
 }  # fmt: skip
+_TRAINING: dict[str, Reader] = {**_AGENT_KWARGS, **_OWN_IN_TRAINING}
 LOGGING_KEYS = ("log_file", "log_interval", "monitor_path")
 """Of the sections `logging` and `monitoring`, which a `TrainerAgent` follows and which change no result."""
 _LOGGING: dict[str, Reader] = {
@@ -202,6 +212,9 @@ _LOGGING: dict[str, Reader] = {
 }
 # Of these, what any algorithm may have; all else is an argument of the algorithm alone.
 _OF_ANY = ("learning_rate", "gamma", "batch_size", "seed", "device")
+# In `training` these are settings whatever the algorithm: n_steps is how long an iteration is.
+_OF_ANY_IN_TRAINING: dict[str, Reader] = {**_OWN_IN_TRAINING, "n_steps": _AGENT_KWARGS["n_steps"]}
+_SLIP = 0.9  # as near to a setting as only a slip of the finger is: learning_starts and learning_rate are farther apart
 
 
 def _kwargs_of_another(value: Any, source: Path) -> Flat:
@@ -222,8 +235,44 @@ def _kwargs_of_another(value: Any, source: Path) -> Flat:
             }
             add(flat, more, source)
         else:
-            own[str(key)] = inner
+            own[str(key)] = _number_in(inner)
     return {**flat, "algorithm_kwargs": own} if own else flat
+
+
+def _training_of_another(value: Any, source: Path) -> Flat:
+    """The section training of an algorithm other than PPO: what is no setting is an argument of the algorithm."""
+    content, source = _content("training", value, source)
+    settings = {key: inner for key, inner in content.items() if key in _OF_ANY_IN_TRAINING}
+    others = {key: inner for key, inner in content.items() if key not in settings}
+    for key in others.keys() - _AGENT_KWARGS.keys():
+        if meant := _setting_meant(str(key), [*_OF_ANY_IN_TRAINING, *_OF_ANY]):
+            raise UserError(f'{source}: unknown setting "{key}" in training.{meant}')
+    flat, more = section("training", _OF_ANY_IN_TRAINING)(settings, source), _kwargs_of_another(others, source)
+    kwargs = flat.get("algorithm_kwargs")
+    if isinstance(kwargs, Mapping) and "algorithm_kwargs" in more:
+        arguments = dict(kwargs)
+        add(arguments, more.pop("algorithm_kwargs"), source)
+        flat["algorithm_kwargs"] = arguments
+    add(flat, more, source)
+    return flat
+
+
+def _setting_meant(key: str, settings: Collection[str]) -> str:
+    """A closing sentence, where a key is another library's name of a setting or nearly one; else empty."""
+    shown = {each: each for each in settings if each != "algorithm_kwargs"}  # it is where arguments stand already
+    close = difflib.get_close_matches(key, shown, n=1, cutoff=_SLIP)
+    return familiar_name(key, shown) or (f' Did you mean "{close[0]}"?' if close else "")
+
+
+def _number_in(value: Any) -> Any:
+    """The number that a text is: 1e6 and 5e-3 in YAML are texts."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return value
+    if not math.isfinite(number):
+        return value
+    return int(number) if number.is_integer() else number
 
 
 def _agent(value: Any, source: Path) -> Flat:

@@ -90,6 +90,56 @@ def test_names_of_training_are_ours():
     assert (config.run.seed, config.run.eval_interval) == (4, 5)
 
 
+def train_of(training, **others):
+    return agent_config({"algorithm": "DQN", "environment": "CartPole-v1", "training": training, **others}).train
+
+
+def test_arguments_of_another_algorithm_may_stand_in_training():
+    pytest.importorskip("stable_baselines3")
+    arguments = {"buffer_size": 5000, "learning_starts": 100, "exploration_fraction": 0.2}
+    alone = train_of({"total_timesteps": 512, "n_steps": 64, "verbose": 1, **arguments})
+    assert alone.run.algorithm_kwargs == arguments
+    assert (alone.run.total_timesteps, alone.ppo.n_steps) == (512, 64)
+    settings = {"total_timesteps": 512, "n_steps": 64}
+    assert train_of(settings | {"algorithm_kwargs": arguments}) == alone
+    assert train_of({**settings, "algorithm_kwargs": {"buffer_size": 5000}, **dict([*arguments.items()][1:])}) == alone
+    assert train_of(settings, kwargs=arguments) == alone
+    agent = {"algo": "DQN", "kwargs": arguments}
+    assert agent_config({"environment": "CartPole-v1", "training": settings, "agent_config": agent}).train == alone
+
+
+def test_arguments_that_are_settings_too_become_those_and_texts_become_numbers():
+    pytest.importorskip("stable_baselines3")
+    config = train_of({
+        "learning_rate": "1e-3", "batch_size": 64, "tau": "5e-3", "buffer_size": "1e4", "policy": "MlpPolicy",
+        "policy_kwargs": {"net_arch": [8, 8]},
+    })  # fmt: skip
+    assert (config.ppo.learning_rate, config.ppo.minibatch_size, config.ppo.hidden_sizes) == (1e-3, 64, (8, 8))
+    assert config.run.algorithm_kwargs == {"tau": 0.005, "buffer_size": 10_000}
+    assert train_of({"ent_coef": 0.25, "n_steps": 16}, algorithm="A2C").ppo.ent_coef == 0.25
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        ({"bufer_size": 5}, 'DQN has no argument "bufer_size". Did you mean "buffer_size"?'),
+        ({"learning_start": 5}, 'DQN has no argument "learning_start". Did you mean "learning_starts"?'),
+        ({"total_timestep": 5}, 'unknown setting "total_timestep" in training. Did you mean "total_timesteps"?'),
+        ({"lr": 5}, 'unknown setting "lr" in training. Did you mean "learning_rate"?'),
+        ({"clip_range": 0.3}, 'DQN has no argument "clip_range"'),
+        ({"buffer_size": 5, "algorithm_kwargs": {"buffer_size": 5}}, "buffer_size is set twice"),
+        ({"buffer_size": "many"}, "buffer_size of DQN must be a whole number of at least 0, but got 'many'"),
+        ({"algorithm_kwargs": 3}, "algorithm_kwargs must give values by name"),
+        ({"algorithm_kwargs": 3, "tau": 0.5}, "algorithm_kwargs is set twice"),
+    ],
+)
+def test_what_is_wrong_in_training_of_another_algorithm_is_one_sentence(training, sentence):
+    pytest.importorskip("stable_baselines3")
+    with pytest.raises(UserError) as caught:
+        train_of(training)
+    assert sentence in str(caught.value)
+
+
 def test_minibatches_may_be_of_several_environments():
     training = {"n_steps": 32, "batch_size": 128}
     assert agent_config({"training": training}).train.ppo.minibatch_size == 128
