@@ -25,6 +25,29 @@ def n_envs_at(step: int, *, first: int, schedule: Schedule) -> int:
     return next((schedule[at] for at in sorted(schedule, reverse=True) if at <= step), first)
 
 
+def planned_end(
+    total_steps: int, *, step: int, n_steps: int, n_envs: int, schedule: Schedule
+) -> tuple[int, int]:
+    """How many iterations of `n_steps` steps per environment lie ahead, and the global step at which they end.
+
+    step: where the next one begins, in n_envs environments. total_steps: where training may end. Of the schedule, what
+    lies after `step` counts.
+
+    >>> planned_end(20_000, step=0, n_steps=256, n_envs=8, schedule={4000: 16})
+    (6, 20480)
+    >>> planned_end(20_000, step=0, n_steps=256, n_envs=8, schedule={})
+    (10, 20480)
+    """
+    ahead = sorted(at for at in schedule if step < at < total_steps)
+    n_iterations = 0
+    for end in (*ahead, total_steps):
+        rollout = n_envs * n_steps
+        more = max(0, -(-(end - step) // rollout))
+        n_iterations, step = n_iterations + more, step + more * rollout
+        n_envs = schedule.get(end, n_envs)
+    return n_iterations, step
+
+
 def check_schedule(schedule: Schedule) -> None:
     """Raise UserError unless steps rise from 1 on, and the numbers are possible.
 

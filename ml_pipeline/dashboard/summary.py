@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ml_pipeline.config.env_schedule import planned_end
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
 from ml_pipeline.monitoring.metrics_file import STEP
 from ml_pipeline.runs.state import RunState
@@ -87,8 +88,9 @@ def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = str(settings.get("algorithm") or "PPO") if settings else None
     if algorithm != "PPO":
         iterations = None
-    elif total and batch:
-        iterations = -(-total // batch)
+    elif total and n_envs and n_steps:
+        schedule = _schedule(settings.get("n_envs_schedule"))
+        iterations, _ = planned_end(total, step=0, n_steps=n_steps, n_envs=n_envs, schedule=schedule)
     return {
         "task": _task(settings),
         "algorithm": algorithm,
@@ -98,6 +100,13 @@ def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         "total_timesteps": total,
         "total_iterations": iterations,
     }
+
+
+def _schedule(value: Any) -> dict[int, int]:
+    """What of it can be one: numbers of environments by step."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {step: n for step, n in value.items() if _count(step) and _count(n)}
 
 
 def _task(settings: Mapping[str, Any]) -> str | None:

@@ -1,6 +1,8 @@
 """What a run tells besides figures: that it began, sentences for a reader, and that training is over."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 
@@ -8,7 +10,8 @@ class RunStart(NamedTuple):
     """A run that is about to train.
 
     n_workers: 0 where the trainer's process steps the environments; start_method is None then. first_step: of a resumed
-    run, the environment steps that were taken before; total_steps counts them too.
+    run, the environment steps that were taken before; total_steps counts them too. n_envs_schedule: other numbers of
+    environments that are planned, by global step; the totals take them into account.
     """
 
     folder: Path
@@ -18,6 +21,7 @@ class RunStart(NamedTuple):
     total_iterations: int
     total_steps: int
     first_step: int
+    n_envs_schedule: Mapping[int, int] = MappingProxyType({})
 
 
 class RunEnd(NamedTuple):

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TextIO
 
 from tqdm import tqdm
 
+from ml_pipeline.config.env_schedule import Schedule, n_envs_at, planned_end
 from ml_pipeline.monitoring.sink import EpisodeRecord
 
 
@@ -56,18 +58,21 @@ class Progress:
         total_steps: int,
         n_envs: int,
         first_step: int = 0,
+        n_envs_schedule: Schedule = MappingProxyType({}),
         block_interval: int = 10,
         line_interval_s: float = 10.0,
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """first_step: where a resumed run goes on. block_interval: iterations between two blocks; the last one has its
+        """first_step: where a resumed run goes on. n_envs_schedule: other numbers of environments that are planned, by
+        global step; the totals take them into account. block_interval: iterations between two blocks; the last one has its
         own. line_interval_s: seconds between two lines where `out`, stdout by default, is no terminal.
         """
         self._total_iterations = total_iterations
         self._total_steps = total_steps
         self._n_envs = n_envs
         self._first_step = first_step
+        self._schedule = n_envs_schedule
         self._block_interval = block_interval
         self._line_interval_s = line_interval_s
         self._out = out or sys.stdout
@@ -107,10 +112,15 @@ class Progress:
     def _follow_envs(self, n_envs: int, iteration: int, step: int) -> None:
         """Count the iterations left anew where an iteration had another number of environments than the one before."""
         if n_envs != self._n_envs:
-            rollout = step - self._last_step
-            left = max(0, -(-(self._total_steps - step) // rollout))
-            self._n_envs, self._total_iterations = n_envs, iteration + left
-            self._total_steps = self._bar.total = step + left * rollout
+            ahead = {at: n for at, n in self._schedule.items() if at > self._last_step}
+            left, self._total_steps = planned_end(
+                self._total_steps,
+                step=step,
+                n_steps=max(1, (step - self._last_step) // n_envs),
+                n_envs=n_envs_at(step, first=n_envs, schedule=ahead),
+                schedule=ahead,
+            )
+            self._n_envs, self._total_iterations, self._bar.total = n_envs, iteration + left, self._total_steps
         self._last_step = step
 
     def _line_now_and_then(self, iteration: int, step: int) -> None:

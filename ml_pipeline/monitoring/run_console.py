@@ -29,6 +29,7 @@ class RunConsole(RunListener):
             total_steps=start.total_steps,
             n_envs=start.n_envs,
             first_step=start.first_step,
+            n_envs_schedule=start.n_envs_schedule,
             out=self._out,
         )
 

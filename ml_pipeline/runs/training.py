@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gymnasium.vector import VectorEnv
 
+from ml_pipeline.config.env_schedule import planned_end
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
@@ -201,15 +202,17 @@ class Training:
         trainer, listener = self.trainer, self._setup.listener
         envs = self._env_scaling.envs
         parallel = envs if isinstance(envs, ParallelEnv) else None
+        total_iterations, total_steps = self._planned_length()
         listener.started(
             RunStart(
                 folder=self._folder,
                 n_envs=envs.num_envs,
                 n_workers=parallel.num_workers if parallel else 0,
                 start_method=parallel.start_method if parallel else None,
-                total_iterations=trainer.total_iterations,
-                total_steps=trainer.total_timesteps,
+                total_iterations=total_iterations,
+                total_steps=total_steps,
                 first_step=trainer.global_step,
+                n_envs_schedule=self._setup.config.run.n_envs_schedule,
             )
         )
         if self._resumed_from is not None:
@@ -222,6 +225,22 @@ class Training:
         for sentence in getattr(trainer, "notices", ()):
             listener.say(sentence)
         self._tell_of_workers()
+
+    def _planned_length(self) -> tuple[int, int]:
+        """At which iteration and global step training ends, the planned numbers of environments considered."""
+        trainer, run, n_steps = self.trainer, self._setup.config.run, self._setup.config.ppo.n_steps
+        left = trainer.total_iterations - trainer.iteration
+        if not run.n_envs_schedule or left <= 0:
+            return trainer.total_iterations, trainer.total_timesteps
+        start = trainer.total_timesteps - left * self._env_scaling.envs.num_envs * n_steps  # of the next iteration
+        more, end = planned_end(
+            run.timesteps(n_steps),
+            step=start,
+            n_steps=n_steps,
+            n_envs=run.n_envs_at(start),
+            schedule=run.n_envs_schedule,
+        )
+        return trainer.iteration + more, end
 
     def _sampled_resources(self, device: str) -> Resources:
         def worker_pids() -> Sequence[int]:

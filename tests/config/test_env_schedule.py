@@ -4,8 +4,10 @@ import json
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ml_pipeline.config.env_schedule import continued, n_envs_at, with_change
+from ml_pipeline.config.env_schedule import continued, n_envs_at, planned_end, with_change
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
@@ -155,3 +157,20 @@ def test_a_resumed_run_keeps_its_past(given, under_way, had):
 def test_a_change_that_was_made_where_the_run_stands_stays():
     with pytest.raises(UserError, match="had 16 there"):
         continued({300: 16}, {300: 8}, start=300, under_way=False)
+
+
+@given(
+    st.integers(0, 5000),
+    st.integers(0, 400),
+    st.integers(1, 64),
+    st.integers(1, 9),
+    st.dictionaries(st.integers(1, 6000), st.integers(1, 9), max_size=4),
+)
+def test_the_planned_end_is_that_of_iterations_one_by_one(total, start, n_steps, first, schedule):
+    step, n_iterations = start, 0
+    now = n_envs_at(start, first=first, schedule=schedule)
+    while step < total:
+        step += n_steps * n_envs_at(step, first=first, schedule=schedule)
+        n_iterations += 1
+    ends = planned_end(total, step=start, n_steps=n_steps, n_envs=now, schedule=schedule)
+    assert ends == (n_iterations, step)

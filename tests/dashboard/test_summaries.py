@@ -66,6 +66,13 @@ def test_speed_and_time_left_are_those_of_the_last_iterations(tmp_path):
     assert (summary.iteration, summary.total_iterations) == (100, 180)
 
 
+@pytest.mark.parametrize(("schedule", "total"), [({4000: 16}, 6), (None, 10), ({"x": []}, 10), ([1], 10)])
+def test_the_iterations_are_those_of_the_schedule_of_environments(tmp_path, schedule, total):
+    length = {"n_envs": 8, "n_steps": 256, "total_timesteps": 20_000, "num_episodes": None}
+    make_run(tmp_path, settings={**SETTINGS, **length, "n_envs_schedule": schedule})
+    assert only(tmp_path).total_iterations == total
+
+
 def test_scores_are_the_latest_and_the_best_of_the_whole_file(tmp_path):
     scores = [1.0, 7.5, None, -2.0]
     rows = [row(i + 1, 100 * (i + 1), **({"eval/score": scores[i]} if i < 4 else {})) for i in range(200)]

@@ -196,3 +196,17 @@ def test_the_iterations_left_are_counted_anew_when_the_number_of_environments_ch
     shown = [line for line in out.getvalue().splitlines() if line.startswith("Episode ")]
     assert shown == ["Episode 1/8", "Episode 2/8", "Episode 3/5", "Episode 4/5", "Episode 5/5"]
     assert out.getvalue().count("n_envs: 16") == 3
+
+
+def test_planned_numbers_of_environments_change_no_total():
+    """8, 16, then 4 environments, of 125 steps an iteration: what was announced stays what it was."""
+    out = io.StringIO()
+    progress = Progress(
+        total_iterations=7, total_steps=6000, n_envs=8, n_envs_schedule={2000: 16, 4000: 4}, block_interval=1, out=out
+    )
+    steps = [(1000, 8), (2000, 8), (4000, 16), (4500, 4), (5000, 4), (5500, 4)]
+    for iteration, (step, n_envs) in enumerate(steps, start=1):
+        progress.write(figures(iteration, **{"time/global_step": step, "time/n_envs": n_envs}), [])
+    progress.close()
+    shown = [line for line in out.getvalue().splitlines() if line.startswith("Episode ")]
+    assert shown == [f"Episode {i}/7" for i in range(1, 7)]

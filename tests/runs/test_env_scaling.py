@@ -21,6 +21,7 @@ from ml_pipeline.models.rl.core.workers.warm import messages
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs import env_scaling, saving
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
+from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.requests import REQUEST_FILE, write_request
@@ -46,6 +47,10 @@ LENGTH = {"n_envs": 4, "num_episodes": None, "total_timesteps": 1500, "eval_inte
 class Told(RunListener):
     def __init__(self):
         self.sentences = []
+        self.totals = None
+
+    def started(self, start):
+        self.totals = (start.total_iterations, start.total_steps)
 
     def say(self, sentence):
         self.sentences.append(sentence)
@@ -127,6 +132,18 @@ def test_who_steps_the_environments_changes_no_bit(planned, tmp_path):
     assert told[0] == "By n_envs_schedule: from step 512 on, 8 environments in place of 4."
     assert told[1].endswith("n_workers is 4, but an environment has one worker at most: now 3.")
     assert torch.equal(weights(tmp_path), weights(planned))
+
+
+def test_a_run_announces_its_length_with_the_schedule(planned, tmp_path):
+    totals = (len(N_ENVS), 1280 + 3 * 96)
+    begun, again, stop = Told(), Told(), StopRequest()
+    config = settings_of(tmp_path, n_envs_schedule=SCHEDULE)
+    Run(config, make_task(config), sinks=[At(step_512=lambda: stop.request("test"))], listener=begun, stop=stop).train()
+    latest = tmp_path / "latest.pt"
+    Run(resumed_config(latest, {}), make_task(config), checkpoint=latest, listener=again).train()
+    assert begun.totals == again.totals == totals
+    (*_, last) = rows(planned)
+    assert (last["time/iteration"], last["time/global_step"]) == totals
 
 
 @pytest.mark.parametrize("step", [256, 512, 768, 1280, 1376])
