@@ -25,9 +25,7 @@ def n_envs_at(step: int, *, first: int, schedule: Schedule) -> int:
     return next((schedule[at] for at in sorted(schedule, reverse=True) if at <= step), first)
 
 
-def planned_end(
-    total_steps: int, *, step: int, n_steps: int, n_envs: int, schedule: Schedule
-) -> tuple[int, int]:
+def planned_end(total_steps: int, *, step: int, n_steps: int, n_envs: int, schedule: Schedule) -> tuple[int, int]:
     """How many iterations of `n_steps` steps per environment lie ahead, and the global step at which they end.
 
     step: where the next one begins, in n_envs environments. total_steps: where training may end. Of the schedule, what

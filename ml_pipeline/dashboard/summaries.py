@@ -21,7 +21,8 @@ _ORDER = ("running", "queued")
 
 
 def read_summaries(root: Path) -> list[RunSummary]:
-    """The runs in a folder, or in the folders inside of it; running ones first, then queued ones, then the newest.
+    """The runs in a folder, or in the folders inside of it; running ones first, then queued ones as they
+    were queued, then the newest.
 
     Cheap to call again: only what changed on disk since the last call of this process is read. A folder that is
     missing has no runs; one that is itself a run folder has that run. Never raises for a single run that is broken: its
@@ -117,4 +118,6 @@ def _place(run: RunSummary) -> tuple[int, float, str]:
         began = datetime.fromisoformat(run.began or "").timestamp()
     except (ValueError, OverflowError, OSError):
         began = -math.inf
+    if run.status == "queued":  # the one that waits longest starts first, among those of one priority
+        began = -began
     return (len(_ORDER) - _ORDER.index(run.status) if run.status in _ORDER else 0, began, run.name)

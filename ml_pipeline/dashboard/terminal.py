@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,10 +15,12 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.dashboard.summary import BROKEN, RunSummary
 
 _GAP = 2
-_NAME_WIDTH = 20
+_NAME_WIDTH = 24
 """The least that a name is shortened to before a column is left out."""
 _MOST_REASONS = 5
 _STYLES = {"running": "green", "queued": "yellow", "stopped": "cyan", "failed": "red", BROKEN: "red"}
+_WHEN = re.compile(r"-\d{8}-\d{6}(?:-(?=[0-9a-f]{6}$))?")
+"""The time in the name of a run that was not named by its user."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -76,15 +79,23 @@ def plain_lines(runs: Sequence[RunSummary]) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def remarks(runs: Sequence[RunSummary]) -> list[str]:
-    """Lines below the table: how many runs there are in each state, and why the newest of those that failed did."""
+def remarks(runs: Sequence[RunSummary], *, width: int | None = None) -> list[str]:
+    """Lines below the table: how many runs there are in each state, and why the newest of those that failed did.
+
+    width: columns of the window, at which they are wrapped; None: not at all.
+    """
     states: dict[str, int] = {}
     for run in runs:
         states[run.status] = states.get(run.status, 0) + 1
     lines = [f"{counted(len(runs), 'run')}: " + ", ".join(f"{n:,} {status}" for status, n in states.items())]
     failed = [run for run in runs if run.status in {"failed", BROKEN} and run.reason]
     lines += [f"{run.name} {run.status}: {run.reason}" for run in failed[:_MOST_REASONS]]
-    return [_printable(" ".join(line.split())) for line in lines]
+    if len(failed) > _MOST_REASONS:
+        lines.append(f"and {len(failed) - _MOST_REASONS:,} more that failed")
+    lines = [_printable(" ".join(line.split())) for line in lines]
+    if width is None:
+        return lines
+    return [part for line in lines for part in textwrap.wrap(line, max(width, 10), subsequent_indent="  ")]
 
 
 def duration(seconds: float | None) -> str:
@@ -120,17 +131,21 @@ def _taken(widths: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _shortened(text: str, width: int) -> str:
-    """The text with dots in its middle, since names often differ at their ends.
+    """The text without the time in it, and if that is not enough, without its middle: names often differ at their ends.
 
-    >>> _shortened("CartPole-v1-20260101-120000-seed12", 20)
-    'CartPole-..00-seed12'
+    >>> _shortened("CartPole-v1-seed7-20260101-120000-6b2882", 24)
+    'CartPole-v1-seed7…6b2882'
+    >>> _shortened("CartPole-v1-learning-rates-seed12", 20)
+    'CartPole-v…es-seed12'
     """
+    if cell_len(text) > width:
+        text = _WHEN.sub("…", text)
     if cell_len(text) <= width:
         return text
-    if width <= 2:
+    if width <= 1:
         return text[:width]
-    kept = width - 2
-    return f"{text[: kept - kept // 2]}..{text[-(kept // 2) :] if kept // 2 else ''}"
+    kept = width - 1
+    return f"{text[: kept - kept // 2]}…{text[-(kept // 2) :] if kept // 2 else ''}"
 
 
 def _printable(text: str) -> str:

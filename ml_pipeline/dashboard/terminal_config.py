@@ -7,28 +7,31 @@ from typing import Annotated
 import tyro
 
 from ml_pipeline.config.checks import check_positive
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.summaries import read_summaries
 from ml_pipeline.dashboard.summary import RunSummary
 from ml_pipeline.runs.folder import runs_folder
-from ml_pipeline.runs.folders import check_folder
+from ml_pipeline.runs.folders import is_run_folder, run_folders
+
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownRuns:
     """Which runs are shown."""
 
-    root: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[FOLDER ...]", help_behavior_hint="")]
-    """Folders of runs, or run folders; none: checkpoints/."""
+    root: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER ...]", help_behavior_hint="")
+    ]
+    """Folders of runs, run folders, or names of runs in checkpoints/; none: checkpoints/."""
 
     def read(self) -> list[RunSummary]:
         """The runs of all folders. Raises UserError where a folder that was named is not there."""
-        for folder in self.root:
-            check_folder(folder)
         return [run for folder in self.folders() for run in read_summaries(folder)]
 
     def folders(self) -> tuple[Path, ...]:
-        return self.root or (runs_folder(),)
+        return tuple(map(_folder_of, self.root)) or (runs_folder(),)
 
     def empty(self) -> str:
         """What is said where there is no run."""
@@ -39,7 +42,7 @@ class ShownRuns:
 class StatusConfig(ShownRuns):
     """What is shown once."""
 
-    json: bool = False
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print a JSON list with one object per run, for scripts."""
 
 
@@ -69,3 +72,26 @@ class WatchCommandLine:
     """What the flags of `watch` fill."""
 
     watch: WatchConfig = field()
+
+
+def _folder_of(named: Path) -> Path:
+    """The folder that is meant: itself, or the run in checkpoints/ of this name, or whose name begins so."""
+    if named.is_dir():
+        return named
+    if named.exists():
+        raise UserError(f"{named} is no folder; name a folder of runs, such as checkpoints/.")
+    root = runs_folder()
+    if len(named.parts) == 1 and not is_run_folder(root):
+        known = [folder for folder in run_folders(root) if folder.parent == root]
+        meant = [folder for folder in known if folder.name.startswith(named.name)]
+        meant = [folder for folder in meant if folder.name == named.name] or meant
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            names = ", ".join(folder.name for folder in meant[:_MOST_NAMED]) + (
+                ", ..." if len(meant) > _MOST_NAMED else ""
+            )
+            raise UserError(
+                f'"{named}" begins the names of {len(meant)} runs: {names}; write more of the one that is meant.'
+            )
+    raise UserError(f"{named} is not there; name a folder of runs, such as checkpoints/, or a run in it.")

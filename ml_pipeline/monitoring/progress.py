@@ -65,8 +65,8 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """first_step: where a resumed run goes on. n_envs_schedule: other numbers of environments that are planned, by
-        global step; the totals take them into account. block_interval: iterations between two blocks; the last one has its
-        own. line_interval_s: seconds between two lines where `out`, stdout by default, is no terminal.
+        global step; the totals take them into account. block_interval: iterations between two blocks; the last one has
+        its own. line_interval_s: seconds between two lines where `out`, stdout by default, is no terminal.
         """
         self._total_iterations = total_iterations
         self._total_steps = total_steps

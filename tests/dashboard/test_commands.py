@@ -106,6 +106,26 @@ def test_no_runs_are_told(tmp_path, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_a_run_is_named_as_other_commands_name_it(root, capsys, monkeypatch):
+    monkeypatch.setattr("ml_pipeline.dashboard.terminal_config.runs_folder", lambda: root)
+    for name in ("going", "go"):
+        assert status.main([name, "--json"]) == 0
+        assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["going"]
+    make_run(root, "gone", status="finished")
+    with pytest.raises(SystemExit):
+        status.main(["go"])
+    assert '"go" begins the names of 2 runs: going, gone; write more' in capsys.readouterr().err
+
+
+def test_help_shows_no_empty_default(capsys):
+    for command in (status.main, watch.main):
+        with pytest.raises(SystemExit):
+            command(["--help"])
+        out = capsys.readouterr().out
+        assert "(default: )" not in out
+        assert "--no-json" not in out
+
+
 @pytest.mark.parametrize(("name", "what"), [("nothing", "is not there"), ("file", "is no folder")])
 def test_a_root_that_is_no_folder_is_refused(tmp_path, capsys, name, what):
     (tmp_path / "file").touch()
@@ -113,7 +133,7 @@ def test_a_root_that_is_no_folder_is_refused(tmp_path, capsys, name, what):
         with pytest.raises(SystemExit) as stop:
             command([str(tmp_path / name)])
         assert stop.value.code == 2
-        assert f"{name} {what}; name a folder of runs, such as checkpoints/." in capsys.readouterr().err
+        assert f"{name} {what}; name a folder of runs, such as checkpoints/" in capsys.readouterr().err
 
 
 def test_two_hundred_runs_are_all_listed_in_a_pipe(tmp_path, capsys):

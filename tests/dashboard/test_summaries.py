@@ -265,3 +265,9 @@ def test_a_pipe_in_place_of_the_metrics_is_not_waited_for(tmp_path):
     (folder / "metrics.jsonl").unlink()
     os.mkfifo(folder / "metrics.jsonl")
     assert only(tmp_path).global_step is None
+
+
+def test_queued_runs_are_listed_in_the_order_in_which_they_were_queued(tmp_path):
+    for name, minute in (("late", 30), ("early", 10), ("between", 20)):
+        make_run(tmp_path, name, status="queued", began=f"2026-01-02T03:{minute}:00+00:00")
+    assert [run.name for run in read_summaries(tmp_path)] == ["early", "between", "late"]

@@ -89,7 +89,20 @@ def test_states_are_counted_and_failures_are_told():
     runs = [run(str(i), status="failed", reason=f"why {i}") for i in range(7)] + [run("ok", status="finished")]
     lines = remarks(runs)
     assert lines[0] == "8 runs: 7 failed, 1 finished"
-    assert lines[1:] == [f"{i} failed: why {i}" for i in range(5)]
+    assert lines[1:] == [*(f"{i} failed: why {i}" for i in range(5)), "and 2 more that failed"]
+
+
+def test_reasons_are_wrapped_at_the_width_of_the_window():
+    lines = remarks([run(status="failed", reason="Worker 1 died, " * 12)], width=80)
+    assert len(lines) == 5
+    assert all(len(line) <= 80 for line in lines)
+    assert all(line.startswith("  ") for line in lines[2:])
+
+
+def test_a_shortened_name_of_the_service_keeps_its_seed():
+    names = [f"CartPole-v1-seed{seed}-20261122-14203{seed}-6b288{seed}" for seed in (3, 4)]
+    _, *rows = drawn([run(name) for name in names], 80)
+    assert [row.split()[0] for row in rows] == ["CartPole-v1-seed3…6b2883", "CartPole-v1-seed4…6b2884"]
 
 
 def test_a_state_has_a_colour_on_a_terminal():

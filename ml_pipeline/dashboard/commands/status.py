@@ -38,7 +38,7 @@ def main(argv: list[str], *, prog: str = "status") -> int:
             console.print(status_table(runs, width=console.width))
         else:
             print(*plain_lines(runs), sep="\n")
-        print(*remarks(runs), sep="\n")
+        print(*remarks(runs, width=console.width if console.is_terminal else None), sep="\n")
     return 0
 
 
