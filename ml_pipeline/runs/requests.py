@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ml_pipeline.config.checks import check_count
+from ml_pipeline.config.env_schedule import MOST_ENVS, check_n_envs
 from ml_pipeline.config.errors import UserError, excerpt, nearest
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.whole_file import written_whole
@@ -48,8 +49,11 @@ class Request:
                 )
         elif self.n_workers is not None:
             check_count("n_workers", self.n_workers, minimum=0)
+            if self.n_workers > MOST_ENVS:
+                most = f"{MOST_ENVS:,}, one for each of the most environments"
+                raise UserError(f"n_workers must be at most {most}, but got {excerpt(str(self.n_workers), 100)}.")
         if self.n_envs is not None:
-            check_count("n_envs", self.n_envs)
+            check_n_envs("n_envs", self.n_envs)
         if self.n_workers is None and self.n_envs is None:
             raise UserError("A request must name n_workers or n_envs, but names neither.")
 

@@ -99,10 +99,11 @@ def check_not_written(folder: Path) -> None:
 def record_queued(folder: Path) -> None:
     """Make the folder where it is missing, and say that a run waits in it for its start; earlier figures stay.
 
+    The folder that it is in must be there: a root that was deleted does not come back by itself.
     Raises FolderInUse where a run writes the folder, and UserError where it cannot be made or written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
     _record_unclaimed(folder, "queued")

@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from ml_pipeline.config.checks import check_count
+from ml_pipeline.config.checks import check_number
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.files import convert_settings
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, root_of_runs
+from ml_pipeline.runs.requests import Request
 from ml_pipeline.runs.state import ENDED, in_words
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.service.event_log import LOG_FILE, EventLog
@@ -27,13 +28,16 @@ from ml_pipeline.service.processes import RunProcesses, run_processes
 from ml_pipeline.service.resources import Resources
 from ml_pipeline.service.resuming import known_run, resumable
 from ml_pipeline.service.scaling import Scaling
-from ml_pipeline.service.store import SERVICE_FOLDER, QueuedRun, Store, StoreUnavailable
+from ml_pipeline.service.store import SERVICE_FOLDER, QueuedRun, RootGone, Store, StoreUnavailable
 from ml_pipeline.service.submission import (
     Settings,
+    as_path,
+    check_order,
     check_run_id,
     check_within_limit,
     flat_settings,
     new_run_id,
+    require_name,
     submitted_config,
 )
 
@@ -99,20 +103,20 @@ class AgentTrainingService:
 
         Raises UserError where it cannot be used or not be written down; nothing is queued then.
         """
-        check_count("restarts", restarts, minimum=0)
-        where = Path.cwd() if folder_of_work is None else Path(folder_of_work).absolute()
+        check_order(priority, restarts)
+        where = Path.cwd() if folder_of_work is None else as_path("folder_of_work", folder_of_work).absolute()
         config = submitted_config(settings, working_directory=where)
         flat = flat_settings(config)
         check_within_limit(flat, self.limits.max_concurrent_envs)
-        id = run_id or new_run_id(config)
+        id = new_run_id(config) if run_id is None or run_id == "" else run_id
         check_run_id(id)
         run = QueuedRun(
             id=id,
-            priority=priority,
+            priority=int(priority),
             settings=flat,
             changes={},
             folder_of_work=str(where),
-            restarts_left=restarts,
+            restarts_left=int(restarts),
         )
         with self._changing() as store:
             there = store.get(id)
@@ -139,6 +143,7 @@ class AgentTrainingService:
 
     def get(self, run: str) -> QueuedRun:
         """The run with this id. Raises UserError where there is none."""
+        require_name(run)
         with self._changed:
             self._require_open()
             found = self._store.get(run)
@@ -157,6 +162,10 @@ class AgentTrainingService:
 
         Raises UserError where there is no such run, or the service is closed meanwhile.
         """
+        if timeout_s is not None:
+            check_number("timeout_s", timeout_s, lambda s: s >= 0, "at least 0 seconds, or None to wait for ever")
+        if runs is not None and not isinstance(runs, Iterable):
+            raise UserError(f"wait takes ids of runs, or None for all, but got {runs!r}.")
         ids = [run.id for run in self.list()] if runs is None else [runs] if isinstance(runs, str) else [*runs]
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -165,7 +174,7 @@ class AgentTrainingService:
                 left_s = None if end is None else end - time.monotonic()
                 if all(run.status in ENDED for run in found) or (left_s is not None and left_s <= 0):
                     return found
-                self._changed.wait(left_s)
+                self._changed.wait(left_s if left_s is None else min(left_s, threading.TIMEOUT_MAX))
 
     def stop(self, run: str) -> None:
         """Ask a run to save and end, or take it out of the queue; it is killed if it has not ended after a grace.
@@ -183,6 +192,7 @@ class AgentTrainingService:
         total_timesteps, changes: settings that change. A run of the root that the command line trained can be resumed
         too. Raises UserError where there is nothing to go on with.
         """
+        require_name(run)
         if total_timesteps is not None:
             changes["total_timesteps"] = total_timesteps
         with self._changing() as store:
@@ -217,21 +227,28 @@ class AgentTrainingService:
                 raise UserError(
                     f"{run} is not running: {in_words(found.status)}. Only a run that goes on can be scaled."
                 )
+            Request(n_workers=n_workers, n_envs=n_envs)  # type: ignore[arg-type]  # checks both, and their limits
             asked = {name: value for name, value in (("n_workers", n_workers), ("n_envs", n_envs)) if value is not None}
-            wanted = {**found.settings, **asked}
+            wanted = {**found.settings, **self._scaling.pending(run), **asked}
             if isinstance(wanted["n_workers"], int):
                 train_config(layered(convert_settings(wanted, TrainConfig, source=Path("the request"))))
             check_within_limit(wanted, self.limits.max_concurrent_envs)
             self._scaling.ask(found, asked)
+
+    def start_no_more(self) -> None:
+        """Start no run from now on, and go on with all else; for whoever is about to close the service."""
+        self._keeper.to_close = True
 
     def close(self, *, stop_runs: bool = False) -> None:
         """End the service; runs go on, and the next service on this root finds them. May be called twice.
 
         stop_runs: ask them to stop first, and wait for it.
         """
+        self.start_no_more()
         try:
             if stop_runs and not self._closed:
-                self._stop_all()
+                with contextlib.suppress(RootGone):  # which was told, and what goes on cannot be known any more
+                    self._stop_all()
         finally:
             with self._changed:
                 was_closed, self._closed = self._closed, True
@@ -241,7 +258,6 @@ class AgentTrainingService:
                 self._undo.close()
 
     def _stop_all(self) -> None:
-        self._keeper.to_close = True
         going_on = [run.id for run in self.list() if run.status == "running"]
         for id in going_on:
             self.stop(id)
@@ -257,6 +273,7 @@ class AgentTrainingService:
 
     def _step(self) -> Sequence[Any]:
         with self._changed:
+            self._scaling.note_done()
             if self._keeper.tick():
                 self._scaling.share()
                 self._changed.notify_all()

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import secrets
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ _MOST_BYTES = 1 << 22
 _ANSWER_TIMEOUT_S = 60.0
 _TRIES = 3
 _PAUSE_S = 0.2
+_END_S = 2.0
 
 Answer = Callable[[Mapping[str, Any]], Any]
 
@@ -54,7 +56,7 @@ class ServiceChannel:
                 _write_private(self._file, {"address": address, "key": self._key.hex(), "process": this_process()})
             except OSError as error:
                 raise UserError(f"{self._file} cannot be written: {error.strerror}; choose another --root.") from error
-            undo.callback(self._file.unlink, missing_ok=True)
+            undo.callback(_unlink_ours, self._file, os.stat(self._file))
             self._undo = undo.pop_all()
         self._address = address
         self._thread = threading.Thread(target=self._accept, name="service-channel", daemon=True)
@@ -65,9 +67,12 @@ class ServiceChannel:
         if self._closing:
             return
         self._closing = True
-        with contextlib.suppress(OSError, EOFError):
-            Client(_plain(self._address)).close()  # lets accept() return
-        self._thread.join()
+        _end_accept(self._listener)
+        self._thread.join(_PAUSE_S)
+        if self._thread.is_alive():
+            with contextlib.suppress(OSError, EOFError):
+                Client(_plain(self._address)).close()  # lets accept() return where nothing else does
+            self._thread.join(_END_S)  # it ends with the process at the latest
         with contextlib.suppress(OSError):
             self._undo.close()
 
@@ -76,7 +81,8 @@ class ServiceChannel:
             try:
                 caller = self._listener.accept()
             except OSError:
-                time.sleep(_PAUSE_S)  # too many open files
+                if not self._closing:
+                    time.sleep(_PAUSE_S)  # too many open files
                 continue
             threading.Thread(target=self._serve, args=(caller,), name="service-caller", daemon=True).start()
 
@@ -151,9 +157,34 @@ def _listen(folder: Path, undo: contextlib.ExitStack) -> tuple[Listener, Any]:
             listener = Listener(place, backlog=64)
         except OSError:
             continue
+        _keep_file(listener)
         undo.callback(listener.close)
+        if isinstance(place, str) and sys.platform != "win32":
+            undo.callback(_unlink_ours, Path(place), os.stat(place))
         return listener, listener.address
     raise UserError("No address can be had for the service: neither a socket nor a port of this machine.")
+
+
+def _keep_file(listener: Listener) -> None:
+    """Let the listener not remove the file at its path when it ends: by then another service's may lie there."""
+    removal = getattr(getattr(listener, "_listener", None), "_unlink", None)
+    if removal is not None:
+        removal.cancel()
+
+
+def _end_accept(listener: Listener) -> None:
+    """Let accept() return, also where the file of the socket is gone and nobody can connect to it."""
+    listening = getattr(getattr(listener, "_listener", None), "_socket", None)
+    if listening is not None:
+        with contextlib.suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def _unlink_ours(path: Path, made: os.stat_result) -> None:
+    """Remove a file, unless another lies there meanwhile."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(path), made):
+            path.unlink()
 
 
 def _places(folder: Path, undo: contextlib.ExitStack) -> Iterator[Any]:

@@ -61,6 +61,7 @@ def build_vec_env(  # noqa: PLR0917  # as its users know it
     Raises UserError: a symbol without a file, more environments than max_concurrent_envs, fewer than symbols, files
     that do not fit together, a setting that is unknown or of a wrong type.
     """
+    _check_types(monitor_path, use_shared_memory, logger)
     agent = agent_config(config)
     if n_envs is not None:
         _check_count(n_envs)
@@ -112,8 +113,8 @@ def get_optimal_n_envs(symbols: Sequence[str], data_dir: str | Path | None = Non
 def _dealt(agent: AgentConfig, symbols: Sequence[str], data_dir: str | Path | None) -> AgentConfig:
     """The configuration with these symbols, an account for each."""
     _check_symbols(symbols)
-    if data_dir is not None and not isinstance(data_dir, str | Path):
-        raise UserError(f"data_dir must be the path of a folder, but got {data_dir!r}.")
+    if data_dir is not None and not _is_path(data_dir):
+        raise UserError(f"data_dir must be the path of a folder, or None, but got {data_dir!r}.")
     data = None if data_dir is None else Path(data_dir).expanduser().absolute()
     trading = replace(agent.train.trading, data=data, symbols=tuple(symbols), per_symbol=True)
     return replace(agent, train=replace(agent.train, trading=trading))
@@ -127,6 +128,19 @@ def _check_symbols(symbols: Any) -> None:
     for symbol in symbols:
         if not isinstance(symbol, str):
             raise UserError(f"A symbol must be a text such as EURUSD, but got {symbol!r}.")
+
+
+def _check_types(monitor_path: Any, use_shared_memory: Any, logger: Any) -> None:
+    if monitor_path is not None and not _is_path(monitor_path):
+        raise UserError(f"monitor_path must be the path of a file, or None for none, but got {monitor_path!r}.")
+    if not isinstance(use_shared_memory, bool):
+        raise UserError(f"use_shared_memory must be True or False, but got {use_shared_memory!r}.")
+    if logger is not None and not isinstance(logger, logging.Logger | logging.LoggerAdapter):
+        raise UserError(f"logger must be a logging.Logger, or None, but got {logger!r}.")
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | Path) and bool(str(value)) and "\0" not in str(value)
 
 
 def _check_count(n_envs: Any) -> None:

@@ -24,6 +24,7 @@ from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, i
 from ml_pipeline.service.budget import Waiting, decide, need_of
 from ml_pipeline.service.event_log import EventLog
 from ml_pipeline.service.last_words import last_words
+from ml_pipeline.service.lost_runs import lost_runs
 from ml_pipeline.service.outcome import outcome
 from ml_pipeline.service.processes import RunProcesses
 from ml_pipeline.service.resources import Resources
@@ -82,6 +83,8 @@ class Keeper:
             else:
                 with suppress(UserError):  # it is made before the start at the latest
                     self.make_folder(run)
+        for sentence in lost_runs(self._root, self._store):
+            self._log.tell(sentence)
 
     def _adopt(self, run: QueuedRun, process: ProcessIdentity) -> None:
         if run.status != "running" or run.process != process:
@@ -94,6 +97,7 @@ class Keeper:
     def make_folder(self, run: QueuedRun) -> None:
         """Make the folder of a queued run, with its settings, so that everybody sees it wait. Raises UserError."""
         folder = self._root / run.id
+        self._store.require_there()
         record_queued(folder)
         self._waits.pop(run.id, None)
         if not (folder / SETTINGS_FILE).exists():

@@ -1,14 +1,28 @@
 """Asks runs that go on for other numbers of workers or environments, and shares cores among those that let it."""
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.requests import write_request
+from ml_pipeline.monitoring.line_file import read_lines
+from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.runs.requests import REQUEST_FILE, write_request
 from ml_pipeline.service.budget import need_of, share_of_cores
 from ml_pipeline.service.store import QueuedRun, Store
+
+_ROWS = 3  # of metrics, after which what is not done was refused: workers may be busy for an iteration
+
+
+@dataclass
+class _Pending:
+    """What a run was asked for. rows: of its metrics when it had taken the request; None before it has."""
+
+    asked: dict[str, Any]
+    rows: int | None = None
 
 
 class Scaling:
@@ -17,12 +31,45 @@ class Scaling:
     def __init__(self, root: Path, store: Store, *, cores: float) -> None:
         self._root, self._store, self._cores = root, store, cores
         self._shares: dict[str, int] = {}  # workers that a run was last asked for; absent: it chooses by itself
+        self._pending: dict[str, _Pending] = {}
 
     def ask(self, run: QueuedRun, asked: Mapping[str, Any]) -> None:
-        """Write a request that somebody made, and count with it from now on. Raises UserError."""
-        write_request(self._root / run.id, **asked)
-        self._store.change(run.id, settings={**run.settings, **asked})
+        """Write a request that somebody made. Raises UserError.
+
+        It counts once the run has done it: it may refuse.
+        """
+        folder = self._root / run.id
+        self._store.require_there()
+        write_request(folder, **asked)
+        self._pending[run.id] = _Pending({**self.pending(run.id), **asked})
         self._shares.pop(run.id, None)
+
+    def pending(self, id: str) -> dict[str, Any]:
+        """What a run was asked for and has not done or refused yet."""
+        return dict(self._pending[id].asked) if id in self._pending else {}
+
+    def note_done(self) -> None:
+        """Write into the queue what runs have done of what they were asked for. Raises StoreUnavailable."""
+        for id, pending in [*self._pending.items()]:
+            folder, run = self._root / id, self._store.get(id)
+            if run is None or run.status != "running":
+                del self._pending[id]
+            elif not (folder / REQUEST_FILE).exists():
+                rows = read_lines(folder / METRICS_FILE)
+                if pending.rows is None:
+                    pending.rows = len(rows)
+                for row in rows[pending.rows :]:  # of iterations that began after it was taken
+                    self._note_row(run, pending, row)
+                if len(rows) >= pending.rows + _ROWS or not pending.asked:
+                    del self._pending[id]
+
+    def _note_row(self, run: QueuedRun, pending: _Pending, row: str) -> None:
+        metrics = _metrics_of(row)
+        done = {name: value for name, value in pending.asked.items() if _is_done(name, value, metrics)}
+        if done:
+            now = self._store.get(run.id) or run
+            self._store.change(run.id, settings={**now.settings, **done})
+            pending.asked = {name: value for name, value in pending.asked.items() if name not in done}
 
     def share(self) -> None:
         """Give each run whose workers are "dynamic" its share of the cores, now that a run came or went.
@@ -47,3 +94,17 @@ class Scaling:
     def _request(self, run: QueuedRun, n_workers: int | str) -> None:
         with suppress(UserError):  # it goes on with what it has
             write_request(self._root / run.id, n_workers=n_workers)  # type: ignore[arg-type]
+
+
+def _is_done(name: str, value: int | str, metrics: Mapping[str, Any]) -> bool:
+    """Whether an iteration was made as asked. A run that chooses its workers has any number of them."""
+    if name == "n_envs":
+        return metrics.get("time/n_envs") == value
+    return "workers/count" in metrics and (isinstance(value, str) or metrics["workers/count"] == value)
+
+
+def _metrics_of(line: str) -> dict[str, Any]:
+    with suppress(ValueError):
+        if isinstance(values := json.loads(line), dict):
+            return values
+    return {}

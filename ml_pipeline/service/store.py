@@ -5,17 +5,19 @@ StoreUnavailable, and nothing has changed then.
 """
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.service.root_lock import RootLock, RootTaken
 
 QUEUE_FILE = "queue.sqlite"
 SERVICE_FOLDER = ".service"
@@ -74,6 +76,10 @@ class StoreUnavailable(UserError):
     """The queue cannot be read or written now; what was asked for has not happened."""
 
 
+class RootGone(StoreUnavailable):
+    """The root, or the queue in it, was deleted, moved or replaced: nothing more can be written down."""
+
+
 class ServiceRuns(UserError):
     """Another service works on this folder, or may do so on a machine that cannot be asked."""
 
@@ -90,20 +96,34 @@ class Store:
         self._root = root.resolve()
         self._lock = threading.RLock()
         self._closed = False
+        self._file: os.stat_result | None = None  # of the queue, once it is open
+        self._unreadable: dict[str, str] = {}
+        process = this_process()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._root_lock = RootLock(self.path.parent, who=f"process {process.pid} on {process.host}, since {since}")
+        except RootTaken as taken:
+            who = f": {taken.who}" if taken.who else ""
+            raise ServiceRuns(
+                f"A service works on {root} already{who}; submit to that one, or stop it first."
+            ) from None
         except OSError as error:
             raise StoreUnavailable(
                 f"The service cannot keep its queue in {self.path.parent}: {error.strerror}; choose another --root."
             ) from error
-        with self._told():
-            self._connection = sqlite3.connect(
-                self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
+        try:
+            with self._told():
+                self._connection = sqlite3.connect(
+                    self.path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+                )
+        except BaseException:
+            self._root_lock.close()
+            raise
         try:
             self._begin(root, since)
         except BaseException:
             self._connection.close()
+            self._root_lock.close()
             raise
 
     def _begin(self, root: Path, since: str) -> None:
@@ -127,6 +147,28 @@ class Store:
                 _require_gone(other, root, found["since"])
             connection.execute("INSERT OR REPLACE INTO service VALUES (1, ?, ?)", (json.dumps(this_process()), since))
             _open_here.add(self._root)
+        with self._told():
+            self._file = os.stat(self.path)
+
+    def require_there(self) -> None:
+        """Raise RootGone where the root or the queue was deleted, moved or replaced since the queue was opened."""
+        if self._file is None:
+            return
+        try:
+            is_there = self._root_lock.is_there() and os.path.samestat(os.stat(self.path), self._file)
+        except OSError:
+            is_there = False
+        if not is_there:
+            what = self.path if self._root_lock.is_there() else self.path.parent.parent
+            raise RootGone(
+                f"{what} was deleted, moved or replaced while the service worked on it, so that it starts and takes "
+                "nothing more; end it and start it again. Runs that go on do so without it."
+            )
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """What was wrong with each run that could not be read, by its id; such runs are left out of all others."""
+        return dict(self._unreadable)
 
     def close(self) -> None:
         """Let another service take the queue. May be called twice."""
@@ -137,6 +179,7 @@ class Store:
             with suppress(StoreUnavailable), self._transaction() as connection:
                 connection.execute("UPDATE service SET process = NULL")
             self._connection.close()
+            self._root_lock.close()
             _open_here.discard(self._root)
 
     def add(self, run: QueuedRun) -> QueuedRun:
@@ -186,11 +229,22 @@ class Store:
 
     def _select(self, which: str) -> list[QueuedRun]:
         with self._lock, self._told():
-            return [_from_row(row) for row in self._connection.execute(f"SELECT * FROM runs {which}")]
+            found = []
+            for row in self._connection.execute(f"SELECT * FROM runs {which}"):
+                try:
+                    found.append(_from_row(row))
+                except (ValueError, TypeError, RecursionError) as error:  # written by hand: the others go on
+                    self._unreadable[str(row["id"])] = str(error)
+            return found
 
     def _get(self, id: str) -> QueuedRun | None:
         row = self._connection.execute("SELECT * FROM runs WHERE id = ?", (id,)).fetchone()
-        return None if row is None else _from_row(row)
+        try:
+            return None if row is None else _from_row(row)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(
+                f"The queue {self.path} holds no usable run {id}: {error}; submit it anew under another id."
+            ) from error
 
     def _last_position(self) -> int:
         (last,) = self._connection.execute("SELECT max(position) FROM runs").fetchone()
@@ -211,6 +265,7 @@ class Store:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
+        self.require_there()
         try:
             yield
         except sqlite3.ProgrammingError:  # a mistake of ours
@@ -258,12 +313,21 @@ def _to_sql(value: Any) -> Any:
 
 
 def _from_row(row: sqlite3.Row) -> QueuedRun:
+    """Raises ValueError or TypeError where it holds something else."""
     values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - iterating over a Row gives its values
+    for name in ("position", "priority", "restarts_left", "starts"):
+        if not isinstance(values[name], int):
+            raise ValueError(f"{name} is {values[name]!r}, and not a whole number")
+    if values["status"] not in get_args(Status):
+        raise ValueError(f"status is {values['status']!r}")
+    parsed = {name: json.loads(values[name]) for name in ("settings", "changes")}
+    for name, value in parsed.items():
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} are {value!r}")
     return QueuedRun(
         **{
             **values,
-            "settings": json.loads(values["settings"]),
-            "changes": json.loads(values["changes"]),
+            **parsed,
             "stop_asked": bool(values["stop_asked"]),
             "stop_sent": bool(values["stop_sent"]),
             "process": _process_of(values["process"]),

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.checks import check_count
+from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.files import convert_settings
 from ml_pipeline.config.sections import flatten_sections, is_sectioned
 from ml_pipeline.config.settings import flatten
@@ -17,6 +18,8 @@ from ml_pipeline.service.budget import need_of
 from ml_pipeline.trading.market.files import files_of
 
 Settings = TrainConfig | Mapping[str, Any] | Path | str
+MOST_PRIORITY = 1_000_000
+MOST_RESTARTS = 1_000_000
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=,-]{0,120}")
 
 
@@ -33,7 +36,7 @@ def submitted_config(settings: Settings, *, working_directory: Path | None = Non
         flat = flatten_sections(settings, SECTIONS, source) if is_sectioned(settings, SECTIONS) else dict(settings)
         config = train_config(layered(convert_settings(flat, TrainConfig, source=source)))
     else:
-        config = train_config(layered(read_train_settings(Path(settings))))
+        config = train_config(layered(read_train_settings(as_path("settings", settings))))
     data = config.trading.data
     if data is not None and working_directory is not None:
         data = working_directory / data
@@ -84,8 +87,32 @@ def new_run_id(config: TrainConfig) -> str:
 
 def check_run_id(id: str) -> None:
     """Raise UserError unless a folder of a run may have this name."""
-    if not _RUN_ID.fullmatch(id):
+    if not isinstance(id, str) or not _RUN_ID.fullmatch(id):
+        got = f'"{id[:130]}"' if isinstance(id, str) else excerpt(repr(id), 100)
         raise UserError(
             f'The id of a run must be letters, digits and any of "._+@=,-", beginning with a letter or digit, but got '
-            f'"{id[:130]}".'
+            f"{got}."
         )
+
+
+def require_name(run: str) -> None:
+    """Raise UserError where this cannot be the id of a run, as it is no text."""
+    if not isinstance(run, str):
+        raise UserError(f"A run is named by its id, a text, but got {excerpt(repr(run), 100)}.")
+
+
+def check_order(priority: int, restarts: int) -> None:
+    """Raise UserError unless both are whole numbers within their ranges."""
+    check_count("priority", priority, minimum=-MOST_PRIORITY)
+    check_count("restarts", restarts, minimum=0)
+    for name, value, most in (("priority", priority, MOST_PRIORITY), ("restarts", restarts, MOST_RESTARTS)):
+        if value > most:
+            raise UserError(f"{name} must be at most {most:,}, but got {excerpt(str(value), 100)}.")
+
+
+def as_path(name: str, value: Path | str) -> Path:
+    """A path that was handed in. Raises UserError where it is none."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        expected = "a TrainConfig, settings by name, or the path of a file" if name == "settings" else "a path"
+        raise UserError(f"{name} must be {expected}, but got {excerpt(repr(value), 100)}.")
+    return Path(value)

@@ -88,6 +88,8 @@ class TrainerAgent:
             raise UserError(
                 f"set_env takes a vector environment, such as that of create_vectorized_env, but got {vec_env!r}."
             )
+        if getattr(vec_env, "closed", False):
+            raise UserError("set_env got environments that are closed; make new ones, and close them after training.")
         built_from = getattr(vec_env, "built_from", None)
         if built_from is None and self.config.train.run.env_id is None:
             raise UserError(

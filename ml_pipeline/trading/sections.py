@@ -78,9 +78,17 @@ def _features(value: Any, source: Path) -> Flat:
             f'{source}: observation_feature_cols must be a list such as ["rsi_14", "ema_10"], but got {value!r}.'
         )
     try:
-        return {"features": [our_feature(name) for name in value]}
+        names = [our_feature(name) for name in value]
     except UserError as error:
         raise UserError(f"{source}: observation_feature_cols: {error}") from error
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            first = value[names.index(name)]
+            same_as = "" if first == value[i] else f", which is the same as {first}"
+            raise UserError(
+                f"{source}: observation_feature_cols names {value[i]} twice{same_as}; name each feature once."
+            )
+    return {"features": names}
 
 
 def _symbols(value: Any, source: Path) -> Flat:

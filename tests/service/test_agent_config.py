@@ -178,6 +178,8 @@ def test_where_it_logs():
         ({"environment": {"observation_feature_cols": "rsi_14"}},
          'must be a list such as ["rsi_14", "ema_10"], but got \'rsi_14\''),
         ({"environment": {"observation_feature_cols": [14]}}, "must be a list such as"),
+        ({"environment": {"observation_feature_cols": ["rsi_14", "rsi_14"]}}, "names rsi_14 twice; name each"),
+        ({"environment": {"observation_feature_cols": ["rsi_14", "RSI:14"]}}, "twice, which is the same as rsi_14"),
         ({"environment": {"action_type": "multi"}},
          'action_type must be "discrete" or "continuous", but got \'multi\''),
         ({"environment": {"initial_balance": "much"}}, 'initial_cash must be a number, but got "much"'),

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,11 +23,12 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service import keeper
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.store import ServiceRuns, Store, StoreUnavailable
+from ml_pipeline.service.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
 from ml_pipeline.service.watched import Watched
 from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM and SIGKILL")
+TICK_S = 0.25
 LOCK = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -149,6 +151,100 @@ def test_no_more_environments_than_the_limit_are_out_at_once(serve):
     assert service.get(b).status == "queued"
     service.stop(a)
     begun(service, b)
+
+
+@pytest.mark.parametrize("priority", ["high", None, 0.5, float("nan"), True, 2**70, -(2**70)])
+@pytest.mark.parametrize("name", ["priority", "restarts"])
+def test_an_order_that_is_no_whole_number_within_its_range_is_refused(name, priority, serve):
+    service = serve()
+    with pytest.raises(UserError, match=f"^{name} must be "):
+        service.submit(brief(), **{name: priority})
+    assert service.list() == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(lambda service, settings=settings: service.submit(settings) for settings in (None, 5, [], "", "a\0b")),
+        *(lambda service, id=id: service.submit(brief(), run_id=id) for id in (5, b"x", 0, [])),
+        *(lambda service, at=at: service.submit(brief(), folder_of_work=at) for at in (5, "a\0b", "", b"x")),
+        *(
+            lambda service, do=do, run=run: getattr(service, do)(run)
+            for do in ("get", "stop", "resume", "scale")
+            for run in (5, None, [])
+        ),
+        lambda service: service.wait(5),
+        lambda service: service.wait([5]),
+        *(lambda service, s=s: service.wait(timeout_s=s) for s in (float("nan"), -1, "long")),
+    ],
+)
+def test_what_is_of_a_wrong_kind_is_refused_in_a_sentence(call, serve):
+    service = serve()
+    with pytest.raises(UserError, match="but got "):
+        call(service)
+    assert service.list() == []
+
+
+def test_one_waits_for_ever_without_a_limit_that_the_system_has_not(serve):
+    service = serve()
+    service.submit(brief())
+    assert [run.status for run in service.wait(timeout_s=1e300)] == ["finished"]
+
+
+def test_a_root_that_is_deleted_stays_so_and_is_told(serve, said):
+    service = serve(max_runs=1)
+    first, second = service.submit(brief(LONG)), service.submit(brief())
+    process = begun(service, first)
+    os.kill(process.pid, signal.SIGSTOP)  # it would write into its folder
+    try:
+        shutil.rmtree(service.root)
+        until(lambda: any("was deleted, moved or replaced while the service worked on it" in line for line in said))
+        with pytest.raises(UserError, match="was deleted, moved or replaced"):
+            service.submit(brief())
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+    service.close(stop_runs=True)
+    assert not any(line.startswith(second) for line in said)
+    assert not service.root.exists()
+
+
+def test_a_run_that_cannot_be_read_does_not_stop_the_others(serve, said):
+    service = serve()
+    service.close()
+    with closing(Store(service.root, since="")) as store:
+        for id in ("bad", "good"):
+            store.add(QueuedRun(id=id, settings=brief(), changes={}, folder_of_work=os.getcwd()))
+        store._connection.execute("UPDATE runs SET priority = 'high' WHERE id = 'bad'")
+    again = serve()
+    assert [(run.id, run.status) for run in again.wait(timeout_s=60)] == [("good", "finished")]
+    assert any("no usable run bad (priority is 'high', and not a whole number)" in line for line in said)
+
+
+def test_runs_whose_queue_was_deleted_are_named_and_can_be_queued_again(serve, said):
+    service = serve(max_runs=1)
+    first, second = service.submit(brief(LONG)), service.submit(brief(), run_id="second")
+    begun(service, first)
+    service.stop(first)
+    service.start_no_more()
+    service.wait([first], timeout_s=60)
+    service.close()
+    for file in (service.root / ".service").glob("queue.sqlite*"):
+        file.unlink()
+    with closing(Store(service.root, since="")):
+        pass
+    state.record_queued(service.root / second)  # it may have begun before the service was told to start no more
+    again = serve()
+    assert any("1 run in" in line and "the queue that knew so is gone: second." in line for line in said)
+    again.resume(second)
+    assert [run.status for run in again.wait(timeout_s=60)] == ["finished"]
+
+
+def test_a_service_that_starts_no_more_leaves_what_waits(serve):
+    service = serve()
+    service.start_no_more()
+    run = service.submit(brief())
+    assert service.wait(timeout_s=1)[0].status == "queued"
+    assert service.get(run).starts == 0
 
 
 # Ending
@@ -285,10 +381,53 @@ def test_a_run_is_asked_to_scale_by_its_request_file(serve):
     assert requests.Requests(service.root / run).take() == requests.Request(n_workers=2, n_envs=4)
     with pytest.raises(UserError, match="n_envs is 5, but this service runs at most 4"):
         service.scale(run, n_envs=5)
+    assert (service.get(run).settings["n_envs"], service.get(run).settings["n_workers"]) == (2, "auto")
     service.stop(run)
     service.wait(timeout_s=60)
     with pytest.raises(UserError, match=r"is stopped; only a run that goes on can be scaled"):
         service.scale(run, n_envs=1)
+
+
+@pytest.mark.parametrize("n_workers", ["auto", "dynamic", 1])
+def test_a_number_that_cannot_be_is_refused_however_the_workers_are_chosen(n_workers, serve):
+    service = serve()
+    run = service.submit(brief(LONG, n_envs=2, n_workers=n_workers))
+    begun(service, run)
+    for asked in ({"n_envs": 65_537}, {"n_workers": 65_537}, {"n_envs": 10**9}, {"n_workers": 2**70}, {"n_envs": 2.5}):
+        with pytest.raises(UserError, match=r"n_(envs|workers) must be "):
+            service.scale(run, **asked)
+    assert not (service.root / run / "request.json").exists()
+    assert service.get(run).settings["n_envs"] == 2
+
+
+def test_what_a_run_was_asked_for_counts_once_it_has_done_it(serve):
+    service = serve()
+    run = service.submit(brief(LONG, n_envs=2))
+    begun(service, run)
+    folder = service.root / run
+
+    def iterate(*iterations):
+        """Let the run take what it is asked for, and make iterations with these numbers of environments and workers."""
+        requests.Requests(folder).take()
+        for n_envs, n_workers in iterations:
+            time.sleep(3 * TICK_S)  # the service looks in between, or sees both at once: either is right
+            with (folder / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"time/n_envs": n_envs, "workers/count": n_workers}) + "\n")
+
+    def now():
+        settings = service.get(run).settings
+        return settings["n_envs"], settings["n_workers"]
+
+    service.scale(run, n_envs=4)
+    iterate((4, 0), (4, 0))
+    until(lambda: now() == (4, "auto"))
+    service.scale(run, n_workers=4)  # refused by the run, and done later
+    iterate((4, 0), (4, 0), (4, 0), (4, 0), (4, 0))
+    until(lambda: not service._scaling.pending(run))
+    assert now() == (4, "auto")
+    service.scale(run, n_envs=8, n_workers=2)
+    iterate((8, 0), (8, 2))
+    until(lambda: now() == (8, 2))
 
 
 # The service ends, and another begins

@@ -1,6 +1,7 @@
 """Commands reach the service of their root, and nobody else's requests are answered."""
 
 import json
+import shutil
 import stat
 import sys
 import threading
@@ -128,3 +129,27 @@ def test_many_callers_at_once_are_all_answered(root):
         for each in threads:
             each.join()
     assert sorted(got) == sorted(f"X{i}" for i in range(20))
+
+
+@pytest.mark.parametrize("what", ["socket", "folder"])
+def test_it_ends_though_its_socket_is_gone(what, root):
+    channel = ServiceChannel(root, answer)
+    if what == "socket":
+        (root / ".service" / "socket").unlink()
+    else:
+        shutil.rmtree(root)
+    closing_it = threading.Thread(target=channel.close, daemon=True)
+    closing_it.start()
+    closing_it.join(20)
+    assert not closing_it.is_alive()
+    assert not channel._thread.is_alive()
+
+
+def test_what_another_service_put_in_place_of_its_files_stays(root):
+    with closing(ServiceChannel(root, answer)):
+        shutil.rmtree(root / ".service")
+        (root / ".service").mkdir()
+        other = ServiceChannel(root, answer)
+    with closing(other):
+        assert ask_service(root, {"do": "this"}) == "THIS"
+    assert [*(root / ".service").iterdir()] == []

@@ -268,3 +268,22 @@ def test_nothing_is_written_where_it_is_refused(folder, tmp_path, monkeypatch):
     with pytest.raises(UserError):
         build_vec_env(SYMBOLS, folder, SMALL, 9)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"monitor_path": 5}, "monitor_path must be the path of a file, or None for none, but got 5"),
+        ({"monitor_path": "a\0b"}, "monitor_path must be the path"),
+        ({"monitor_path": ""}, "monitor_path must be the path"),
+        ({"logger": 5}, r"logger must be a logging\.Logger, or None, but got 5"),
+        ({"use_shared_memory": "no"}, "use_shared_memory must be True or False, but got 'no'"),
+        ({"data_dir": ""}, "data_dir must be the path of a folder, or None, but got ''"),
+        ({"data_dir": "a\0b"}, "data_dir must be the path"),
+        ({"symbols": ["../EURUSD"]}, "no path"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_refused_in_a_sentence(wrong, sentence, folder):
+    arguments = {"symbols": SYMBOLS, "data_dir": folder, "config": SMALL, "monitor_path": None, **wrong}
+    with pytest.raises(UserError, match=sentence):
+        build_vec_env(**arguments)

@@ -1,6 +1,7 @@
 """The queue keeps what it was told, one service at a time, and says why where it cannot."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,9 +11,10 @@ from contextlib import closing
 
 import pytest
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.service import store as module
-from ml_pipeline.service.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
+from ml_pipeline.service.store import QueuedRun, RootGone, ServiceRuns, Store, StoreUnavailable
 
 SINCE = "2026-01-02T03:04:05+00:00"
 HOLD = """
@@ -97,6 +99,7 @@ def test_a_service_of_a_machine_that_cannot_be_asked_is_not_taken_for_dead(tmp_p
         elsewhere.setattr(module, "this_process", lambda: this_process()._replace(host="elsewhere"))
         store = Store(tmp_path, since=SINCE)
         store._connection.close()
+        store._root_lock.close()  # as on a file system that has no locks between machines
         module._open_here.clear()
     with pytest.raises(ServiceRuns, match="as far as can be known from here"):
         Store(tmp_path, since=SINCE)
@@ -147,6 +150,63 @@ def test_a_root_that_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable, match=r"cannot keep its queue in .*: Not a directory; choose another --root"):
         Store(tmp_path / "file", since=SINCE)
+
+
+def test_a_queue_that_was_deleted_takes_nothing_more_and_lets_no_second_service_in(store, tmp_path):
+    store.add(run("a"))
+    for file in (tmp_path / ".service").glob("queue.sqlite*"):
+        file.unlink()
+    for ask in (lambda: store.add(run("b")), lambda: store.change("a", status="finished"), store.runs, store.active):
+        with pytest.raises(RootGone, match=r"queue\.sqlite was deleted, moved or replaced while the service worked"):
+            ask()
+    with pytest.raises(ServiceRuns, match=f"process {os.getpid()} on "):
+        Store(tmp_path, since=SINCE)
+    store.close()
+    with closing(Store(tmp_path, since=SINCE)) as later:
+        assert later.runs() == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be moved there")
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_a_root_that_is_another_folder_takes_nothing_more_and_does_not_come_back(how, tmp_path):
+    root = tmp_path / "root"
+    with closing(Store(root, since=SINCE)) as store:
+        if how == "deleted":
+            shutil.rmtree(root)
+        else:
+            root.rename(tmp_path / "elsewhere")
+        other = Store(root, since=SINCE) if how == "replaced" else None
+        with pytest.raises(RootGone, match=f"^{root} was deleted, moved or replaced while the service worked on it"):
+            store.add(run("a"))
+        if other is not None:
+            store.close()  # the other's files stay
+            other.add(run("b"))
+            other.close()
+            with closing(Store(root, since=SINCE)) as again:
+                assert [each.id for each in again.runs()] == ["b"]
+    assert root.exists() == (how == "replaced")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("priority", "high"),
+        ("priority", 0.5),
+        ("settings", "no JSON"),
+        ("settings", "[]"),
+        ("status", "odd"),
+        ("process", "5"),
+    ],
+)
+def test_a_row_that_cannot_be_read_leaves_the_others_as_they_are(column, value, store):
+    for id in ("bad", "good"):
+        store.add(run(id))
+    store._connection.execute(f"UPDATE runs SET {column} = ? WHERE id = 'bad'", (value,))
+    assert [each.id for each in store.runs()] == ["good"]
+    assert [*store.unreadable] == ["bad"]
+    with pytest.raises(UserError, match="holds no usable run bad"):
+        store.get("bad")
+    assert store.change("good", status="finished").status == "finished"
 
 
 def test_closing_twice_is_fine(tmp_path):

@@ -362,3 +362,11 @@ def test_workers_stay_dynamic_in_given_environments(tmp_path):
         trainer.set_env(envs)
         folder = trainer.train().parent
     assert yaml.safe_load((folder / "config.yaml").read_text())["n_workers"] == "dynamic"
+
+
+def test_environments_that_are_closed_are_refused_at_once(tmp_path, folder):
+    trainer = TrainerAgent(config_of(tmp_path))
+    envs = trainer.create_vectorized_env(SYMBOLS, folder, 2)
+    envs.close()
+    with pytest.raises(UserError, match="set_env got environments that are closed; make new ones"):
+        trainer.set_env(envs)

@@ -33,6 +33,7 @@ from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.answers import answer
 from ml_pipeline.service.channel import ServiceChannel
 from ml_pipeline.service.limits import ServiceLimits
+from ml_pipeline.service.store import StoreUnavailable
 
 PROG = "serve"
 _LOOK_S = 0.1
@@ -95,6 +96,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
                 while True:
                     time.sleep(_LOOK_S)
             except Interrupted as stop:
+                service.start_no_more()
                 _end(service, serve, prog)
                 with ignoring_signals():
                     stack.close()
@@ -103,6 +105,13 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
 
 def _end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> None:
+    try:
+        _tell_end(service, serve, prog)
+    except StoreUnavailable as error:  # it ends all the same
+        _say(str(error))
+
+
+def _tell_end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> None:
     going_on = [run.id for run in service.list() if run.status == "running"]
     queued = sum(run.status == "queued" for run in service.list())
     again = f"{prog}{_root_flag(serve.root)}"

@@ -32,6 +32,8 @@ def find_symbol_files(folder: str | Path, symbols: Sequence[str]) -> dict[str, P
     for symbol in symbols:
         if not isinstance(symbol, str) or not _plain(symbol):
             raise UserError(f"A symbol must be a text such as EURUSD, but got {symbol!r}.")
+        if _is_path(symbol):
+            raise UserError(f"A symbol must be a name such as EURUSD or BTC/USD, and no path, but got {symbol!r}.")
         if sum(_plain(symbol) == _plain(str(other)) for other in symbols) > 1:
             raise UserError(f"{symbol} is named twice; name each symbol once.")
     missing = [symbol for symbol in symbols if not _candidates(symbol, files)]
@@ -49,6 +51,17 @@ def find_symbol_files(folder: str | Path, symbols: Sequence[str]) -> dict[str, P
             )
         found[symbol] = candidates[0]
     return found
+
+
+def _is_path(symbol: str) -> bool:
+    """Whether a symbol leads elsewhere, as names are compared by their letters and digits alone.
+
+    >>> [_is_path(symbol) for symbol in ("BTC/USD", "^GSPC", "BRK.B", "../x", "/x", "a/b/c", "./x")]
+    [False, False, False, True, True, True, True]
+    """
+    return (
+        symbol.startswith(("/", "./", "~")) or symbol.count("/") > 1 or bool({"\\", "\0"} & {*symbol}) or ".." in symbol
+    )
 
 
 def _candidates(symbol: str, files: Sequence[Path]) -> list[Path]:

@@ -78,6 +78,12 @@ def test_a_folder_without_data_and_one_that_is_not_there(tmp_path):
         (["EURUSD", "eur_usd"], "EURUSD is named twice"),
         ("EURUSD", 'symbols must be a list such as \\["EURUSD"\\]'),
         (["///"], "A symbol must be a text such as EURUSD"),
+        (["../EURUSD"], r"no path, but got '\.\./EURUSD'"),
+        (["/EURUSD"], "no path"),
+        (["./EURUSD"], "no path"),
+        (["..\\EURUSD"], "no path"),
+        (["EUR/US/D"], "no path"),
+        (["EURUSD\0"], "no path"),
         ([7], "A symbol must be a text such as EURUSD, but got 7"),
     ],
 )
