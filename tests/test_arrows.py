@@ -41,7 +41,8 @@ SB3 = "runs.sb3"
 
 # From the ground up: a room may import only rooms that stand above it in this table.
 ROOMS = {
-    "config": Room(at_once=("pydantic", "tyro", "yaml")),
+    "runtime.regular_file": Room(),
+    "config": Room(("runtime.regular_file",), at_once=("pydantic", "tyro", "yaml")),
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
     "monitoring": Room(
         (

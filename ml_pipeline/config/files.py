@@ -14,6 +14,7 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
 from ml_pipeline.config.settings import hints_of
 from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.runtime.regular_file import open_regular
 
 _MOST_VALUES = 10_000
 """Of a settings file; ours hold less than a hundred."""
@@ -73,11 +74,13 @@ def read_written_yaml(path: Path) -> dict[str, Any]:
     Raises UserError where the file cannot be read, or holds something else.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(_MOST_BYTES)
-        content = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = _loaded(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except UserError as error:
+        raise UserError(f"{path} holds no settings of a run: {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path} holds no settings of a run: it is not valid YAML.") from error
     if not isinstance(content, dict):
@@ -119,7 +122,11 @@ def _parse_json(text: str) -> object:
 
 
 def _parse_yaml(text: str) -> object:
-    loader = _UniqueKeysLoader(text)
+    return _loaded(_UniqueKeysLoader(text))
+
+
+def _loaded(loader: Any) -> object:
+    """What a loader of YAML makes of its text. Raises UserError where aliases stand for too many values."""
     try:
         node = loader.get_single_node()
         if node is None:

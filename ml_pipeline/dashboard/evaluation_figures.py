@@ -44,8 +44,11 @@ def _figures(path: Path) -> dict[str, float]:
 
 
 def _numbers(values: Mapping[str, object]) -> dict[str, float]:
-    return {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    return {name: value for name, value in values.items() if isinstance(value, int | float) and _is_figure(value)}
+
+
+def _is_figure(value: float) -> bool:
+    try:
+        return not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number that is too large for a float
+        return False

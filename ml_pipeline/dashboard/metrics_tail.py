@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.run_files import open_file
+from ml_pipeline.runtime.regular_file import open_regular
 
 _CHUNK = 4_000_000
 _ROWS = 50
@@ -32,13 +31,9 @@ class MetricsTail:
     def read(self) -> None:
         """Take in what is new, or everything where the file was replaced. A missing file has nothing."""
         try:
-            file = open_file(self._path)
-            if file is None:
-                self._forget()
-                return
-            with file:
+            with open_regular(self._path, follow_links=False) as file:
                 self._read(file)
-        except (OSError, UserError):  # it may not be read, or the disk fails
+        except OSError:  # it may not be read, or the disk fails
             self._forget()
 
     @property

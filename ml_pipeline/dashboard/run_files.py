@@ -1,13 +1,13 @@
 """Files of a run that is named by a stranger: no name leaves the folder of runs, no link and no pipe is followed."""
 
 import os
-import stat
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folders import is_run_folder
+from ml_pipeline.runtime.regular_file import open_regular
 
 _DEEPEST = 2  # folders below the root, as runs of several seeds lie in a folder of theirs
 _TAIL_BYTES = 64 * 1024
@@ -52,19 +52,12 @@ def open_file(path: Path) -> BinaryIO | None:
 
     Raises UserError where it may not be read.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(path, flags)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return open_regular(path, follow_links=False)
     except PermissionError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    except OSError:  # a link, or a device that is not there
+    except OSError:  # missing, a link, a pipe, a folder
         return None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    return None
 
 
 class Text(NamedTuple):

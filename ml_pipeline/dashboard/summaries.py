@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_written_yaml
+from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
 from ml_pipeline.dashboard.summary import BROKEN, UNKNOWN, RunSummary, summarized
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE
@@ -58,13 +59,24 @@ class _KnownRun:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._folder = folder
+        self._name = run_name(root, folder)
         self._seen: tuple[object, ...] | None = None
         self._settings_seen: object = None
         self._settings: Mapping[str, Any] = {}
         self._tail: MetricsTail | None = None
-        self._summary = RunSummary(name=run_name(root, folder), folder=folder, status=UNKNOWN)
+        self._summary = RunSummary(name=self._name, folder=folder, status=UNKNOWN)
 
     def summary(self) -> RunSummary:
+        """The run, told as broken where anything at all is wrong with its folder: the others are to be seen."""
+        try:
+            return self._up_to_date()
+        except Exception as error:
+            self._tail = None
+            reason = f"{self._folder} cannot be read: {type(error).__name__}: {in_one_line(error)}."
+            self._summary = RunSummary(name=self._name, folder=self._folder, status=BROKEN, reason=reason)
+            return self._summary
+
+    def _up_to_date(self) -> RunSummary:
         seen = tuple(_signature(self._folder / name) for name in (STATE_FILE, SETTINGS_FILE, METRICS_FILE))
         # The process of a run that has not ended may die, and leave its files as they were.
         if seen != self._seen or self._summary.status not in ENDED:

@@ -14,6 +14,7 @@ from ml_pipeline.runs.state import RunState
 BROKEN, UNKNOWN = "broken", "unknown"
 _TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
 _MOST_SYMBOLS = 3
+_LARGEST_COUNT = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,7 @@ def _seconds_left(told: RunSummary, rows: Sequence[Mapping[str, Any]]) -> float 
     pace = _pace(rows, (*_TRAINING, "time/evaluating_s")) or told.steps_per_second
     if told.status != "running" or not pace or told.global_step is None or told.total_timesteps is None:
         return None
-    return max(0.0, told.total_timesteps - told.global_step) / pace
+    return _finite(max(0.0, told.total_timesteps - told.global_step) / pace)
 
 
 def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | None:
@@ -162,14 +163,19 @@ def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | No
     seconds = sum(_finite(row.get(part)) or 0.0 for row in rows[1:] for part in parts)
     if len(rows) < 2 or steps[0] is None or steps[-1] is None or steps[-1] <= steps[0] or seconds <= 0.0:
         return None
-    return (steps[-1] - steps[0]) / seconds
+    return _finite((steps[-1] - steps[0]) / seconds)
 
 
 def _finite(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+    """The number; None for anything else, and for one that is too large for a float."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def _count(value: object) -> int | None:
     number = _finite(value)
-    return int(number) if number is not None and number >= 0 and number == int(number) else None
+    return int(number) if number is not None and 0 <= number < _LARGEST_COUNT and number == int(number) else None

@@ -108,11 +108,11 @@ class ThreadedSink:
                 while (work := self._waiting.get()) is not None:
                     work(sink)
             except BaseException:
-                with contextlib.suppress(Exception):  # the first error is the one to tell
+                with contextlib.suppress(BaseException):  # the first error is the one to tell
                     sink.close()
                 raise
             sink.close()
-        except BaseException as error:  # sys.exit() in a sink ends this thread alone
+        except BaseException as error:  # sys.exit() in a sink would end this thread, and nobody would see it
             self._error = error
 
 

@@ -15,11 +15,14 @@ from typing import Any, Literal, get_args
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import refuse_links
 from ml_pipeline.runtime.file_lock import alone
-from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive, this_process
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.runtime.whole_file import written_whole
 
 STATE_FILE = "state.json"
 _LOCK_FILE = "state.json.lock"
+_MOST_BYTES = 1_000_000  # ours take 500
+_LARGEST_COUNT = 2**63
 
 Status = Literal["queued", "running", "finished", "stopped", "failed"]
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
@@ -260,13 +263,31 @@ def _stored(folder: Path) -> RunState | None:
         return None
     try:
         values = json.loads(text)
-        writer = ProcessIdentity(**{name: values.pop(name) for name in ProcessIdentity._fields})
+        writer = identity_from(*(values.pop(name) for name in ProcessIdentity._fields))
         state = RunState(**values, writer=writer)
-        if state.status not in get_args(Status):
-            raise ValueError(state.status)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _check_types(state)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path} is not the state of a run; delete it if no process writes this folder.") from error
     return state
+
+
+def _check_types(state: RunState) -> None:
+    """Raises ValueError, TypeError or OverflowError where a value of the file is not what its name says."""
+    texts, counts = (state.reason, state.ended), (state.global_step, state.iterations)
+    good = (
+        state.status in get_args(Status)
+        and isinstance(state.began, str)
+        and all(each is None or isinstance(each, str) for each in texts)
+        and all(each is None or (_is_number(each, int) and 0 <= each < _LARGEST_COUNT) for each in counts)
+        and (state.best_score is None or _is_number(state.best_score, int, float))
+    )
+    if not good:
+        raise ValueError("a value of another type")
+    float(state.best_score or 0)  # a whole number may be too large for one
+
+
+def _is_number(value: object, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _as_json(state: RunState) -> str:
@@ -279,7 +300,8 @@ def _as_json(state: RunState) -> str:
 
 def _text_of(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with open_regular(path) as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

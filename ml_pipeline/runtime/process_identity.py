@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 _PROC = Path("/proc")
 _STATE_FIELD, _START_FIELD = 0, 19  # of /proc/PID/stat behind the name: fields 3 and 22 in proc(5)
+_LARGEST_PID = 2**32 - 1  # of Windows; others have less
 _DEAD = frozenset("ZX")  # a zombie has ended, and waits for its parent to ask how
 
 
@@ -24,6 +25,15 @@ class ProcessIdentity(NamedTuple):
     pid: int
     started: str | None
     namespace: str | None
+
+
+def identity_from(host: object, pid: object, started: object, namespace: object) -> ProcessIdentity:
+    """An identity that was read from a file. Raises ValueError where it is none."""
+    is_text = all(each is None or isinstance(each, str) for each in (started, namespace))
+    is_pid = isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid <= _LARGEST_PID
+    if not (isinstance(host, str) and is_pid and is_text):
+        raise ValueError(f"{host!r:.100}, {started!r:.100} and {namespace!r:.100} are no process.")
+    return ProcessIdentity(host, pid, started, namespace)  # type: ignore[arg-type]
 
 
 def this_process() -> ProcessIdentity:
@@ -47,7 +57,7 @@ def is_alive(process: ProcessIdentity) -> bool | None:
         return None
     try:
         started = _start_of(process.pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no pid of this system is as large
         return False
     except PermissionError:
         return None

@@ -36,11 +36,11 @@ def import_user_module(name: str) -> ModuleType:
             f'There is no module "{error.name}": run where {error.name.replace(".", "/")}.py lies, name its folder in '
             "PYTHONPATH, or install it."
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be imported: {failed_import(error)}") from error
 
 
-def failed_import(error: Exception) -> str:
+def failed_import(error: BaseException) -> str:
     """Where an import failed and why, to close a sentence: "line 3 of env.py imports pandaz, which is not there."."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"line {error.lineno} of {shown_path(Path(error.filename))} is no Python: {error.msg}."
@@ -55,7 +55,7 @@ def call_user_code(name: str, function: Callable[[Any], Any], argument: Any) -> 
     """The result of the function. Raises UserError with the user's file and line if it fails."""
     try:
         return function(argument)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = innermost_user_line(error)
         raise UserError(
             f"{name} failed in line {place.lineno} of {Path(place.filename).name}: {_message(error)}."
@@ -74,5 +74,5 @@ def innermost_user_line(error: BaseException) -> FrameSummary:
     return (own or frames)[-1]
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(".")

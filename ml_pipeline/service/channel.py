@@ -21,7 +21,8 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.owned_folders import new_owned_folder
-from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive, this_process
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.service.store import SERVICE_FOLDER
 
 ADDRESS_FILE = "service.json"
@@ -111,7 +112,7 @@ def ask_service(root: Path, request: Mapping[str, Any]) -> Any:
     for _ in range(_TRIES):
         address, key = _address_of(root)
         try:
-            with contextlib.closing(Client(address)) as service:
+            with contextlib.closing(_connection(root, address)) as service:
                 answer_challenge(service, key)
                 deliver_challenge(service, key)
                 service.send_bytes(json.dumps(dict(request)).encode())
@@ -128,12 +129,22 @@ def ask_service(root: Path, request: Mapping[str, Any]) -> Any:
     raise NoService(f"The service of {root} cannot be reached ({lost}); start one: ml-pipeline serve --root {root}")
 
 
+def _connection(root: Path, address: Any) -> Any:
+    """Raises OSError where nobody answers, and NoService where the address is none."""
+    try:
+        return Client(address)
+    except (ValueError, TypeError, OverflowError) as error:
+        file = root / SERVICE_FOLDER / ADDRESS_FILE
+        raise NoService(
+            f"{file} names no address of a service ({error}); start one: ml-pipeline serve --root {root}"
+        ) from None
+
+
 def service_of(root: Path) -> ProcessIdentity | None:
     """The process that serves a root; None where nobody does."""
     try:
-        values = json.loads((root / SERVICE_FOLDER / ADDRESS_FILE).read_text())
-        process = ProcessIdentity(*values["process"])
-    except (OSError, ValueError, KeyError, TypeError):
+        process = identity_from(*_written_in(root / SERVICE_FOLDER / ADDRESS_FILE)["process"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return None if is_alive(process) is False else process
 
@@ -143,10 +154,16 @@ def _address_of(root: Path) -> tuple[Any, bytes]:
     if service_of(root) is None:
         raise NoService(f"No service works on {root}; start one: ml-pipeline serve --root {root}")
     try:
-        values = json.loads(path.read_text())
-        return _plain(values["address"]), bytes.fromhex(values["key"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        values = _written_in(path)
+        address, key = _plain(values["address"]), bytes.fromhex(values["key"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise NoService(f"{path} cannot be read ({error}); only the user who started the service can use it.") from None
+    return address, key
+
+
+def _written_in(path: Path) -> Any:
+    with open_regular(path) as file:
+        return json.loads(file.read(_MOST_BYTES))
 
 
 def _listen(folder: Path, undo: contextlib.ExitStack) -> tuple[Listener, Any]:

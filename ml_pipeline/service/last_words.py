@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ml_pipeline.config.errors import excerpt
 from ml_pipeline.runs.folder import OUTPUT_FILE
+from ml_pipeline.runtime.regular_file import open_regular
 
 _MOST_BYTES = 16_384
 _MOST_LINES = 6
@@ -34,7 +35,7 @@ def without_program(text: str) -> str:
 def tail(path: Path, *, since_byte: int = 0, most_bytes: int = _MOST_BYTES) -> str:
     """The end of a text file, whole lines; empty where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             begin = max(since_byte, size - most_bytes)
             file.seek(begin)

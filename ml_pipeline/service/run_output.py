@@ -1,5 +1,6 @@
 """What a run said: its log as it grows and, where it failed, how its process ended."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,13 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.state import ENDED, RunState, read_state
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.service.last_words import tail, without_program
 
 _LOOK_S = 0.2
 _MOST_BYTES = 1 << 20
+_TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 
 
 class RunOutput:
@@ -26,12 +30,12 @@ class RunOutput:
         while True:
             state = self._state()
             has_ended = state is None or state.status in ENDED
-            yield from self._new(last=has_ended)
+            yield from map(printable, self._new(last=has_ended))
             if has_ended or not follow:
                 break
             time.sleep(_LOOK_S)
         if state is not None and state.status == "failed":
-            yield from self._failure(state)
+            yield from map(printable, self._failure(state))
 
     def _state(self) -> RunState | None:
         try:
@@ -45,7 +49,7 @@ class RunOutput:
         while True:
             begin = self._read_bytes.get(name, 0)
             try:
-                with (self._folder / name).open("rb") as file:
+                with open_regular(self._folder / name) as file:
                     file.seek(begin)
                     data = file.read(_MOST_BYTES)
             except OSError:
@@ -71,3 +75,14 @@ class RunOutput:
 def _is_told(text: str, told: str) -> bool:
     """Whether a text holds another one, however its lines are indented."""
     return " ".join(text.split()) in " ".join(told.split())
+
+
+def printable(text: str) -> str:
+    r"""Without what would colour a terminal, move its cursor or rename its window; what a progress bar drew over itself
+    comes in lines of its own.
+
+    >>> printable("\x1b[31mred\x1b[0m 10%\r20%\x07")
+    'red 10%\n20%�'
+    """
+    text = _TERMINAL_SEQUENCE.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROL.sub("\ufffd", text)

@@ -16,7 +16,7 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -31,6 +31,7 @@ from ml_pipeline.dashboard.web.access import Access
 from ml_pipeline.dashboard.web.changing import Changing
 from ml_pipeline.dashboard.web.event_stream import EventStream
 from ml_pipeline.dashboard.web.guard import REPORT_POLICY, Guard
+from ml_pipeline.dashboard.web.json_answer import JsonAnswer
 from ml_pipeline.dashboard.web.positions import Position
 from ml_pipeline.dashboard.web.query import MOST_RUNS, metrics_of, number_of, range_of, runs_of, whole_number_of
 from ml_pipeline.dashboard.web.updates import Choice, Updates
@@ -67,17 +68,17 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> tu
 
 
 def _told(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 404 if isinstance(error, NoSuchRun) else 400)
+    return JsonAnswer({"error": str(error)}, 404 if isinstance(error, NoSuchRun) else 400)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": f"{request.method} {request.url.path}: {error.detail}."}, error.status_code)
+    return JsonAnswer({"error": f"{request.method} {request.url.path}: {error.detail}."}, error.status_code)
 
 
 def _failed(request: Request, error: Exception) -> Response:
     sentence = f"{request.url.path} failed, which it should not: {type(error).__name__}: {in_one_line(error)}"
-    return JSONResponse({"error": sentence}, 500)
+    return JsonAnswer({"error": sentence}, 500)
 
 
 class _Page:
@@ -92,7 +93,7 @@ class _Page:
         }
         for name, value in content.items():
             text = text.replace("{{" + name + "}}", html.escape(value))
-        self._text = text
+        self._text = text.encode(errors="replace")  # a folder may have any name
 
     def answer(self, request: Request) -> Response:
         return HTMLResponse(self._text, background=BackgroundTask(self._look_ahead))  # while the browser reads it
@@ -220,7 +221,7 @@ class _Reading:
 
 
 async def _as_json(answer: Callable[[Request], Any], request: Request) -> Response:
-    return await run_in_threadpool(lambda: JSONResponse(answer(request)))
+    return await run_in_threadpool(lambda: JsonAnswer(answer(request)))
 
 
 def _is_file(path: Path) -> bool:

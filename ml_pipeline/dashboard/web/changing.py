@@ -8,12 +8,13 @@ from typing import Any, Literal
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.run_files import find_run
+from ml_pipeline.dashboard.web.json_answer import JsonAnswer
 
 _LARGEST_REQUEST = 10_000
 
@@ -33,7 +34,7 @@ class Changing:
     async def _answer(self, name: Literal["stop", "resume", "scale"], request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise HTTPException(415, "send JSON")
-        return JSONResponse(await run_in_threadpool(self._do, name, await _body_of(request)))
+        return JsonAnswer(await run_in_threadpool(self._do, name, await _body_of(request)))
 
     def _do(self, name: str, body: bytes) -> dict[str, str]:
         if self._controls is None:

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import json
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from ml_pipeline.dashboard.web.json_answer import json_bytes
 from ml_pipeline.dashboard.web.positions import Position
 from ml_pipeline.dashboard.web.updates import Choice, Updates
 
@@ -60,7 +60,7 @@ class EventStream:
 
 
 def _event(message: dict[str, Any], position: Position) -> str:
-    return f"id: {position}\ndata: {json.dumps(message, separators=(',', ':'), allow_nan=False)}\n\n"
+    return f"id: {position}\ndata: {json_bytes(message).decode()}\n\n"
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -5,10 +5,11 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ml_pipeline.dashboard.web.access import Access, Refusal
+from ml_pipeline.dashboard.web.json_answer import JsonAnswer
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -80,7 +81,7 @@ class Guard:
 def _refused(refusal: Refusal, request: Request) -> Response:
     if request.url.path == "/":
         return _plain_page(refusal.sentence, status=refusal.status)
-    return JSONResponse({"error": refusal.sentence}, refusal.status)
+    return JsonAnswer({"error": refusal.sentence}, refusal.status)
 
 
 def _plain_page(sentence: str, *, status: int = 200, to_the_page: bool = False) -> HTMLResponse:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-_ID = re.compile(r"(?P<server>[0-9a-f]{8})-(?P<version>\d{1,15})(?:;(?P<rows>[\d.,]*))?")
+_ID = re.compile(r"(?P<server>[0-9a-f]{8})-(?P<version>\d{1,15})(?:;(?P<rows>[\d.,]*))?", re.ASCII)
+_ROWS = re.compile(r"\d{1,15}\.\d{1,15}\.\d{1,15}", re.ASCII)
 SERVER = secrets.token_hex(4)  # numbers of versions and generations mean nothing to another process
 
 
@@ -35,7 +36,7 @@ class Position:
         found = _ID.fullmatch(text)
         if found is None or found["server"] != SERVER:
             return cls(0, [Rows()] * n_runs)
-        rows = [Rows(*map(int, each.split("."))) for each in (found["rows"] or "").split(",") if each.count(".") == 2]
+        rows = [Rows(*map(int, each.split("."))) for each in (found["rows"] or "").split(",") if _ROWS.fullmatch(each)]
         return cls(int(found["version"]), rows if len(rows) == n_runs else [Rows()] * n_runs)
 
     def __str__(self) -> str:

@@ -1,0 +1,28 @@
+"""Answers in JSON, whatever texts they hold: UTF-8 cannot write the name of every file."""
+
+import json
+import re
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class JsonAnswer(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return json_bytes(content)
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON in UTF-8; what UTF-8 cannot write is shown by its number.
+
+    >>> json_bytes({"name": "bad\\udcff"})
+    b'{"name":"bad\\\\\\\\udcff"}'
+    """
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # Two backslashes in JSON are one in the text: left as an escape, the number would be the character again.
+        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
