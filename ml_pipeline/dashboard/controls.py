@@ -12,8 +12,11 @@ class Controls(Protocol):
     def stop(self, run: str) -> object:
         """Ask a run to save and end; take one that is queued out of the queue."""
 
-    def resume(self, run: str) -> object:
-        """Let a run that has ended go on from its checkpoint; False where it has none, and begins anew."""
+    def resume(self, run: str, *, total_timesteps: int | None = None) -> object:
+        """Let a run that has ended go on from its checkpoint; False where it has none, and begins anew.
+
+        total_timesteps: up to which one that has finished goes on.
+        """
 
     def scale(
         self, run: str, *, n_workers: int | Literal["auto", "dynamic"] | None = None, n_envs: int | None = None

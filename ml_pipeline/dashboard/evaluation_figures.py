@@ -10,14 +10,44 @@ from ml_pipeline.dashboard.run_files import open_file
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 
 _MOST_BYTES = 4_000_000
+# As reports name them; those of the second kind are shares, which are shown in percent.
+_TITLES = {
+    "mean_return": "Mean return",
+    "std_return": "Standard deviation of returns",
+    "sharpe": "Sharpe ratio",
+    "sortino": "Sortino ratio",
+    "calmar": "Calmar ratio",
+    "turnover": "Turnover, x equity",
+    "n_trades": "Trades",
+    "profit_factor": "Profit factor",
+}
+_SHARES = {
+    "total_return": "Total return",
+    "cagr": "Growth a year (CAGR)",
+    "volatility": "Volatility a year",
+    "max_drawdown": "Largest drawdown",
+    "time_in_market": "Time in the market",
+    "win_rate": "Winning trades",
+    "total_return of buy_and_hold": "Total return of buy and hold",
+    "total_return of random": "Total return of random",
+}
 _AGENT, _BASELINES = "agent", ("buy_and_hold", "random")
 
 
 def evaluation_table(folders: Sequence[Path]) -> dict[str, Any]:
-    """{"rows": [{"name", "values"}]}: a row per figure, one value per run, None where a run has none."""
+    """{"rows": [{"name", "is_share", "values"}]}: a row per figure, one value per run, None where a run has none."""
     figures = [_figures(folder / EVALUATION_FILE) for folder in folders]
     names = dict.fromkeys(name for each in figures for name in each)
-    return {"rows": [{"name": name, "values": [each.get(name) for each in figures]} for name in names]}
+    return {
+        "rows": [
+            {
+                "name": _SHARES.get(name) or _TITLES.get(name) or name.replace("_", " "),
+                "is_share": name in _SHARES,
+                "values": [each.get(name) for each in figures],
+            }
+            for name in names
+        ]
+    }
 
 
 def _figures(path: Path) -> dict[str, float]:

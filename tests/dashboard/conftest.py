@@ -16,8 +16,8 @@ class FakeControls:
     def stop(self, run):
         self._ask("stop", run)
 
-    def resume(self, run):
-        self._ask("resume", run)
+    def resume(self, run, *, total_timesteps=None):
+        self._ask("resume", run, total_timesteps)
 
     def scale(self, run, *, n_workers=None, n_envs=None):
         self._ask("scale", run, n_workers, n_envs)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from ml_pipeline.config.errors import UserError
 from tests.dashboard.run_folders import append, lines_of, make_run, row
 
 pytestmark = pytest.mark.system
@@ -197,8 +198,50 @@ def test_a_report_runs_its_scripts_and_reaches_nothing(page, root):
     frame = shown.frame_locator("iframe")
     frame.get_by_text("The report").wait_for()
     assert frame.locator("body").get_attribute("data-reached") == "nothing"
-    shown.get_by_text("Figures of the evaluation").click()
-    assert shown.locator(".figures tbody").inner_text().split() == ["mean", "return", "12.5"]
+    assert shown.locator(".figures").count() == 0  # the report itself shows them
+    shown.locator('tr[data-run="first"] input').check()
+    assert shown.locator(".figures tbody").inner_text().split() == ["Mean", "return", "12.5", "–"]
+
+
+def test_a_failed_run_has_no_report(page):
+    shown = page("#run=third&view=report")
+    shown.get_by_text("third failed, and has no report.").wait_for()
+
+
+def test_a_line_is_drawn_where_no_point_lies(page, tmp_path):
+    rows = [row(i, **({SCORE: float(i)} if i in (1, 20) else {})) for i in range(1, 21)]
+    make_run(tmp_path / "sparse", "a", rows=rows)
+    shown = page(root=tmp_path / "sparse")
+    wait_for_points(shown, 2, SCORE)
+    box = shown.locator(f'[data-metric="{RETURN}"] .u-over').bounding_box()
+    shown.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 50)
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
+    shown.mouse.up()
+    shown.locator("#whole").wait_for(state="visible")
+    middle = """(canvas) => {
+        const pixels = canvas.getContext("2d").getImageData(60, 0, canvas.width - 90, canvas.height - 40).data;
+        let blue = 0;
+        for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3] > 100 && pixels[i + 2] > pixels[i] + 80) blue++;
+        return blue;
+    }"""
+    assert shown.locator(f'[data-metric="{SCORE}"] canvas').evaluate(middle) > 100
+
+
+def call(page, module, expression):
+    return page.evaluate(f"import('/assets/{module}.js').then((found) => found.{expression})")
+
+
+def test_parts_of_the_page_count_and_shorten_as_they_should(page):
+    shown = page()
+    assert call(shown, "chart", "valuesBetween([[[0, 10], [0, 100]]], 4, 6)") == [40, 60]
+    assert call(shown, "chart", "valuesBetween([[[0, 1], [0, 100]]], 4, 6)") is None
+    assert call(shown, "format", "marks([345, 345.5, 346])") == ["345", "345.5", "346"]
+    long = "CartPole-v1-seed3-20261122-142033-6b2883"
+    assert call(shown, "run_names", f"parts('{long}')") == ["CartPole-v1", "-seed3…6b2883"]
+    raw = call(shown, "chart", "look({faint: true, isFocused: true, anyFocused: true})")
+    others = call(shown, "chart", "look({faint: false, isFocused: false, anyFocused: true})")
+    assert (raw["width"], others["width"], others["opacity"] > raw["opacity"]) == (1, 1.5, True)
 
 
 def test_text_from_files_stays_text(page, tmp_path):
@@ -293,15 +336,43 @@ def test_buttons_are_there_where_a_service_serves_it(page, controls):
     shown.get_by_role("button", name="Stop").click()
     shown.get_by_text("Asked first to stop; it saves first.").wait_for()
     shown.get_by_role("button", name="Scale").click()
-    shown.get_by_label("Workers").fill("dynamic")
+    assert shown.get_by_label("Environments").input_value() == "2"  # as it is
+    shown.get_by_label("Workers").fill("many")
     shown.get_by_label("Environments").fill("16")
+    shown.keyboard.press("Enter")
+    shown.get_by_text('Workers must be a whole number, auto or dynamic, but are "many".').wait_for()
+    shown.get_by_label("Workers").fill("dynamic")
+    controls.error = UserError("n_envs must be at most 8.")
+    shown.keyboard.press("Enter")
+    shown.get_by_text("environments must be at most 8.").wait_for()
+    assert shown.get_by_label("Environments").input_value() == "16"
+    controls.error = None
     shown.keyboard.press("Enter")
     shown.get_by_text("Asked first to scale").wait_for()
     shown.locator('tr[data-run="third"]').click()
     assert shown.get_by_role("button", name="Stop").is_disabled()
     shown.get_by_role("button", name="Resume").click()
     shown.get_by_text("third goes on from its checkpoint").wait_for()
-    assert controls.asked == [("stop", "first"), ("scale", "first", "dynamic", 16), ("resume", "third")]
+    assert controls.asked == [("stop", "first"), ("scale", "first", "dynamic", 16), ("resume", "third", None)]
+    shown.locator('tr[data-run="second"]').click()
+    shown.get_by_role("button", name="Resume").click()
+    shown.get_by_label("Steps in all").fill("500")
+    shown.keyboard.press("Enter")
+    shown.get_by_text("must be a whole number above 500").wait_for()
+    shown.get_by_label("Steps in all").fill("3000")
+    shown.keyboard.press("Enter")
+    shown.get_by_text("second goes on from its checkpoint").wait_for()
+    assert controls.asked[-1] == ("resume", "second", 3000)
+
+
+def test_the_word_about_a_stop_goes_once_the_run_has_stopped(page, controls, root):
+    shown = page(controls=controls)
+    shown.get_by_role("button", name="Stop").click()
+    banner = shown.get_by_text("Asked first to stop; it saves first.")
+    banner.wait_for()
+    state = json.loads((root / "first" / "state.json").read_text())
+    (root / "first" / "state.json").write_text(json.dumps({**state, "status": "stopped"}))
+    banner.wait_for(state="hidden", timeout=7000)
 
 
 def test_without_a_service_there_are_no_buttons(page):

@@ -1,9 +1,36 @@
 // One chart: a metric of the chosen runs over each other.
 import { css, element, nColors, strokeOf } from "./elements.js";
-import { compact, duration, number } from "./format.js";
+import { duration, marks, number } from "./format.js";
+import { nameNode } from "./run_names.js";
 
 const durations = [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
+const counts = ["workers/count", "time/n_envs"];
 const dashes = [undefined, [6, 4], [2, 3]];
+
+// How a line is drawn. Beside the run under the pointer, others keep their smoothed lines alone, so that none of these
+// is taken for a raw one.
+export function look({ faint, isFocused, anyFocused }) {
+  if (faint) return { opacity: anyFocused && !isFocused ? 0 : 0.25, width: 1 };
+  return { opacity: anyFocused && !isFocused ? 0.45 : 1, width: 1.5 };
+}
+
+// The smallest and the largest value that lines through [x, y] show from low to high, of the points and at both edges.
+export function valuesBetween(tables, low, high) {
+  let min = Infinity, max = -Infinity;
+  const take = (value) => { min = Math.min(min, value); max = Math.max(max, value); };
+  for (const [x, y] of tables) {
+    let before = null;
+    for (let i = 0; i < x.length; i++) {
+      if (y[i] === null || y[i] === undefined) continue;
+      if (before !== null) for (const edge of [low, high]) {
+        if (x[before] < edge && edge < x[i]) take(y[before] + ((y[i] - y[before]) * (edge - x[before])) / (x[i] - x[before]));
+      }
+      if (x[i] >= low && x[i] <= high) take(y[i]);
+      before = i;
+    }
+  }
+  return min <= max ? [min, max] : null;
+}
 
 export class Chart {
   // view: what all charts share: axis, zoom, and the runs with their slots.
@@ -44,6 +71,7 @@ export class Chart {
       }
     }
     this.series = series;
+    this.tables = tables;
     const few = [...curves.values()].every((curve) => curve.x.length < 60);
     const data = tables.length ? uPlot.join(tables) : [[]];
     const key = JSON.stringify([series, this.logarithmic, this.view.axis, few, this.canvas.clientWidth]);
@@ -55,7 +83,8 @@ export class Chart {
       this.rescale();
     }
     const low = this.logarithmic && [...curves.values()].some((curve) => curve.y.some((value) => value <= 0));
-    this.note.textContent = low ? "values up to 0 are not on a log scale" : "";
+    const [left, right] = this.range();
+    this.note.textContent = !valuesBetween(this.tables, left, right) ? "nothing in this range" : low ? "values up to 0 are not on a log scale" : "";
     this.node.dataset.points = String([...curves.values()].reduce((sum, curve) => sum + curve.x.length, 0));
     this.node.setAttribute("aria-label", `${this.metric} of ${runs.length === 1 ? runs[0] : `${runs.length} runs`}${this.lastValues(smoothed)}. Arrow keys move, + and - zoom, 0 shows the whole range, L switches the scale.`);
   }
@@ -71,14 +100,33 @@ export class Chart {
     return this.view.wholeRange ? this.view.wholeRange() : [Math.min(...ends.map(([low]) => low)), Math.max(...ends.map(([, high]) => high))];
   }
 
-  rescale() {
+  // Of the horizontal axis.
+  range() {
     const [low, high] = this.view.zoom || this.bounds();
-    this.plot.setScale("x", { min: low, max: high > low ? high : low + 1 });
+    return [low, high > low ? high : low + 1];
+  }
+
+  // Of the vertical axis: of what the lines show here, whether or not a point lies here.
+  heights(low, high) {
+    const found = valuesBetween(this.tables, low, high);
+    if (this.logarithmic) return found ? [found[0] / 1.15, found[1] * 1.15] : [0.1, 1];
+    if (!found) return [0, 1];
+    if (counts.includes(this.metric)) return [0, Math.max(found[1] * 1.05, 1)];
+    return uPlot.rangeNum(...found, 0.1, true);
+  }
+
+  rescale() {
+    const [low, high] = this.range(), [min, max] = this.heights(low, high);
+    this.plot.batch(() => {
+      this.plot.setScale("x", { min: low, max: high });
+      this.plot.setScale("y", { min, max });
+    });
   }
 
   draw(data, series, few) {
     if (this.plot) this.plot.destroy();
-    const [low, high] = this.view.zoom || this.bounds();
+    const [low, high] = this.range(), [bottom, top] = this.heights(low, high);
+    this.focused = null;
     const isTime = this.view.axis === "time";
     const axis = {
       stroke: () => css("--faint"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif",
@@ -88,20 +136,22 @@ export class Chart {
       height: this.height,
       padding: [8, 18, 0, 0],
       legend: { show: false },
-      focus: { alpha: 0.3 },
+      focus: { alpha: 1 }, // see look()
       cursor: { sync: { key: "runs", setSeries: false, filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } }, drag: { x: true, y: false, dist: 4, setScale: false }, focus: { prox: 16 }, points: { size: 6 } },
       scales: {
-        x: { time: false, auto: false, min: low, max: high > low ? high : low + 1 },
-        y: this.logarithmic ? { distr: 3, range: (_, min, max) => [min === null ? 0.1 : min / 1.15, max === null ? 1 : max * 1.15] } : {},
+        x: { time: false, auto: false, min: low, max: high },
+        y: { distr: this.logarithmic ? 3 : 1, auto: false, min: bottom, max: top, range: (_, min, max) => [min, max] },
       },
       axes: [
-        { ...axis, size: 26, ...(isTime ? { incrs: durations, values: (_, splits) => splits.map(duration) } : { values: (_, splits) => splits.map(compact) }) },
-        { ...axis, size: 54, space: 28, values: (_, splits) => splits.map((value) => (value === null ? "" : compact(value))) },
+        { ...axis, size: 26, ...(isTime ? { incrs: durations, values: (_, splits) => splits.map(duration) } : { values: (_, splits) => marks(splits) }) },
+        { ...axis, size: 54, space: 28, values: (_, splits) => marks(splits), ...(counts.includes(this.metric) ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] } : {}) },
       ],
-      series: [{}, ...series.map(({ slot, faint }) => ({
-        stroke: () => strokeOf(slot),
-        alpha: faint ? 0.25 : 1,
-        width: 1.5,
+      series: [{}, ...series.map(({ run, slot, faint }) => ({
+        stroke: () => {
+          const { opacity } = look({ faint, isFocused: run === this.focused, anyFocused: this.focused !== null });
+          return strokeOf(slot) + Math.round(opacity * 255).toString(16).padStart(2, "0");
+        },
+        width: look({ faint }).width,
         dash: dashes[Math.floor(slot / nColors) % dashes.length],
         spanGaps: true,
         points: { show: few && !faint, size: 4, fill: () => strokeOf(slot) },
@@ -109,6 +159,10 @@ export class Chart {
       hooks: {
         setSelect: [(plot) => this.zoomToSelection(plot)],
         setCursor: [(plot) => this.showTip(plot)],
+        setSeries: [(plot, i) => {
+          const focused = i ? this.series[i - 1].run : null;
+          if (focused !== this.focused) { this.focused = focused; plot.redraw(false); }
+        }],
       },
     };
     // A double click shows the whole range of every chart, not the points that are here.
@@ -137,7 +191,7 @@ export class Chart {
     this.tip.replaceChildren(
       element("div", { class: "at" }, this.view.axis === "time" ? duration(x) : `${Math.round(x).toLocaleString("en")} steps`),
       ...lines.slice(0, 12).map(({ run, slot, point }) => element("div", {},
-        element("i", { style: { background: `var(--c${slot % nColors})` } }), element("span", {}, run), element("b", {}, number(point)))),
+        element("i", { style: { background: `var(--c${slot % nColors})` } }), nameNode(run), element("b", {}, number(point)))),
       lines.length > 12 ? element("div", {}, `and ${lines.length - 12} more`) : "",
     );
     this.tip.hidden = false;

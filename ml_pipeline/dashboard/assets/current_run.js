@@ -1,10 +1,12 @@
 // The run that is looked at: what it is, how it stands, and where a service serves the page, what can be done to it.
 import { element } from "./elements.js";
 import { compact, duration, percent } from "./format.js";
+import { ResumeDialog, ScaleDialog } from "./run_dialogs.js";
 import { hasControls, post } from "./server.js";
 
 export class CurrentRun {
-  constructor(node, { onSaid }) {
+  constructor(node, { onSaid, runNamed }) {
+    this.runNamed = runNamed;
     this.node = node;
     this.onSaid = onSaid;
     this.title = element("h2", {});
@@ -18,19 +20,11 @@ export class CurrentRun {
   makeButtons() {
     const button = (label, title, action) => element("button", { type: "button", title, onclick: action }, label);
     this.stop = button("Stop", "Save and end this run", () => this.ask("stop"));
-    this.resume = button("Resume", "Let this run go on from its checkpoint, if it has one", () => this.ask("resume"));
-    this.scale = button("Scale", "Change its workers or environments", () => this.openScale());
+    this.resume = button("Resume", "Let this run go on from its checkpoint, if it has one", () => (this.run.status === "finished" ? this.resuming.open(this.run) : this.ask("resume")));
+    this.scale = button("Scale", "Change its workers or environments", () => this.scaling.open(this.run));
     this.buttons.append(this.stop, this.resume, this.scale);
-    this.workers = element("input", { type: "text", name: "n_workers", placeholder: "as it is", autocomplete: "off", list: "worker-choices" });
-    this.envs = element("input", { type: "number", name: "n_envs", min: "1", placeholder: "as it is" });
-    const choices = element("datalist", { id: "worker-choices" }, element("option", { value: "auto" }), element("option", { value: "dynamic" }));
-    this.dialog = element("dialog", { class: "scale", "aria-label": "Scale the run" }, element("form", { method: "dialog", onsubmit: (event) => this.doScale(event) },
-      this.scaleTitle = element("h3", {}),
-      element("label", {}, "Workers ", this.workers), choices,
-      element("label", {}, "Environments ", this.envs),
-      element("p", { class: "hint" }, "Workers change speed alone. More or fewer environments change what is learned."),
-      element("div", { class: "buttons" }, element("button", { type: "submit" }, "Scale"), element("button", { type: "button", onclick: () => this.dialog.close() }, "Cancel"))));
-    document.body.append(this.dialog);
+    this.scaling = new ScaleDialog((more) => this.sent("scale", more, this.scaling.run));
+    this.resuming = new ResumeDialog((more) => this.sent("resume", more, this.resuming.run));
   }
 
   show(run) {
@@ -61,32 +55,22 @@ export class CurrentRun {
     }
   }
 
-  async ask(action, more = {}) {
+  // Ask, and tell what was refused above the charts.
+  async ask(action) {
     const name = this.run.name;
     const buttons = [this.stop, this.resume, this.scale], before = buttons.map((button) => button.disabled);
     buttons.forEach((button) => { button.disabled = true; });
     try {
-      const { done } = await post(action, { run: name, ...more });
-      this.onSaid(done, false);
+      await this.sent(action, {}, this.run);
     } catch (error) {
       this.onSaid(error.message, true);
     }
     if (this.run?.name === name) buttons.forEach((button, i) => { button.disabled = before[i]; });
   }
 
-  openScale() {
-    this.scaleTitle.textContent = `Scale ${this.run.name}`;
-    this.workers.value = this.envs.value = "";
-    this.dialog.showModal();
-    this.workers.focus();
-  }
-
-  doScale(event) {
-    event.preventDefault();
-    const workers = this.workers.value.trim(), more = {};
-    if (workers) more.n_workers = /^\d+$/.test(workers) ? Number(workers) : workers;
-    if (this.envs.value) more.n_envs = Number(this.envs.value);
-    this.dialog.close();
-    this.ask("scale", more);
+  async sent(action, more, { name, status }) {
+    const { done } = await post(action, { run: name, ...more });
+    const now = () => this.runNamed(name)?.status;
+    this.onSaid(done, false, { stop: () => !["running", "queued"].includes(now()), resume: () => now() !== status }[action]);
   }
 }

@@ -11,10 +11,18 @@ export function number(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
-export function compact(value) {
+// The marks of an axis, with as many digits as tell them apart.
+export function marks(values) {
+  for (let digits = 3; digits < 9; digits++) {
+    const texts = values.map((value) => (value === null ? "" : compact(value, digits)));
+    if (digits === 8 || new Set(texts).size === texts.length || values.includes(null)) return texts;
+  }
+}
+
+export function compact(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return dash;
-  for (const [size, letter] of si) if (Math.abs(value) >= size * 0.99995) return `${Number((value / size).toPrecision(3))}${letter}`;
-  return String(Number(value.toPrecision(3)));
+  for (const [size, letter] of si) if (Math.abs(value) >= size * 0.99995) return `${Number((value / size).toPrecision(digits))}${letter}`;
+  return String(Number(value.toPrecision(digits)));
 }
 
 export function duration(seconds) {

@@ -3,11 +3,12 @@ import { ChartGrid } from "./chart_grid.js";
 import { CurrentRun } from "./current_run.js";
 import { byId, colorOf, element, setText, store, stored } from "./elements.js";
 import { RunList } from "./run_list.js";
+import { nameNode } from "./run_names.js";
 import { get, mostRuns, root, Stream } from "./server.js";
 import { LogPanel, ReportPanel, SettingsPanel } from "./text_panels.js";
 import { TimePanel } from "./time_panel.js";
 
-const views = { curves: "Curves", time: "Time", machine: "Machine", settings: "Settings", log: "Log", report: "Report" };
+const views = { curves: "Curves", time: "Time spent", machine: "Machine", settings: "Settings", log: "Log", report: "Report" };
 const usual = ["rollout/mean_return_100", "eval/score", "train/policy_loss", "train/value_loss", "train/entropy", "train/explained_variance"];
 const machine = ["system/cpu_percent", "system/rss_mb", "system/gpu_percent", "system/gpu_memory_mb", "workers/count", "time/n_envs", "time/steps_per_second"];
 const chosenAtFirst = 4;
@@ -31,20 +32,22 @@ const list = new RunList({
   onToggle: (name) => (state.slots.has(name) ? choose([...state.slots.keys()].filter((each) => each !== name), state.current) : choose([...state.slots.keys(), name], name)),
   emptyText: `No runs in ${root} yet. Start one with: ml-pipeline train`,
 });
-const current = new CurrentRun(byId("current"), { onSaid: say });
+const current = new CurrentRun(byId("current"), { onSaid: say, runNamed: (name) => list.runs.get(name) });
 const stream = new Stream(received, (now) => {
   const live = byId("live");
   live.dataset.state = now;
   setText(live, now === "live" ? "live" : "reconnecting");
 });
 
-function say(text, isBad = true) {
+// until: whether the message is out of date, asked whenever runs change; without it, good news leaves after a while.
+function say(text, isBad = true, until = null) {
+  say.until = until;
   const message = byId("message");
   message.hidden = !text;
   message.classList.toggle("bad", isBad);
   setText(message, text || "");
   clearTimeout(say.timer);
-  if (text && !isBad) say.timer = setTimeout(() => say(""), 8000);
+  if (text && !isBad && !until) say.timer = setTimeout(() => say(""), 8000);
 }
 const onFailure = (error) => say(error.message);
 
@@ -74,7 +77,7 @@ function choose(names, now) {
 function drawLegend() {
   const several = state.slots.size > 1;
   byId("legend").replaceChildren(...(several ? [...state.slots] : []).map(([name, slot]) => element("span", { role: "listitem", class: "chip", title: name },
-    element("i", { style: { background: colorOf(slot) } }), element("span", { class: "chip-name" }, name),
+    element("i", { style: { background: colorOf(slot) } }), nameNode(name, { class: "chip-name" }),
     element("button", { type: "button", "aria-label": `Take ${name} out`, onclick: () => list.onToggle(name) }, "×"))));
 }
 
@@ -139,7 +142,7 @@ function makeGrid(place, view) {
 }
 
 async function show() {
-  const chosen = { runs: [...state.slots.keys()], current: state.current, axis: state.axis };
+  const chosen = { runs: [...state.slots.keys()], current: state.current, status: list.runs.get(state.current)?.status, axis: state.axis };
   if (grid) {
     grid.view.slots = state.slots;
     grid.view.axis = state.axis;
@@ -169,11 +172,13 @@ function received(message) {
     list.update(message);
     document.documentElement.dataset.runs = list.runs.size ? "some" : "none";
     if (message.problem) say(message.problem);
+    else if (say.until?.()) say("");
     const gone = [...state.slots.keys()].filter((name) => !list.runs.has(name));
     if (gone.length) choose([...state.slots.keys()].filter((name) => !gone.includes(name)), state.current);
     else if (!state.slots.size && !received.chose && list.runs.size) chooseFirst();
     const now = list.runs.get(state.current);
     current.show(now);
+    if (state.view === "report" && now && panel.status !== now.status) show();
   }
   if (message.rows) {
     if (grid) grid.append(message.rows);

@@ -1,6 +1,7 @@
 // The list of runs: sorted, filtered, and walked through by keys.
 import { byId, colorOf, element, setText } from "./elements.js";
 import { compact, duration, number, percent, when } from "./format.js";
+import { nameNode } from "./run_names.js";
 
 const columns = [
   { key: "name", label: "Run" },
@@ -126,7 +127,6 @@ export class RunList {
     let row = this.rows.get(run.name);
     if (!row) this.rows.set(run.name, (row = this.makeRow(run.name)));
     const { cells } = row;
-    setText(cells.title, run.name);
     cells.name.title = [run.name, run.task].filter(Boolean).join("\n");
     const trouble = (run.status === "failed" || run.status === "broken") && run.reason ? run.reason : "";
     setText(cells.reason, trouble);
@@ -145,7 +145,7 @@ export class RunList {
   makeRow(name) {
     const cells = {};
     const box = element("input", { type: "checkbox", tabindex: "-1", "aria-label": `Show ${name} with the others` });
-    cells.title = element("span", { class: "title" });
+    cells.title = nameNode(name, { class: "title" });
     cells.reason = element("span", { class: "reason" });
     cells.name = element("td", { class: "name" }, cells.title, cells.reason);
     cells.status = element("span", { class: "state" });

@@ -1,6 +1,7 @@
 // Settings side by side, logs, and reports.
 import { element, setText, stored, store } from "./elements.js";
 import { number } from "./format.js";
+import { nameNode } from "./run_names.js";
 import { get, reportAddress } from "./server.js";
 
 export class SettingsPanel {
@@ -36,7 +37,7 @@ export class SettingsPanel {
     const body = rows.map((row) => element("tr", { class: row.differs ? "differs" : "" }, element("th", { scope: "row" }, row.name),
       ...row.values.map((value) => element("td", { class: value === null ? "none" : "" }, value === null ? "–" : value))));
     const table = element("table", { class: "settings" },
-      element("thead", {}, element("tr", {}, element("th", {}, "Setting"), ...runs.map((run) => element("th", { scope: "col", title: run }, run)))),
+      element("thead", {}, element("tr", {}, element("th", {}, "Setting"), ...runs.map((run) => element("th", { scope: "col", title: run }, nameNode(run))))),
       element("tbody", {}, ...body));
     this.table.replaceChildren(...notes, rows.length ? table : element("p", { class: "empty" }, content.rows.length ? "These runs have the same settings." : "No settings were written yet."));
   }
@@ -122,6 +123,12 @@ export class LogPanel {
   }
 }
 
+function noReport(run, status) {
+  if (status === "failed") return `${run} failed, and has no report.`;
+  if (status === "running" || status === "queued") return `${run} has no report yet; it is written when training ends.`;
+  return `${run} has no report.`;
+}
+
 export class ReportPanel {
   constructor(place, { onFailure }) {
     this.onFailure = onFailure;
@@ -130,8 +137,9 @@ export class ReportPanel {
     place.replaceChildren(this.figures, this.frame);
   }
 
-  async load({ runs, current }) {
+  async load({ runs, current, status }) {
     this.asked = runs;
+    this.status = status;
     let answer = { rows: [], reports: [] };
     try {
       if (runs.length) answer = await get("evaluation", { run: runs });
@@ -140,14 +148,14 @@ export class ReportPanel {
       return;
     }
     if (this.asked !== runs) return;
-    const table = answer.rows.length ? element("table", { class: "settings figures" },
-      element("thead", {}, element("tr", {}, element("th", {}, "Evaluation"), ...runs.map((run) => element("th", { scope: "col", class: "number", title: run }, run)))),
-      element("tbody", {}, ...answer.rows.map((row) => element("tr", {}, element("th", { scope: "row" }, row.name.replaceAll("_", " ")),
-        ...row.values.map((value) => element("td", { class: "number" }, number(value))))))) : null;
-    // One run's figures are in its report as well; of several they are what is compared.
-    this.figures.replaceChildren(...(table ? [element("details", { open: runs.length > 1 }, element("summary", {}, "Figures of the evaluation"), table)] : []));
+    const isBelow = runs.length === 1 && answer.reports.includes(current); // in the report itself
+    const table = answer.rows.length && !isBelow ? element("table", { class: "settings figures" },
+      element("thead", {}, element("tr", {}, element("th", {}, "Evaluation"), ...runs.map((run) => element("th", { scope: "col", class: "number", title: run }, nameNode(run))))),
+      element("tbody", {}, ...answer.rows.map((row) => element("tr", {}, element("th", { scope: "row" }, row.name),
+        ...row.values.map((value) => element("td", { class: "number" }, row.is_share && value !== null ? `${number(value * 100)} %` : number(value))))))) : null;
+    this.figures.replaceChildren(...(table ? [element("details", { open: true }, element("summary", {}, "Figures of the evaluation"), table)] : []));
     if (!runs.length) this.frame.replaceChildren(element("p", { class: "empty" }, "Choose a run in the list."));
-    else if (!answer.reports.includes(current)) this.frame.replaceChildren(element("p", { class: "empty" }, `${current} has no report yet; it is written when training ends.`));
+    else if (!answer.reports.includes(current)) this.frame.replaceChildren(element("p", { class: "empty" }, noReport(current, status)));
     else {
       const address = reportAddress(current);
       this.frame.replaceChildren(

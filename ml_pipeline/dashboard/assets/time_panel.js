@@ -1,6 +1,7 @@
 // Where the time goes: a bar per run, and over the run that is looked at, its shares as they changed.
 import { css, element } from "./elements.js";
-import { compact, duration, percent } from "./format.js";
+import { duration, marks, percent } from "./format.js";
+import { nameNode } from "./run_names.js";
 import { get } from "./server.js";
 
 const stages = [
@@ -51,7 +52,7 @@ export class TimePanel {
       const total = found[run]?.total || {}, sum = Object.values(total).reduce((a, b) => a + b, 0);
       const parts = stages.map(([key, name], i) => [name, i, total[key] || 0]).filter(([, , spent]) => spent > 0);
       return element("div", { class: "bar-row" },
-        element("span", { class: "bar-name", title: run }, run),
+        nameNode(run, { class: "bar-name", title: run }),
         element("span", { class: "stack", role: "img", "aria-label": parts.map(([name, , spent]) => `${name} ${percent(spent / sum)}`).join(", ") },
           ...parts.map(([name, i, spent]) => element("i", { title: `${name}: ${duration(spent)}, ${percent(spent / sum)}`, style: { width: `${(spent / sum) * 100}%`, background: `var(--s${i})` } },
             spent / sum > 0.09 ? percent(spent / sum) : ""))),
@@ -86,7 +87,7 @@ export class TimePanel {
       width: Math.max(this.canvas.clientWidth, 120), height: 240, padding: [8, 18, 0, 0], legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { show: false } },
       scales: { x: { time: false }, y: { range: [0, 1] } },
-      axes: [{ ...style, size: 26, values: (_, splits) => splits.map(axis === "time" ? duration : compact) }, { ...style, size: 54, values: (_, splits) => splits.map(percent) }],
+      axes: [{ ...style, size: 26, values: (_, splits) => (axis === "time" ? splits.map(duration) : marks(splits)) }, { ...style, size: 54, values: (_, splits) => splits.map(percent) }],
       series: [{}, ...order.map((at) => ({ stroke: () => css(`--s${present[at][1]}`), fill: () => css(`--s${present[at][1]}`), width: 0, points: { show: false }, paths: uPlot.paths.linear() }))],
     }, [spent.x, ...order.map((at) => levels[at])], this.canvas);
   }

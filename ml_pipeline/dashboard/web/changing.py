@@ -49,7 +49,7 @@ class Changing:
             raise UserError('The request must name a run, as {"run": "NAME"}.')
         run = values.pop("run")
         find_run(self._root, run)
-        known = ("n_workers", "n_envs") if name == "scale" else ()
+        known = {"scale": ("n_workers", "n_envs"), "resume": ("total_timesteps",), "stop": ()}[name]
         for each in values:
             if each not in known:
                 raise UserError(f'{name} takes no "{each}". {nearest(each, ["run", *known])}')
@@ -59,7 +59,10 @@ class Changing:
         if name == "stop":
             self._controls.stop(run)
             return {"done": f"Asked {run} to stop; it saves first."}
-        if self._controls.resume(run) is False:
+        total = values.get("total_timesteps")
+        if total is not None and (not isinstance(total, int) or isinstance(total, bool) or total < 1):
+            raise UserError(f"total_timesteps must be a whole number from 1 on, but got {json.dumps(total)}.")
+        if self._controls.resume(run, total_timesteps=total) is False:
             return {"done": f"{run} has no checkpoint; it begins anew as soon as there is room."}
         return {"done": f"{run} goes on from its checkpoint as soon as there is room."}
 

@@ -119,8 +119,16 @@ def test_the_figures_of_evaluations_stand_side_by_side(client, root):
     found = get(client, "/api/evaluation", run=["a", "b"])
     assert found["reports"] == ["a"]
     assert {each["name"]: each["values"] for each in found["rows"]} == {
-        "mean_return": [20.0, None], "total_return": [None, 0.1], "total_return of random": [None, 0],
+        "Mean return": [20.0, None], "Total return": [None, 0.1], "Total return of random": [None, 0],
     }  # fmt: skip
+
+
+def test_figures_are_named_as_the_report_of_trading_does():
+    from ml_pipeline.dashboard import evaluation_figures
+    from ml_pipeline.trading.evaluation.report import _ROWS
+
+    for name, title, factor, *_ in _ROWS:
+        assert (evaluation_figures._SHARES if factor == 100 else evaluation_figures._TITLES)[name] == title
 
 
 def test_logs_are_read_and_followed(client, root):
@@ -263,10 +271,12 @@ def test_the_page_asks_the_controls(served, root, controls):
     _, client = served(root, controls=controls)
     assert ask(client, "stop", {"run": "a"}).json() == {"done": "Asked a to stop; it saves first."}
     assert ask(client, "resume", {"run": "b"}).status_code == 200
+    assert ask(client, "resume", {"run": "a", "total_timesteps": 2000}).status_code == 200
     assert ask(client, "scale", {"run": "a", "n_workers": "dynamic"}).status_code == 200
     assert ask(client, "scale", {"run": "a", "n_envs": 8, "n_workers": 0}).status_code == 200
     assert controls.asked == [
-        ("stop", "a"), ("resume", "b"), ("scale", "a", "dynamic", None), ("scale", "a", 0, 8),
+        ("stop", "a"), ("resume", "b", None), ("resume", "a", 2000), ("scale", "a", "dynamic", None),
+        ("scale", "a", 0, 8),
     ]  # fmt: skip
 
 
@@ -294,6 +304,7 @@ def changeable(served, root, controls):
         ("stop", b"[" * 9000, 400, "not valid JSON"),
         ("stop", b" " * 20_000, 413, "too long"),
         ("stop", {"run": "a", "n_envs": 3}, 400, 'stop takes no "n_envs"'),
+        ("resume", {"run": "a", "total_timesteps": "2k"}, 400, "total_timesteps must be a whole number from 1 on"),
         ("scale", {"run": "a"}, 400, "scale needs n_workers, n_envs, or both"),
         ("scale", {"run": "a", "n_env": 3}, 400, 'Did you mean "n_envs"'),
         ("scale", {"run": "a", "n_envs": 0}, 400, "n_envs must be a whole number, but got 0"),
