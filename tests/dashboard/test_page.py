@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from ml_pipeline.config.errors import UserError
 from tests.dashboard.run_folders import append, lines_of, make_run, row
 
 pytestmark = pytest.mark.system
@@ -341,12 +340,8 @@ def test_buttons_are_there_where_a_service_serves_it(page, controls):
     shown.get_by_label("Environments").fill("16")
     shown.keyboard.press("Enter")
     shown.get_by_text('Workers must be a whole number, auto or dynamic, but are "many".').wait_for()
-    shown.get_by_label("Workers").fill("dynamic")
-    controls.error = UserError("n_envs must be at most 8.")
-    shown.keyboard.press("Enter")
-    shown.get_by_text("environments must be at most 8.").wait_for()
     assert shown.get_by_label("Environments").input_value() == "16"
-    controls.error = None
+    shown.get_by_label("Workers").fill("dynamic")
     shown.keyboard.press("Enter")
     shown.get_by_text("Asked first to scale").wait_for()
     shown.locator('tr[data-run="third"]').click()
