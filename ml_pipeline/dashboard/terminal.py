@@ -80,7 +80,8 @@ def plain_lines(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def remarks(runs: Sequence[RunSummary], *, width: int | None = None) -> list[str]:
-    """Lines below the table: how many runs there are in each state, and why the newest of those that failed did.
+    """Lines below the table: how many runs there are in each state, why the next one waits, and why the
+    newest failed.
 
     width: columns of the window, at which they are wrapped; None: not at all.
     """
@@ -88,6 +89,8 @@ def remarks(runs: Sequence[RunSummary], *, width: int | None = None) -> list[str
     for run in runs:
         states[run.status] = states.get(run.status, 0) + 1
     lines = [f"{counted(len(runs), 'run')}: " + ", ".join(f"{n:,} {status}" for status, n in states.items())]
+    waiting = [run for run in runs if run.status == "queued" and run.reason]
+    lines += [f"{run.name} {run.reason[0].lower()}{run.reason[1:]}" for run in waiting[:1] if run.reason]
     failed = [run for run in runs if run.status in {"failed", BROKEN} and run.reason]
     lines += [f"{run.name} {run.status}: {run.reason}" for run in failed[:_MOST_REASONS]]
     if len(failed) > _MOST_REASONS:

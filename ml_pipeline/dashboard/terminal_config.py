@@ -21,9 +21,7 @@ _MOST_NAMED = 5
 class ShownRuns:
     """Which runs are shown."""
 
-    root: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER ...]", help_behavior_hint="")
-    ]
+    root: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]", help_behavior_hint="")]
     """Folders of runs, run folders, or names of runs in checkpoints/; none: checkpoints/."""
 
     def read(self) -> list[RunSummary]:

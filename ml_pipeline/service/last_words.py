@@ -16,7 +16,7 @@ _PROGRAM = re.compile(r"^ml-pipeline [a-z]+: ", re.MULTILINE)  # which every com
 
 
 def last_words(folder: Path, *, since_byte: int = 0) -> str:
-    """The last lines of output.log without the program's name, of a traceback the last one; or nothing."""
+    """The last lines of output.log without the program's name, of a traceback the last; empty where there is none."""
     said = tail(folder / OUTPUT_FILE, since_byte=since_byte)
     lines = [line.rstrip() for line in without_program(said).splitlines() if line.strip()]
     if any(line.startswith("Traceback (") for line in lines):

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.state import read_state
-from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.stop import StopRequest, note_stop_request
 from ml_pipeline.runs.tasks import make_task
 from tests.small_runs import After, Broken, config_of, contents, resumed, trained, weights
 
@@ -67,6 +67,21 @@ def sinks(tmp_path, monkeypatch):
 def log_of(folder):
     """What run.log tells, without the times."""
     return [line.partition(" ")[2] for line in (folder / "run.log").read_text().splitlines()]
+
+
+def test_a_run_that_somebody_asked_to_stop_says_so_and_leaves_no_note(tmp_path):
+    stop, config = StopRequest(), config_of(tmp_path / "run")
+
+    def ask():
+        note_stop_request(tmp_path / "run")
+        stop.request("Stopped by SIGTERM.")
+
+    result = Run(config, make_task(config), sinks=[After(1, ask)], stop=stop).train()
+    assert (result.status, result.reason) == ("stopped", "Stopped on request.")
+    saved, ended = log_of(tmp_path / "run")[-2:]
+    assert saved == "Training is stopped and saved."
+    assert ended.endswith(": Stopped on request.")
+    assert not (tmp_path / "run" / "stop.request").exists()
 
 
 def test_the_log_tells_how_a_run_began_went_and_ended(tmp_path):

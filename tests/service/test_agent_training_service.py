@@ -73,6 +73,19 @@ def test_a_submitted_run_waits_in_its_folder_and_then_finishes(serve, said):
     assert f"{second} finished." in said
 
 
+def test_a_run_tells_why_it_waits_and_one_that_needs_more_than_there_is_starts_alone(serve, said):
+    service = serve(cores=2)
+    large = {"n_envs": 4, "n_workers": 4}
+    first, second = service.submit(brief(LONG)), service.submit(brief(**large))
+    begun(service, first)
+    reason = until(lambda: read_state(service.root / second).reason)
+    assert reason == f"Waits for 2 of 2 cores; {first} uses 1."
+    assert f"{second} waits for 2 of 2 cores; {first} uses 1." in said
+    service.stop(first)
+    assert [run.status for run in service.wait(timeout_s=60)] == ["stopped", "finished"]
+    assert read_state(service.root / second).reason is None
+
+
 def test_settings_come_by_name_in_a_file_or_as_a_config(serve, tmp_path):
     service = serve()
     file = tmp_path / "settings.yaml"

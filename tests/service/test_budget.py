@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.service.budget import NOTHING, Need, Waiting, need_of, share_of_cores, to_start
+from ml_pipeline.service.budget import NOTHING, Need, Waiting, decide, need_of, share_of_cores, to_start
 
 ROOM = Need(math.inf, 4, 1000, 8)
 
@@ -86,6 +86,18 @@ def test_a_stream_of_later_runs_never_keeps_an_earlier_one_waiting(first, later,
 def _shrinks(running, queue):
     """Whether nothing more may start, so that what runs can only end."""
     return to_start(queue, running, ROOM) == []
+
+
+def test_a_run_that_waits_is_told_what_it_lacks_and_who_has_it():
+    decided = decide([run("2"), run("1", 4), run("3")], [run("0", 9)], ROOM)
+    assert decided == {
+        "1": "Waits for 4 of 4 cores; 0 uses 4.",
+        "2": "Waits for 1 of 4 cores; 0 uses 4.",
+        "3": "Waits for 1 of 4 cores; 0 uses 4.",
+    }
+    assert decide([run("1", 4), run("2")], [run("0", 3)], ROOM)["2"] == "Waits behind 1, which needs the room."
+    tight = Need(1, 4, 1000, 8)
+    assert decide([run("1")], [run("0")], tight) == {"1": "Waits for its turn; 0 uses all 1 places."}
 
 
 def test_batched_environments_count_as_one_and_workers_as_a_core_each():

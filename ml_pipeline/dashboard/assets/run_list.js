@@ -128,7 +128,7 @@ export class RunList {
     if (!row) this.rows.set(run.name, (row = this.makeRow(run.name)));
     const { cells } = row;
     cells.name.title = [run.name, run.task].filter(Boolean).join("\n");
-    const trouble = (run.status === "failed" || run.status === "broken") && run.reason ? run.reason : "";
+    const trouble = ["failed", "broken", "queued"].includes(run.status) && run.reason ? run.reason : "";
     setText(cells.reason, trouble);
     cells.reason.hidden = !trouble;
     cells.reason.title = trouble;

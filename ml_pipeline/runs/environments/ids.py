@@ -14,6 +14,7 @@ from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.runtime.user_code import failed_import, import_user_module
 
 _N_NEAREST, _NEAR = 3, 0.6
+_NEAR_ALONE = 0.7  # of names without their versions
 
 
 class _Package(NamedTuple):
@@ -138,7 +139,7 @@ def _nearest(name: str) -> str:
     close = [
         each
         for each in difflib.get_close_matches(name.lower(), by_lower, n=_N_NEAREST, cutoff=_NEAR)
-        if difflib.SequenceMatcher(None, _unversioned(name.lower()), _unversioned(each)).ratio() >= _NEAR
+        if difflib.SequenceMatcher(None, _unversioned(name.lower()), _unversioned(each)).ratio() >= _NEAR_ALONE
     ]
     quoted = [f'"{by_lower[each]}"' for each in close]
     if not quoted:

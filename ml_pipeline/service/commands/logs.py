@@ -1,7 +1,7 @@
 """Command: print what a run said, and go on with it as it says more.
 
-ml-pipeline logs CartPole-v1-seed0
-ml-pipeline logs CartPole-v1-seed0 --follow
+ml-pipeline logs CartPole-v1-seed0-2026
+ml-pipeline logs CartPole-v1-seed0-2026 --follow
 """
 
 import sys
@@ -53,7 +53,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         logs = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["logs"].sentence).logs
         root = root_of_runs(logs.root)
-        for text in RunOutput(find_run(root, logs.run)).texts(follow=logs.follow):
+        for text in RunOutput(find_run(root, logs.run, newest=True)).texts(follow=logs.follow):
             sys.stdout.write(text)
             sys.stdout.flush()
     return 0

@@ -1,7 +1,7 @@
 """Command: let a run that has ended go on from its checkpoint, in the service's queue.
 
-ml-pipeline resume CartPole-v1-seed0
-ml-pipeline resume CartPole-v1-seed0 --total-timesteps 200000
+ml-pipeline resume CartPole-v1-seed0-2026
+ml-pipeline resume CartPole-v1-seed0-2026 --total-timesteps 200000
 """
 
 import sys

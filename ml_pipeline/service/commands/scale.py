@@ -1,7 +1,7 @@
 """Command: ask a run that goes on for other numbers of workers or environments; with or without a service.
 
-ml-pipeline scale CartPole-v1-seed0 --n-workers 4
-ml-pipeline scale CartPole-v1-seed0 --n-envs 16
+ml-pipeline scale CartPole-v1-seed0-2026 --n-workers 4
+ml-pipeline scale CartPole-v1-seed0-2026 --n-envs 16
 """
 
 import sys
@@ -59,7 +59,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         if scale.n_workers is None and scale.n_envs is None:
             raise UserError("Say what changes: --n-workers or --n-envs.")
         root = root_of_runs(scale.root)
-        folder = find_run(root, scale.run)
+        folder = find_run(root, scale.run, status={"running"})
         with naming_flags("n_workers", "n_envs"):
             scale_run(root, folder, n_workers=scale.n_workers, n_envs=scale.n_envs)
         print(f"{folder.name} is asked; `ml-pipeline logs {folder.name}` tells what it does at its iteration's end.")

@@ -1,6 +1,6 @@
 """Command: ask runs to save and end, or take them out of the queue; with or without a service.
 
-ml-pipeline stop CartPole-v1-seed0
+ml-pipeline stop CartPole-v1-seed0-2026
 ml-pipeline stop --all
 """
 
@@ -58,7 +58,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         root = root_of_runs(stop.root)
         if bool(stop.runs) == stop.all:
             raise UserError("Name the runs to stop, or say --all.")
-        folders = [find_run(root, name) for name in stop.runs] or _under_way(root)
+        folders = [find_run(root, name, status={"queued", "running"}) for name in stop.runs] or _under_way(root)
         if not folders:
             print("No run waits or goes on.")
         failed = False

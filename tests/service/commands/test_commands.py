@@ -10,7 +10,7 @@ from ml_pipeline.cli import main
 from ml_pipeline.runs.state import FolderClaim, read_state
 from ml_pipeline.service.answers import answer
 from ml_pipeline.service.channel import ServiceChannel
-from tests.service.brief_run import LONG
+from tests.service.brief_run import LONG, REFUSED
 from tests.service.test_agent_training_service import begun, brief
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM")
@@ -113,6 +113,12 @@ def test_another_algorithm_is_submitted_with_its_settings(service, typed):
         (("--n-env", "3"), 'Did you mean "--n-envs"?'),
         (("--checkpoint-dir", "x"), "the service makes a folder for each run"),
         (("--config", "nothing.yaml"), "cannot be read"),
+        (("--env-id", "Nope-v3"), 'There is no environment "Nope-v3". Put the module that registers it'),
+        (("--env-id", "no_such_module:Nope-v3"), "no_such_module"),
+        (("--env-id", "CartPole-v1", "--algorithm", "SAC"), "SAC is for actions of the kind Box, but those of"),
+        (("--algorithm", "SAC"), "SAC is for actions of the kind Box, but those of"),
+        (("--algorithm", "DQN", "--action-mode", "trade"), "DQN is for actions of the kind Discrete"),
+        (("--symbols", "EURUSD", "GBPUSD"), "There are no data for EURUSD, GBPUSD; say --data-dir FOLDER"),
     ],
 )
 def test_submit_refuses_in_a_sentence_and_queues_nothing(words, sentence, service, typed, markets):
@@ -121,6 +127,15 @@ def test_submit_refuses_in_a_sentence_and_queues_nothing(words, sentence, servic
     assert (code, out) == (2, "")
     assert sentence in err
     assert service.list() == []
+
+
+def test_submit_names_a_folder_nearby_that_holds_the_symbols(service, typed, tmp_path, markets, monkeypatch):
+    (tmp_path / "data").mkdir()
+    markets.rename(tmp_path / "data" / "forex")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = typed("submit", "--symbols", "EURUSD", "GBPUSD")
+    assert (code, service.list()) == (2, [])
+    assert "There are no data for EURUSD, GBPUSD; --data-dir data/forex has a file of each." in err
 
 
 def test_more_environments_than_the_limit_are_refused(serve, typed):
@@ -148,12 +163,13 @@ def test_a_run_is_stopped_resumed_and_scaled_by_the_beginning_of_its_name(servic
     code, _, _ = typed("scale", start, "--n-workers", "2")
     assert (code, (service.root / run / "request.json").exists()) == (0, True)
     assert typed("scale", start)[0] == 2
-    assert "n_workers must be at most n_envs = 2, but got 3" in typed("scale", start, "--n-workers", "3")[2]
+    assert "--n-workers must be at most --n-envs = 2, but got 3" in typed("scale", start, "--n-workers", "3")[2]
     assert typed("stop", start) == (0, f"{run} saves, and stops.\n", "")
     service.wait(timeout_s=60)
     code, _, err = typed("stop", start)
-    assert (code, err) == (1, f"ml-pipeline stop: {run} does not go on: it is stopped.\n")
-    assert typed("resume", start) == (0, f"{run} is queued.\n", "")
+    assert (code, err) == (2, f"ml-pipeline stop: {run} is not running: it was stopped.\n")
+    assert typed("scale", start, "--n-envs", "2")[0] == 2
+    assert typed("resume", start) == (0, f"{run} is queued; it goes on from its checkpoint.\n", "")
     assert typed("stop", "--all")[0] == 0
     service.wait(timeout_s=60)
     assert typed("logs", start)[0] == 0
@@ -162,7 +178,7 @@ def test_a_run_is_stopped_resumed_and_scaled_by_the_beginning_of_its_name(servic
 def test_a_name_that_means_no_run_or_several_is_told(service, typed):
     ids = [service.submit(brief(), run_id=name) for name in ("first-a", "first-b")]
     service.wait(timeout_s=60)
-    assert '"first" begins the names of 2 runs: first-a, first-b' in typed("logs", "first")[2]
+    assert '"first" begins the names of 2 runs: first-a, first-b' in typed("resume", "first")[2]
     assert 'Did you mean "first-a"?' in typed("logs", "fist-a")[2]
     assert typed("logs", str(service.root / ids[0]))[0] == 0
     assert "Name the runs to stop, or say --all." in typed("stop")[2]
@@ -202,4 +218,35 @@ def test_logs_tell_what_a_run_said_and_why_it_failed(typed, root):
     out = typed("logs", "run", "--follow")[1]
     assert out.startswith("one\ntwo\nhalf a li\n")
     assert "The end of output.log:\nTraceback ...\nValueError: no" in out
-    assert out.endswith("It failed: ValueError: no\n")
+    assert out.count("ValueError: no") == 1
+
+
+def test_logs_tell_a_reason_once(typed, root):
+    claim = FolderClaim(root / "run")
+    (root / "run" / "output.log").write_text("ml-pipeline train: There is no market.\n")
+    (root / "run" / "run.log").write_text("Started.\n")
+    claim.end("failed", "There is no market.", global_step=1, iterations=1, best_score=None)
+    assert typed("logs", "run")[1] == "Started.\n\nIt failed: There is no market.\n"
+
+
+def test_of_runs_that_begin_alike_the_one_under_way_is_meant_and_logs_take_the_newest(typed, root):
+    for name in ("run-a", "run-b"):
+        claim = FolderClaim(root / name)
+        (root / name / "run.log").write_text(f"{name}\n")
+        if name == "run-a":
+            claim.end("stopped", None, global_step=1, iterations=1, best_score=None)
+            claim.release()
+    assert typed("scale", "run", "--n-envs", "2")[1].startswith("run-b is asked")
+    assert typed("logs", "run")[1] == "run-b\n"
+    claim.end("stopped", None, global_step=1, iterations=1, best_score=None)
+    claim.release()
+    code, _, err = typed("stop", "run")
+    assert (code, "begins the names of 2 runs" in err) == (2, True)
+
+
+def test_a_run_without_a_checkpoint_is_told_to_begin_anew(service, typed):
+    run = service.submit(brief(REFUSED))
+    service.wait(timeout_s=60)
+    assert service.get(run).reason == "there is no such thing"
+    assert typed("resume", run)[1] == f"{run} is queued; it has no checkpoint, and begins anew.\n"
+    service.wait(timeout_s=60)
