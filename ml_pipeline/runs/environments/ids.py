@@ -14,7 +14,7 @@ from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.runtime.user_code import failed_import, import_user_module
 
 _N_NEAREST, _NEAR = 3, 0.6
-_NEAR_ALONE = 0.7  # of names without their versions
+_NEAR_ALONE = 0.65  # of names without their versions
 
 
 class _Package(NamedTuple):
