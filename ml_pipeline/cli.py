@@ -45,12 +45,13 @@ def _unknown(name: str, rest: Sequence[str]) -> str:
     import shlex
 
     from ml_pipeline.commands import COMMANDS, PROG
-    from ml_pipeline.config.errors import did_you_mean, nearest
+    from ml_pipeline.config.errors import did_you_mean
 
     known = [*COMMANDS, "--help", "--version"]
     if name.startswith("-") and not did_you_mean(name, known):
         return f"A command comes before its flags, as in: {PROG} train {shlex.join([name, *rest])}"
-    return f'There is no command "{name}". {nearest(name, known)}'
+    remedy = did_you_mean(name, known) or f" `{PROG} --help` lists the commands."
+    return f'There is no command "{name}".{remedy}'
 
 
 def _help() -> str:

@@ -15,7 +15,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(
-        "Train a PPO agent over parallel environments, evaluate it, and save it.",
+        "Train a policy by PPO, DQN or another algorithm, evaluate it, and save it.",
         "ml_pipeline.train_ppo",
         "ml_pipeline.runs.train_command_line:CommandLine",
     ),

@@ -69,7 +69,8 @@ def test_what_needs_no_command_imports_no_library(argument):
         ("walk_forward", 'There is no command "walk_forward". Did you mean "walk-forward"?'),
         ("--versoin", 'There is no command "--versoin". Did you mean "--version"?'),
         ("--n-envs", "A command comes before its flags, as in: ml-pipeline train --n-envs"),
-        ("frobnicate", 'There is no command "frobnicate". Known are: --help, --version, backtest, check,'),
+        ("frobnicate", 'There is no command "frobnicate". `ml-pipeline --help` lists the commands.'),
+        ("list", 'There is no command "list". `ml-pipeline --help` lists the commands.'),
     ],
 )
 def test_an_unknown_command_is_one_line_that_names_the_nearest(typed, answer, capsys):
