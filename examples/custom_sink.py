@@ -1,6 +1,8 @@
 """A sink of your own: keeps the mean return of each iteration in a small SQLite database.
 
-ml-pipeline train --env-id CartPole-v1 --total-timesteps 20000 --sink examples.custom_sink:SqliteSink
+PYTHONPATH=examples ml-pipeline train --env-id CartPole-v1 --total-timesteps 20000 --sink custom_sink:SqliteSink
+
+PYTHONPATH names the folder of this file; without it, run where the file lies.
 """
 
 import sqlite3
