@@ -69,7 +69,7 @@ def build_vec_env(  # noqa: PLR0917  # as its users know it
     task = SymbolsTask(_dealt(agent, symbols, data_dir).train.trading, agent.train.run.seed)
     said = logger or logging.getLogger(__name__)
     for notice in task.notices:
-        said.info("%s", notice)
+        said.warning("%s", notice)
     if n_envs is None and agent.n_envs is not None:
         n_envs = agent.n_envs
         agent.vectorized.require_allowed(n_envs)

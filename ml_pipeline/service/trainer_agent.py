@@ -17,7 +17,7 @@ from ml_pipeline.service.agent_config import AgentConfig, agent_config
 from ml_pipeline.service.env_builder import build_vec_env, get_optimal_n_envs
 from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
 from ml_pipeline.service.trainer_core import TrainerCore, model_path
-from ml_pipeline.service.training_log import file_logger
+from ml_pipeline.service.training_log import LOGGER, file_logger
 from ml_pipeline.trading.symbols_task import SymbolsTask
 
 
@@ -25,7 +25,7 @@ class TrainerAgent:
     """Trains a policy as a configuration says, in environments that it makes or is given.
 
     config: a dict, the path of a YAML or JSON file, or a `TrainConfig`. logger: told what a person who watches wants to
-    read; None: the log file, where one is configured.
+    read, warnings about data among it; None: the log file, where one is configured, or else "ml_pipeline.service".
     trainer_core: the result of the last run, and its speed.
 
     >>> import tempfile
@@ -49,7 +49,9 @@ class TrainerAgent:
         self._is_settings = isinstance(config, TrainConfig)
         self.config = agent_config(config)
         log_file = self.config.logging.log_file
-        self._logger = file_logger(log_file) if logger is None and log_file is not None else logger
+        if logger is None:
+            logger = logging.getLogger(LOGGER) if log_file is None else file_logger(log_file)
+        self._logger = logger
         self.trainer_core = TrainerCore(self.config.logging, self._logger)
         self._envs: VectorEnv | None = None
         self._built_from: BuiltFrom | None = None
@@ -112,7 +114,10 @@ class TrainerAgent:
             return model_path(self._train_in(self._envs, self._built_from, resume))
         config = self.config.train
         if config.run.env_id is not None or self._is_settings:
-            return model_path(self.trainer_core.train(config, make_task(config), resume=resume))
+            task = make_task(config)
+            for notice in task.notices:
+                self._logger.warning("%s", notice)
+            return model_path(self.trainer_core.train(config, task, resume=resume))
         trading = config.trading
         if missing := [name for name in ("data", "symbols") if not getattr(trading, name)]:
             raise UserError(

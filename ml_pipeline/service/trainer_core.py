@@ -8,7 +8,6 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.runs.earlier_runs import find_checkpoint, resumed_config
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
 from ml_pipeline.runs.run import Run, RunResult
@@ -22,7 +21,7 @@ from ml_pipeline.service.training_performance import Measured, TimeSink, describ
 class TrainerCore:
     """Runs trainings one after another. run_result: of the last one; None before it."""
 
-    def __init__(self, logging_config: LoggingConfig, logger: logging.Logger | None) -> None:
+    def __init__(self, logging_config: LoggingConfig, logger: logging.Logger) -> None:
         self._logging = logging_config
         self._logger = logger
         self._spent = TimeSink()
@@ -49,7 +48,7 @@ class TrainerCore:
             checkpoint = find_checkpoint(str(resume), {})
             assert checkpoint is not None  # only "auto" finds none
             config = _resumed(checkpoint, config)
-        log = None if self._logger is None else TrainingLog(self._logger, self._logging.log_interval)
+        log = TrainingLog(self._logger, self._logging.log_interval)
         with ExitStack() as stack:
             if envs is None:
                 envs = make_envs(config, task)
@@ -57,11 +56,8 @@ class TrainerCore:
                 self.watch(envs, task.train_env_fns(config.run.n_envs)[0])
                 stack.callback(self._measure)  # while they are open
             self._spent = TimeSink()
-            sinks: list[MetricsSink] = [self._spent]
-            if log is not None:
-                stack.callback(log.close)
-                sinks.append(log)
-            run = Run(config, task, checkpoint=checkpoint, sinks=sinks, listener=log, envs=envs)
+            stack.callback(log.close)
+            run = Run(config, task, checkpoint=checkpoint, sinks=[self._spent, log], listener=log, envs=envs)
             self._training = True
             try:
                 return run.train()
@@ -77,7 +73,8 @@ class TrainerCore:
         env_steps_per_second, single_env_steps_per_second: of the environments, and of one of them alone in this
         process, by random actions for a fifth of a second each, after which they are as they were; None while a
         training is under way, and where there are none. measured_speedup: the first over the second. expected_speedup:
-        the estimate by which workers are chosen; None for batched environments. memory: "process_mb", "children_mb" and
+        the same by estimate; above 1 also in one process, whose environments share what surrounds a step; None for
+        batched environments. memory: "process_mb", "children_mb" and
         "available_mb", as of now.
         """
         self._measure()

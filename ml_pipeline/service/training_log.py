@@ -1,4 +1,4 @@
-"""logs/training.log: what a run says and how far it is, each line with its time in UTC."""
+"""What a `TrainerAgent` says and how far it is: to Python's logging, or to logs/training.log with the time in UTC."""
 
 import logging
 import math
@@ -10,13 +10,16 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.sink import EpisodeRecord
 
+LOGGER = "ml_pipeline.service"
+"""Where a `TrainerAgent` says what it says, unless it is given a logger or a file."""
 _FORMAT = "%(asctime)sZ %(levelname)s %(message)s"
 
 
 def file_logger(path: Path) -> logging.Logger:
     """A logger of its own that adds lines to `path`, and passes them on to the handlers of ml_pipeline.
 
-    `close_logger` closes the file; another line opens it again. Raises UserError where it cannot be written.
+    Where nobody listens to ml_pipeline, warnings go to stderr as well, as Python does with a logger without handlers.
+    `close_log_file` closes the file; another line opens it again. Raises UserError where it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,16 +29,26 @@ def file_logger(path: Path) -> logging.Logger:
     formatter = logging.Formatter(_FORMAT, datefmt="%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
-    logger = logging.Logger("ml_pipeline.agent", logging.INFO)
+    logger = _FileLogger("ml_pipeline.agent", logging.INFO)
     logger.addHandler(handler)
     logger.parent = logging.getLogger("ml_pipeline")
     return logger
 
 
-def close_logger(logger: logging.Logger) -> None:
-    """Close the files of a `file_logger`."""
-    for handler in logger.handlers:
-        handler.close()
+def close_log_file(logger: logging.Logger) -> None:
+    """Close the file of a `file_logger`; another logger keeps what it has open."""
+    if isinstance(logger, _FileLogger):
+        for handler in logger.handlers:
+            handler.close()
+
+
+class _FileLogger(logging.Logger):
+    def callHandlers(self, record: logging.LogRecord) -> None:  # noqa: N802  # its name in logging
+        super().callHandlers(record)
+        last = logging.lastResort
+        is_heard = self.parent is not None and self.parent.hasHandlers()
+        if not is_heard and last is not None and record.levelno >= last.level:
+            last.handle(record)
 
 
 class TrainingLog(RunListener):
@@ -73,4 +86,4 @@ class TrainingLog(RunListener):
         self._logger.info("Step %s of %s, %s steps/s, %s.", f"{step:,}", f"{self._total:,}", f"{speed:,.0f}", shown)
 
     def close(self) -> None:
-        close_logger(self._logger)
+        close_log_file(self._logger)

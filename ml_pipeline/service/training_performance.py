@@ -50,7 +50,7 @@ class TimeSink:
 class Measured:
     """Environment steps per second of a vector of environments, and of one alone; None where it cannot be known.
 
-    expected_speedup: the estimate by which workers are chosen.
+    expected_speedup: the same by the estimate by which workers are chosen, None where it is not known.
     """
 
     rate: float | None
@@ -132,7 +132,7 @@ def _measured(envs: VectorEnv, make_one: EnvFactory | None) -> Measured:
         with closing(SerialEnv([make_one])) as single:
             pairs = [(_rate(envs), _rate(single)) for _ in range(_ROUNDS)]  # in turn, under the same load
         rate, single_rate = (_best(rates) for rates in zip(*pairs, strict=True))
-        expected = _expected(envs, make_one)
+        expected = _expected(envs, make_one, single_rate)
     if states is not None:
         envs.set_states(states)  # type: ignore[attr-defined]
     return Measured(rate, single_rate, expected)
@@ -159,8 +159,9 @@ def _rate(envs: VectorEnv) -> float | None:
     return steps * envs.num_envs / elapsed_s if steps else None
 
 
-def _expected(envs: VectorEnv, make_one: EnvFactory) -> float | None:
-    if not isinstance(envs, ParallelEnv):
+def _expected(envs: VectorEnv, make_one: EnvFactory, single_rate: float | None) -> float | None:
+    """The estimate of stepping, and what a step of the whole vector costs besides, which its environments share."""
+    if not isinstance(envs, ParallelEnv) or single_rate is None:
         return None
     division = Division(envs.num_workers, envs.steps_here)
     with closing(make_one()) as env:
@@ -168,4 +169,18 @@ def _expected(envs: VectorEnv, make_one: EnvFactory) -> float | None:
     if cost is None:
         return None
     wake_s = measure_wake() if envs.num_workers else 0.0
-    return expected_speedup(cost, envs.num_envs, division, usable_cores(), wake_s=wake_s)
+    stepping = expected_speedup(cost, envs.num_envs, division, usable_cores(), wake_s=wake_s)
+    return shared_speedup(stepping, envs.num_envs, cost_s=cost.cpu_s + cost.wait_s, single_s=1.0 / single_rate)
+
+
+def shared_speedup(stepping: float, n_envs: int, *, cost_s: float, single_s: float) -> float:
+    """Steps per second of n environments over those of one, where what surrounds a step is done once for all.
+
+    stepping: how much faster the environments' own steps are than one after another. cost_s: of an environment's own
+    step. single_s: of a step of one environment with all that surrounds it.
+
+    >>> shared_speedup(1.0, 8, cost_s=1.0, single_s=3.0)
+    2.4
+    """
+    shared_s = max(0.0, single_s - cost_s)
+    return n_envs * (shared_s + cost_s) / (shared_s + n_envs * cost_s / stepping)
