@@ -310,6 +310,7 @@ def test_warnings_about_data_of_a_settings_object_are_logged(tmp_path, caplog):
     assert [record.message for record in caplog.records if "no column for volume" in record.message]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_file", [False, True])
 def test_a_script_that_sets_up_no_logging_sees_warnings_alone(tmp_path, log_file):
     folder = write_folder(tmp_path / "odd", "BTC", n_bars=200, volume=False)
