@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ import yaml
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard import summaries
 from ml_pipeline.dashboard.summaries import SummaryReader, read_summaries
+from ml_pipeline.dashboard.terminal import plain_lines
 from ml_pipeline.runs.state import STATE_FILE, FolderClaim
 from ml_pipeline.runtime.process_identity import this_process
 from tests.small_runs import trained
@@ -156,6 +158,86 @@ def test_a_broken_folder_is_told_among_the_others(tmp_path, name, content):
     assert (found["good"].status, found["broken"].status) == ("running", "broken")
     assert str(broken / name) in found["broken"].reason
     assert found["broken"].iteration == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in pairwise("abcdefghi"))
+        + "symbols: *i\n",
+        "symbols: &a [*a]\n",
+    ],
+    ids=["billions", "endless"],
+)
+def test_settings_that_stand_for_too_many_values_are_refused(tmp_path, text):
+    folder = make_run(tmp_path)
+    (folder / "config.yaml").write_text(text)
+    assert only(tmp_path).status == "broken"
+    assert "config.yaml holds no settings of a run: it holds more than 10,000 values" in only(tmp_path).reason
+
+
+@pytest.mark.parametrize("name", ["seed", "n_envs", "n_steps", "total_timesteps", "num_episodes", "n_workers"])
+def test_a_setting_of_400_digits_is_not_known(tmp_path, name):
+    rows = [row(1, 100), row(2, 200)]
+    make_run(tmp_path, settings={**SETTINGS, name: 10**400}, rows=rows)
+    summary = only(tmp_path)
+    assert (summary.status, summary.global_step) == ("running", 200)
+    assert json.dumps(summary.as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        row(3, 10**400),
+        row(10**400, 300),
+        row(3, 1e308),
+        row(3, 300, **{"time/stepping_s": 1e308}),
+        row(3, 300, **{"time/stepping_s": 1e-320}),
+        row(3, 300, **{"workers/count": 10**400, "rollout/mean_return_100": 10**400}),
+    ],
+    ids=range(6),
+)
+def test_figures_that_are_out_of_bounds_break_no_row(tmp_path, last):
+    before = row(2, 200, **{"time/stepping_s": 1e-320})
+    make_run(tmp_path, settings={**SETTINGS, "total_timesteps": 2**62}, rows=[row(1, 100), before, last])
+    summary = only(tmp_path)
+    assert summary.status == "running"
+    assert json.dumps(summary.as_json(), allow_nan=False)
+    assert plain_lines([summary])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+@pytest.mark.parametrize(
+    ("name", "status"), [(STATE_FILE, "broken"), ("config.yaml", "broken"), ("metrics.jsonl", "running")]
+)
+def test_a_pipe_in_a_run_folder_keeps_nobody_waiting(tmp_path, name, status):
+    folder = make_run(tmp_path)
+    (folder / "latest.pt").touch()
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    summary = only(tmp_path)
+    assert summary.status == status
+    assert status == "running" or f"{name} cannot be read: it is no regular file" in summary.reason
+
+
+def test_whatever_goes_wrong_with_one_folder_is_told_in_its_row(tmp_path, monkeypatch):
+    make_run(tmp_path, "good", rows=[row(1, 100)])
+    bad = make_run(tmp_path, "bad")
+    actual = summaries.read_state
+
+    def read_state(folder):
+        if folder == bad:
+            raise ZeroDivisionError("of all things")
+        return actual(folder)
+
+    monkeypatch.setattr(summaries, "read_state", read_state)
+    reader = SummaryReader(tmp_path)
+    found = {summary.name: summary for summary in reader.read()}
+    assert (found["good"].status, found["bad"].status) == ("running", "broken")
+    assert found["bad"].reason == f"{bad} cannot be read: ZeroDivisionError: of all things."
+    monkeypatch.undo()
+    assert [summary.status for summary in reader.read()] == ["running", "running"]
 
 
 def test_a_run_whose_process_was_killed_has_failed(tmp_path):

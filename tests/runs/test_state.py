@@ -150,6 +150,37 @@ def test_a_file_that_is_no_state_is_refused(tmp_path, text):
             read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"pid": pid} for pid in ("abc", None, True, 0, -1, 10**30)),
+        *({name: 5} for name in ("host", "started", "namespace", "began", "ended", "reason")),
+        *({name: value} for name in ("global_step", "iterations") for value in ("x", [1], 1.5, True, -1, 10**400)),
+        *({"best_score": value} for value in ("x", [1], True, 10**400)),
+        *({"status": value} for value in ("dancing", ["running"], {})),
+        *({"reason": {"a": 1}}, {"host": None}, {"began": None}),
+    ],
+    ids=lambda odd: f"{odd}"[:40],
+)
+@pytest.mark.parametrize("status", ["running", "finished"])
+def test_a_state_with_a_value_of_another_type_is_refused(tmp_path, status, odd):
+    values = {"status": status, "began": "2026-01-02T03:04:05+00:00", **this_process()._asdict()}
+    (tmp_path / STATE_FILE).write_text(json.dumps(values))
+    assert read_state(tmp_path).status == status
+    (tmp_path / STATE_FILE).write_text(json.dumps({**values, **odd}))
+    for read in (read_state, check_not_written):
+        with pytest.raises(UserError, match=r"state.json is not the state of a run; delete it if no process writes"):
+            read(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_a_state_that_is_a_pipe_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / STATE_FILE)
+    for read in (read_state, FolderClaim, check_not_written):
+        with pytest.raises(UserError, match="cannot be read: it is no regular file"):
+            read(tmp_path)
+
+
 def test_whoever_was_replaced_records_no_end(tmp_path):
     replaced = _written_by(tmp_path, host="elsewhere")
     before = (tmp_path / STATE_FILE).read_bytes()

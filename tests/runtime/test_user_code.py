@@ -18,6 +18,7 @@ MODULES = {
     "package/inner.py": "import greedy\n",
     "typo.py": "x = 1\ndef f(:\n",
     "fails.py": "def halve():\n    return 1 / 0\n\nhalve()\n",
+    "leaves.py": "import sys\nsys.exit(3)\n",
     "old.py": "from json import lods\n",
 }
 
@@ -47,6 +48,7 @@ def in_their_folder(tmp_path, monkeypatch):
         ("typo:f", "typo cannot be imported: line 2 of typo.py is no Python: invalid syntax."),
         ("fails:f", "fails cannot be imported: line 2 of fails.py raised ZeroDivisionError: division by zero."),
         ("old:f", "old cannot be imported: line 1 of old.py raised ImportError: cannot import name 'lods' from 'json'"),
+        ("leaves:f", "leaves cannot be imported: line 2 of leaves.py raised SystemExit: 3."),
         ("nope:f", 'There is no module "nope": run where nope.py lies, name its folder in PYTHONPATH, or install it.'),
         ("package.gone:f", 'There is no module "package.gone": run where package/gone.py lies, name its folder in'),
         ("nope.inner:f", 'There is no module "nope": run where nope.py lies,'),
@@ -89,3 +91,12 @@ def test_a_failed_import_is_told_where_the_working_directory_was_deleted(tmp_pat
 
 def _no_folder():
     raise FileNotFoundError(os.strerror(2))
+
+
+def _leave(code):
+    sys.exit(code)
+
+
+def test_code_that_exits_is_said_to_have_failed():
+    with pytest.raises(UserError, match=r"mine failed in line \d+ of test_user_code.py: SystemExit: 5"):
+        call_user_code("mine", _leave, 5)

@@ -11,6 +11,7 @@ from multiprocessing.connection import Client
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.service import channel as module
 from ml_pipeline.service.channel import NoService, ServiceChannel, ask_service, service_of
 
@@ -47,6 +48,31 @@ def test_without_a_service_a_sentence_says_how_to_start_one(root):
         with pytest.raises(NoService, match=f"No service works on {root}; start one: ml-pipeline serve --root {root}"):
             ask_service(root, {"do": "this"})
         ServiceChannel(root, answer).close()  # its address goes with it
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"process": ["h", 1, 5, 5]},
+        *({"process": each} for each in (["h", "x", None, None], ["h", 10**30, "a/1", None], 5, "abcd", [])),
+        *(
+            {"address": each}
+            for each in (5, [5], None, {}, "", "\0", "\ud800", ["127.0.0.1", 10**9], ["127.0.0.1", "x"])
+        ),
+        *({"key": each} for each in (5, "zz", None)),
+        None,
+        5,
+        [],
+    ],
+    ids=lambda changes: f"{changes!a}"[:40],
+)
+def test_an_address_file_that_is_none_is_one_sentence(root, monkeypatch, changes):
+    monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+    good = {"address": str(root / "gone"), "key": "00" * 32, "process": this_process()}
+    values = {**good, **changes} if isinstance(changes, dict) else changes
+    (root / ".service" / module.ADDRESS_FILE).write_text(json.dumps(values))
+    with pytest.raises(NoService, match=r"start one: ml-pipeline serve|only the user who started the service"):
+        ask_service(root, {"do": "list"})
 
 
 def test_only_its_user_can_read_the_key(root):

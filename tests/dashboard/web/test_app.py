@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -108,6 +109,33 @@ def test_where_the_time_went_comes_by_stage(client):
 def test_settings_stand_side_by_side(client):
     table = get(client, "/api/settings", run=["a", "b"])
     assert {each["name"]: each["values"] for each in table["rows"] if each["differs"]} == {"seed": ["1", "2"]}
+
+
+def test_figures_that_no_page_can_draw_are_left_out(client, root):
+    (root / "a" / "evaluation.json").write_text('{"a": 1' + "0" * 400 + ', "b": 1e999, "c": [1], "d": true, "e": 2.5}')
+    assert get(client, "/api/evaluation", run="a")["rows"] == [{"name": "e", "values": [2.5]}]
+
+
+def test_a_setting_that_cannot_be_written_is_told(client, root):
+    (root / "a" / "config.yaml").write_text("seed: 0x" + "f" * 5000)
+    assert "config.yaml holds a value that cannot be shown" in get(client, "/api/settings", run="a")["notes"]["a"]
+
+
+def test_a_text_that_utf8_cannot_write_is_shown_by_its_numbers(client, root):
+    state = json.loads((root / "a" / "state.json").read_text())
+    (root / "a" / "state.json").write_text(json.dumps({**state, "reason": "\ud800 <b>"}))
+    assert {run["name"]: run["reason"] for run in get(client, "/api/runs")["runs"]}["a"] == "\\ud800 <b>"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of files that are not UTF-8")
+def test_a_folder_whose_name_is_not_utf8_is_listed(served, tmp_path):
+    root = tmp_path / "r\udcff"
+    make_run(root, "good")
+    make_run(root, "bad\udcff")
+    _, client = served(root)
+    assert {run["name"] for run in get(client, "/api/runs")["runs"]} == {"good", "bad\\udcff"}
+    assert client.get("/").status_code == 200
+    assert "holds no run" in get(client, "/api/log", 404, run="bad\\udcff")["error"]
 
 
 def test_the_figures_of_evaluations_stand_side_by_side(client, root):
@@ -297,6 +325,8 @@ def changeable(served, root, controls):
     ("action", "body", "status", "sentence"),
     [
         ("stop", {"run": "nothing"}, 404, "holds no run"),
+        ("stop", b'{"run": "\\ud800"}', 404, "holds no run"),
+        ("stop", b'{"run": "a", "\\ud800": 1}', 400, "stop takes no"),
         ("stop", {"run": "../runs/a"}, 404, "holds no run"),
         ("stop", {}, 400, "must name a run"),
         ("stop", ["a"], 400, "must name a run"),

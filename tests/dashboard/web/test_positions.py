@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,12 @@ def test_what_is_written_is_read(version, rows):
 def test_anything_else_is_the_beginning_or_a_version(text):
     found = Position.parse(text.replace(SERVER, "ffffffff"), 2)
     assert found == Position(0, [Rows(), Rows()])
+
+
+@pytest.mark.parametrize("rows", ["..", "1.2.3,..", "-1.1.1,1.1.1", f"{'9' * 5000}.1.1,1.1.1", "٣.1.1,1.1.1"])
+def test_rows_that_nobody_wrote_are_the_beginning(rows):
+    found = Position.parse(f"{SERVER}-7;{rows}", 2)
+    assert found.rows == [Rows(), Rows()]
 
 
 def test_with_other_runs_the_list_still_goes_on():

@@ -1,5 +1,6 @@
 """What a user types to the service, and what it answers."""
 
+import os
 import sys
 from contextlib import closing
 from functools import partial
@@ -207,6 +208,24 @@ def test_stop_needs_no_service(serve, typed, root):
     assert [run.status for run in again.wait(timeout_s=60)] == ["stopped", "stopped"]
     assert not (root / queued / "begun.txt").exists()
     assert typed("stop", "--all")[1] == "No run waits or goes on.\n"
+
+
+def test_logs_move_no_cursor_and_rename_no_window(typed, root):
+    claim = FolderClaim(root / "run")
+    (root / "run" / "output.log").write_bytes(b"\x1b]0;mine\x07\x1b[2J\x1b[31mred\x1b[0m\r\n10%\r20%\x08\x9b\xc2\x9b\n")
+    assert typed("logs", "run")[1] == "red\n10%\n20%\ufffd\ufffd\ufffd\n"
+    claim.end("failed", "\x1b[31mno", global_step=1, iterations=1, best_score=None)
+    assert typed("logs", "run")[1].endswith("It failed: no\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_logs_that_are_pipes_keep_nobody_waiting(typed, root):
+    claim = FolderClaim(root / "run")
+    os.mkfifo(root / "run" / "run.log")
+    os.mkfifo(root / "run" / "output.log")
+    assert typed("logs", "run")[:2] == (0, "")
+    claim.end("failed", "no", global_step=1, iterations=1, best_score=None)
+    assert typed("logs", "run")[1] == "\nIt failed: no\n"
 
 
 def test_logs_tell_what_a_run_said_and_why_it_failed(typed, root):
