@@ -19,36 +19,6 @@ COMMANDS = {
         "ml_pipeline.train_ppo",
         "ml_pipeline.runs.train_command_line:CommandLine",
     ),
-    "serve": Command(
-        "Run several trainings at once from a queue, with a page in the browser.",
-        "ml_pipeline.service.commands.serve",
-        "ml_pipeline.service.commands.serve:CommandLine",
-    ),
-    "submit": Command(
-        "Hand the service a run for each seed and symbol; takes the settings of train.",
-        "ml_pipeline.service.commands.submit",
-        "ml_pipeline.service.submit_command_line:CommandLine",
-    ),
-    "logs": Command(
-        "Print what a run said.",
-        "ml_pipeline.service.commands.logs",
-        "ml_pipeline.service.commands.logs:CommandLine",
-    ),
-    "stop": Command(
-        "Ask runs to save and end, or take them out of the queue.",
-        "ml_pipeline.service.commands.stop",
-        "ml_pipeline.service.commands.stop:CommandLine",
-    ),
-    "resume": Command(
-        "Let a run that has ended go on, in the service's queue.",
-        "ml_pipeline.service.commands.resume",
-        "ml_pipeline.service.commands.resume:CommandLine",
-    ),
-    "scale": Command(
-        "Change the number of workers or environments of a run that goes on.",
-        "ml_pipeline.service.commands.scale",
-        "ml_pipeline.service.commands.scale:CommandLine",
-    ),
     "evaluate": Command(
         "Evaluate a trained agent on a single environment.",
         "ml_pipeline.evaluate_ppo",
@@ -74,6 +44,16 @@ COMMANDS = {
         "ml_pipeline.export_policy",
         "ml_pipeline.runs.trained.export_config:CommandLine",
     ),
+    "serve": Command(
+        "Run several trainings at once from a queue, with a page in the browser.",
+        "ml_pipeline.service.commands.serve",
+        "ml_pipeline.service.commands.serve:CommandLine",
+    ),
+    "submit": Command(
+        "Hand the service a run for each seed and symbol; takes the settings of train.",
+        "ml_pipeline.service.commands.submit",
+        "ml_pipeline.service.submit_command_line:CommandLine",
+    ),
     "status": Command(
         "Show runs in one table: their state, progress, speed, time left and scores.",
         "ml_pipeline.dashboard.commands.status",
@@ -84,6 +64,31 @@ COMMANDS = {
         "ml_pipeline.dashboard.commands.watch",
         "ml_pipeline.dashboard.terminal_config:WatchCommandLine",
     ),
+    "logs": Command(
+        "Print what a run said.",
+        "ml_pipeline.service.commands.logs",
+        "ml_pipeline.service.commands.logs:CommandLine",
+    ),
+    "stop": Command(
+        "Ask runs to save and end, or take them out of the queue.",
+        "ml_pipeline.service.commands.stop",
+        "ml_pipeline.service.commands.stop:CommandLine",
+    ),
+    "resume": Command(
+        "Let a run that has ended go on, in the service's queue.",
+        "ml_pipeline.service.commands.resume",
+        "ml_pipeline.service.commands.resume:CommandLine",
+    ),
+    "scale": Command(
+        "Change the number of workers or environments of a run that goes on.",
+        "ml_pipeline.service.commands.scale",
+        "ml_pipeline.service.commands.scale:CommandLine",
+    ),
+    "dashboard": Command(
+        "Show a folder of runs in the browser: curves, settings, logs and reports.",
+        "ml_pipeline.dashboard.commands.dashboard",
+        "ml_pipeline.dashboard.commands.dashboard:CommandLine",
+    ),
     "sanity": Command(
         "Check that training finds what is there and no more.",
         "ml_pipeline.experiments.sanity",
@@ -93,11 +98,6 @@ COMMANDS = {
         "Train anew on the past, trade what comes next.",
         "ml_pipeline.experiments.walk_forward",
         "ml_pipeline.experiments.walk_forward:CommandLine",
-    ),
-    "dashboard": Command(
-        "Show a folder of runs in the browser: curves, settings, logs and reports.",
-        "ml_pipeline.dashboard.commands.dashboard",
-        "ml_pipeline.dashboard.commands.dashboard:CommandLine",
     ),
     "inspect-data": Command(
         "Say what market data hold, and what is odd.",

@@ -46,7 +46,7 @@ ROOMS = {
     "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
     "monitoring": Room(
         (
-            *("config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts"),
+            *("config.env_schedule", "config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts"),
             *("runtime.standard_streams", "runtime.user_code"),
         ),
         ("tqdm", "psutil"),

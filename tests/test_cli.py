@@ -15,8 +15,9 @@ from ml_pipeline.commands import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = [
-    *("train", "evaluate", "backtest", "enjoy", "compare", "export", "sanity", "walk-forward", "inspect-data"),
-    *("tune-workers", "check", "completion"),
+    *("train", "evaluate", "backtest", "enjoy", "compare", "export"),
+    *("serve", "submit", "status", "watch", "logs", "stop", "resume", "scale", "dashboard"),
+    *("sanity", "walk-forward", "inspect-data", "tune-workers", "check", "completion"),
 ]
 
 
