@@ -55,7 +55,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
         (["--v"], {"--version"}),
         (["train", "--learning-r"], {"--learning-rate", "--learning-rate-schedule"}),
         (["train", "--n_env"], set()),
-        (["tune-workers", "--n-env"], {"--n-envs"}),
+        (["tune-workers", "--n-env"], {"--n-envs", "--n-envs-schedule"}),
         (["train", "--normalize-ob"], {"--normalize-obs"}),
         (["train", "--no-normalize-ob"], {"--no-normalize-obs"}),
         (["train", "--learning-rate", "1e-3", "--env-i"], {"--env-id"}),

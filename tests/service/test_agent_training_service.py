@@ -217,7 +217,7 @@ def test_a_root_that_is_deleted_stays_so_and_is_told(serve, said):
     finally:
         os.kill(process.pid, signal.SIGKILL)
     service.close(stop_runs=True)
-    assert not any(line.startswith(second) for line in said)
+    assert not any(line.startswith(f"{second} starts") for line in said)
     assert not service.root.exists()
 
 
@@ -229,7 +229,7 @@ def test_a_run_that_cannot_be_read_does_not_stop_the_others(serve, said):
             store.add(QueuedRun(id=id, settings=brief(), changes={}, folder_of_work=os.getcwd()))
         store._connection.execute("UPDATE runs SET priority = 'high' WHERE id = 'bad'")
     again = serve()
-    assert [(run.id, run.status) for run in again.wait(timeout_s=60)] == [("good", "finished")]
+    assert [(run.id, run.status) for run in again.wait(timeout_s=60)] == [("good", "finished")], said
     assert any("no usable run bad (priority is 'high', and not a whole number)" in line for line in said)
 
 
@@ -397,7 +397,7 @@ def test_a_run_is_asked_to_scale_by_its_request_file(serve):
     assert (service.get(run).settings["n_envs"], service.get(run).settings["n_workers"]) == (2, "auto")
     service.stop(run)
     service.wait(timeout_s=60)
-    with pytest.raises(UserError, match=r"is stopped; only a run that goes on can be scaled"):
+    with pytest.raises(UserError, match=r"it was stopped. Only a run that goes on can be scaled"):
         service.scale(run, n_envs=1)
 
 
