@@ -113,7 +113,7 @@ def test_settings_stand_side_by_side(client):
 
 def test_figures_that_no_page_can_draw_are_left_out(client, root):
     (root / "a" / "evaluation.json").write_text('{"a": 1' + "0" * 400 + ', "b": 1e999, "c": [1], "d": true, "e": 2.5}')
-    assert get(client, "/api/evaluation", run="a")["rows"] == [{"name": "e", "values": [2.5]}]
+    assert get(client, "/api/evaluation", run="a")["rows"] == [{"name": "e", "is_share": False, "values": [2.5]}]
 
 
 def test_a_setting_that_cannot_be_written_is_told(client, root):
