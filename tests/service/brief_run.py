@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+import yaml
+
 from ml_pipeline.runs.state import FolderClaim
 from ml_pipeline.service import run_process
 from ml_pipeline.service.processes import SpawnedProcesses
@@ -22,8 +24,7 @@ LONG = 800_000
 def main(argv, *, prog):
     words = dict(zip(argv[::2], argv[1::2], strict=True))
     folder = Path(words.get("--checkpoint-dir") or words["--resume"])
-    text = (folder / "config.yaml").read_text()
-    seed = int(text.partition("seed: ")[2].split()[0])
+    seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
     stopped = []
     signal.signal(signal.SIGTERM, signal.SIG_IGN if seed == DEAF else lambda *_: stopped.append(True))
     if seed == REFUSED:
