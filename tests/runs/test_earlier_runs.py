@@ -265,8 +265,8 @@ OTHERS = {
     "learning_rate": 0.1, "learning_rate_schedule": "linear", "gamma": 0.5, "gae_lambda": 0.5, "clip_range": 0.5,
     "clip_range_schedule": "linear", "clip_range_vf": 0.5, "ent_coef": 0.5, "ent_coef_schedule": "linear",
     "vf_coef": 1.0, "max_grad_norm": 1.0, "target_kl": 0.5, "normalize_advantages": False,
-    "normalize_advantages_over": "batch", "bfloat16": True, "algorithm": "A2C", "algorithm_kwargs": {"use_rms_prop": False},
-    "tensorboard": True, "tensorboard_dir": Path("/events"), "wandb": "project", "sink": ("mine:MySink",),
+    "normalize_advantages_over": "batch", "bfloat16": True,
+    "algorithm": "A2C", "algorithm_kwargs": {"use_rms_prop": False}, "tensorboard": True, "tensorboard_dir": Path("/events"), "wandb": "project", "sink": ("mine:MySink",),
 }  # fmt: skip
 
 
