@@ -266,7 +266,8 @@ OTHERS = {
     "clip_range_schedule": "linear", "clip_range_vf": 0.5, "ent_coef": 0.5, "ent_coef_schedule": "linear",
     "vf_coef": 1.0, "max_grad_norm": 1.0, "target_kl": 0.5, "normalize_advantages": False,
     "normalize_advantages_over": "batch", "bfloat16": True,
-    "algorithm": "A2C", "algorithm_kwargs": {"use_rms_prop": False}, "tensorboard": True, "tensorboard_dir": Path("/events"), "wandb": "project", "sink": ("mine:MySink",),
+    "algorithm": "A2C", "algorithm_kwargs": {"use_rms_prop": False}, "tensorboard": True,
+    "tensorboard_dir": Path("/events"), "wandb": "project", "sink": ("mine:MySink",),
 }  # fmt: skip
 
 
