@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.monitoring.line_file import read_lines
 from ml_pipeline.runs.requests import write_request
 from tests.small_runs import weights
 from tests.training_commands import REPOSITORY, TRAIN, train
@@ -23,7 +24,7 @@ pytestmark = [
 ]
 SETTINGS = [
     *("--env-id", "CartPole-v1", "--n-envs", "4", "--n-steps", "32", "--minibatch-size", "32", "--n-epochs", "1"),
-    *("--hidden-sizes", "8", "--seed", "9", "--total-timesteps", "60000", "--eval-interval", "20"),
+    *("--hidden-sizes", "8", "--seed", "9", "--total-timesteps", "12000", "--eval-interval", "20"),
     *("--eval-episodes", "1", "--checkpoint-interval", "3"),
 ]
 N_KILLS = 3
@@ -35,32 +36,34 @@ def test_a_run_that_is_scaled_and_killed_at_any_moment_repeats_what_it_recorded(
     print(f"seed {seed}")  # shown where it fails
     moments, folder = random.Random(seed), tmp_path / "scaled"
     start = [*TRAIN, *SETTINGS, "--n-workers", n_workers, "--checkpoint-dir", str(folder)]
-    kills_left, asked = N_KILLS, 0
+    kills, asked = 0, 0
     while True:
         with subprocess.Popen(start, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-            end = time.monotonic() + 1 + 2 * moments.random()  # beyond the start, which waits for the checkpoint
+            last = iterations(folder) + moments.randrange(1, 30)
             while process.poll() is None:
-                if not (folder / "latest.pt").exists():
-                    end += 0.05
-                elif kills_left and time.monotonic() > end:
+                if kills < N_KILLS and iterations(folder) >= last:
                     os.kill(process.pid, signal.SIGKILL)
-                else:
+                    kills += 1
+                    process.wait()
+                elif (folder / "latest.pt").exists():
                     asked += ask_for_something(folder, moments)
-                time.sleep(0.05)
+                time.sleep(0.02)
             message = process.stderr.read().decode()
         if process.returncode != -signal.SIGKILL:
             break
-        kills_left -= 1
         start = [*TRAIN, "--resume", str(folder)]
     assert process.returncode == 0, message
     recorded = yaml.safe_load((folder / "config.yaml").read_text())["n_envs_schedule"]
-    assert asked
-    assert recorded
+    assert (kills, asked > 0, len(recorded) > 0) == (N_KILLS, True, True)
     again = tmp_path / "again"
     schedule = [f"{step}:{n_envs}" for step, n_envs in recorded.items()]
     train(*SETTINGS, "--n-workers", "0", "--checkpoint-dir", again, "--n-envs-schedule", *schedule)
     assert torch.equal(weights(again), weights(folder))
     assert (again / "evaluation.json").read_text() == (folder / "evaluation.json").read_text()
+
+
+def iterations(folder):
+    return len(read_lines(folder / "metrics.jsonl"))
 
 
 def ask_for_something(folder, moments):

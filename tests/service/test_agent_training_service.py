@@ -24,6 +24,7 @@ from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service import keeper
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
+from ml_pipeline.service.submission import flat_settings, submitted_config
 from ml_pipeline.service.watched import Watched
 from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED
 
@@ -226,7 +227,11 @@ def test_a_run_that_cannot_be_read_does_not_stop_the_others(serve, said):
     service.close()
     with closing(Store(service.root, since="")) as store:
         for id in ("bad", "good"):
-            store.add(QueuedRun(id=id, settings=brief(), changes={}, folder_of_work=os.getcwd()))
+            store.add(
+                QueuedRun(
+                    id=id, settings=flat_settings(submitted_config(brief())), changes={}, folder_of_work=os.getcwd()
+                )
+            )
         store._connection.execute("UPDATE runs SET priority = 'high' WHERE id = 'bad'")
     again = serve()
     assert [(run.id, run.status) for run in again.wait(timeout_s=60)] == [("good", "finished")], said

@@ -252,7 +252,7 @@ def test_a_folder_without_data(tmp_path):
         build_vec_env(SYMBOLS, tmp_path, SMALL, 2)
     with pytest.raises(UserError, match="There is no market data at"):
         build_vec_env(SYMBOLS, tmp_path / "gone", SMALL, 2)
-    with pytest.raises(UserError, match="data_dir must be the path of a folder, but got 3"):
+    with pytest.raises(UserError, match="data_dir must be the path of a folder, or None, but got 3"):
         build_vec_env(SYMBOLS, 3, SMALL, 2)
 
 

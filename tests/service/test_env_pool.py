@@ -202,6 +202,7 @@ def test_a_seed_of_global_generators_does_not_reach_the_next_lessee(pool):
 
 NOT_TO_BE_PUT_BACK = {
     "a thread": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "a thread that never ends": "import threading; threading.Thread(target=threading.Event().wait).start()",
     "a process": "import subprocess; subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL)",
     "a fork": "import os, time\nif not os.fork():\n    time.sleep(1000)",
     "an orphan": "import os; os.system('sleep 1000 >/dev/null &')",

@@ -22,6 +22,7 @@ from ml_pipeline.models.rl.core.workers.warm.same_code import code_stamp
 from ml_pipeline.models.rl.core.workers.warm.worker import run_warm_worker
 
 _RETURN_S = 10.0  # for a worker whose lessee has let go of it to be wiped
+_END_S = 2.0  # for a worker that was told to end: a thread that an environment left would keep it for ever
 _SEND_S = 1.0  # for a lessee to read what it asked for
 _FAILED_STARTS = 3  # in a row, of workers that never became idle
 
@@ -228,7 +229,7 @@ class Broker:
             worker.state, worker.since, worker.kind = State.IDLE, time.monotonic(), message["idle"]
             self._failed_starts = 0
         else:
-            worker.state, worker.modules = State.ENDING, message["modules"]
+            worker.state, worker.since, worker.modules = State.ENDING, time.monotonic(), message["modules"]
             self._replace(worker)
 
     def _bury(self, worker: WarmWorker) -> None:
@@ -271,15 +272,18 @@ class Broker:
             self._refuse(self._by_lease[id(lease)], self._book.refusal(lease))
         for worker in self._workers.values():
             if worker.state is State.IDLE and now - worker.since >= self._settings.idle_s:
-                worker.state = State.ENDING
+                worker.state, worker.since = State.ENDING, now
                 worker.dismiss()
-            elif worker.state is State.LENT and worker.left_at + _RETURN_S <= now:
+            elif (worker.state is State.ENDING and now - worker.since >= _END_S) or (
+                worker.state is State.LENT and worker.left_at + _RETURN_S <= now
+            ):
                 worker.process.kill()
 
     def _wait_s(self) -> float | None:
         """Until when nothing happens by itself."""
         moments = [lease.deadline for lease in self._book.waiting]
         moments += [worker.since + self._settings.idle_s for worker in self._of(State.IDLE)]
+        moments += [worker.since + _END_S for worker in self._of(State.ENDING)]
         moments += [worker.left_at + _RETURN_S for worker in self._of(State.LENT)]
         moment = min(moments, default=math.inf)
         return None if math.isinf(moment) else max(0.0, moment - time.monotonic())
