@@ -32,7 +32,7 @@ class Lessee:
 
 @dataclass(eq=False, slots=True)
 class WarmWorker:
-    """A warm worker. since: when it became idle, or was to end. kind: for whom it worked last. modules: for its successor."""
+    """A warm worker. since: when it became idle, or was to end. kind: for whom it worked last. modules: of the user."""
 
     number: int
     process: BaseProcess
