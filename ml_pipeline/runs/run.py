@@ -154,8 +154,9 @@ class Run:
             raise
         finally:
             claim.release()
-            if self.result is not None:
-                recording.end(_end_of(self.result))
+            with closing(recording):  # also where a damaged checkpoint's values break even the telling of the end
+                if self.result is not None:
+                    recording.end(_end_of(self.result))
 
     def _claim_folder(self) -> FolderClaim:
         config, checkpoint = self._setup.config, self._setup.checkpoint

@@ -106,5 +106,5 @@ def test_what_cannot_be_served_is_told(root, options, sentence):
 
 def test_without_its_extra_it_says_which(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(UserError, match=r"pip install 'ml-pipeline\[dashboard\]'"):
+    with pytest.raises(UserError, match=r'pip install -e "\.\[dashboard\]"'):
         serve(root, port=0)

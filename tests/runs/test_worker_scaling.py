@@ -164,8 +164,8 @@ def asked(folder, *requests, **run):
 
 def test_a_run_moves_as_asked_at_the_end_of_its_iteration(tmp_path):
     sentences, rows = asked(tmp_path / "asked", {"n_workers": 2}, {"n_workers": 2}, {"n_workers": 0})
-    assert [row["workers/count"] for row in rows] == [0, 0, 2, 2, 0]
-    assert [sentence for sentence in sentences if sentence.startswith("Now")] == [
+    assert [row["workers/count"] for row in rows] == [0, 2, 2, 0, 0]
+    assert [sentence for sentence in sentences if sentence.startswith("As requested")] == [
         "As requested: now 2 workers.",
         "As requested: now 2 workers.",
         "As requested: now no workers, but the trainer's process alone.",

@@ -49,7 +49,8 @@ def restore_policy(
 ) -> "Policy | SB3Policy":
     """The policy of a loaded checkpoint, to act in `env`. Raises UserError where it was made for other spaces."""
     spaces = env.observation_space, env.action_space
-    state = saved["trainer"]["policy"]
+    with reading(checkpoint):
+        state = saved["trainer"]["policy"]
     policy: Policy | SB3Policy
     if config.run.algorithm == OWN:
         policy = Policy(*spaces, config.ppo, seed=config.run.seed, device="cpu")

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def steps(envs: Any, n_steps: int, rng: random.Random) -> list[Any]:
         else:
             shape = envs.action_space.shape
             actions = np.broadcast_to(draws.reshape(N, *[1] * (len(shape) - 1)), shape).astype(np.float32)
-        seen.append(envs.step(actions))
+        seen.append(deepcopy(envs.step(actions)))  # views, of which the next call makes others
         done = seen[-1][2] | seen[-1][3]
         if envs.autoreset_mode == MODES[-1] and done.any():
             seen.append(envs.reset(options={"reset_mask": done}))
