@@ -1,5 +1,6 @@
 """The training part of a run: a trainer with its environments, and what happens between its iterations."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenStep
 from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.monitoring.line_file import read_lines
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv
@@ -123,7 +125,11 @@ class Training:
     def _train_on(self) -> None:
         """Train to the last iteration, an early end or a stop, and save."""
         trainer, run, setup = self.trainer, self._setup.config.run, self._setup
-        if not trainer.finished and not self._rescaled(trainer) and not self._is_latest(self._resumed_from):
+        if (
+            not trainer.finished
+            and not self._rescaled(trainer, at_start=True)
+            and not self._is_latest(self._resumed_from)
+        ):
             self._save_latest(trainer)  # a run that is killed before its first checkpoint can be resumed too
         try:
             with resume_hint(self._folder), setup.stop.told_to(trainer.request_stop):
@@ -150,12 +156,25 @@ class Training:
         ):
             self._save_latest(trainer)
 
-    def _rescaled(self, trainer: Trainer) -> bool:
-        """Whether the number of environments has changed, and the run was saved since."""
+    def _rescaled(self, trainer: Trainer, *, at_start: bool = False) -> bool:
+        """Whether the number of environments has changed, and the run was saved since.
+
+        A schedule has room for one change at a step. So where a resumed run had changed at this very step, what it is
+        asked for waits for the end of its next iteration.
+        """
         if not self._env_scaling.may_change(trainer):
             return False
-        self._requests()
+        if not (at_start and self._resumed_from is not None and self._has_changed_here()):
+            self._requests()
         return self._env_scaling.apply(trainer, save=partial(self._save_changed, trainer))
+
+    def _has_changed_here(self) -> bool:
+        """Whether the last iteration was made in another number of environments than the next one will be."""
+        rows = read_lines(self._folder / METRICS_FILE)
+        try:
+            return bool(rows) and json.loads(rows[-1]).get("time/n_envs") != self._env_scaling.envs.num_envs
+        except (ValueError, AttributeError):  # a row that somebody wrote: at worst it waits
+            return True
 
     def _save_changed(self, trainer: Trainer) -> None:
         self._save_latest(trainer)

@@ -189,6 +189,25 @@ def test_what_was_requested_survives_a_resumption(planned, tmp_path):
     assert torch.equal(weights(tmp_path), weights(planned))
 
 
+def test_two_changes_at_one_step_with_an_end_in_between_repeat_what_was_recorded(tmp_path):
+    class Ending(Told):
+        def say(self, sentence):
+            if "in place of" in sentence:
+                raise RuntimeError("it ended here")
+
+    folder, again = tmp_path / "ended", tmp_path / "again"
+    config = settings_of(folder)
+    with pytest.raises(RuntimeError, match="it ended here"):
+        Run(config, make_task(config), sinks=[asking(folder, step_512=8)], listener=Ending()).train()
+    assert load_checkpoint(folder / "latest.pt")["n_envs"] == 8
+    write_request(folder, n_envs=5)
+    assert resumed(folder).train().status == "finished"
+    recorded = load_checkpoint(folder / "latest.pt")["config"]["n_envs_schedule"]
+    assert [*recorded.values()] == [8, 5]
+    train(settings_of(again, n_envs_schedule=recorded))
+    assert torch.equal(weights(folder), weights(again))
+
+
 def test_a_request_to_a_run_that_was_stopped_waits_for_the_end_of_its_iteration(planned, tmp_path):
     stop = StopRequest()
     train(settings_of(tmp_path, n_envs_schedule={1200: 3}), At(step_384=lambda: stop.request("test")), stop=stop)
