@@ -122,8 +122,8 @@ RESUMING = (
     Mutation(
         "new settings of a resumed run are lost if it is killed",
         "ml_pipeline/runs/training.py",
-        "if not trainer.finished and not self._rescaled(trainer) and not self._is_latest(self._resumed_from):",
-        "if trainer.global_step == 0:",
+        "            and not self._is_latest(self._resumed_from)",
+        "            and trainer.global_step == 0",
         "tests/runs/test_run_folders.py::test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning",
     ),
     Mutation(

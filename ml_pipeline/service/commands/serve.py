@@ -87,11 +87,11 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             if page is not None:
                 stack.enter_context(page)
             waiting = [run for run in service.list() if run.status in {"queued", "running"}]
-            _say(f"The service works on {shown_path(root)}: {counted(len(waiting), 'run')} to do.")
-            if page is not None:
-                _say(f"The page: {page.url}")
-            _say(f"Hand it runs with: ml-pipeline submit ...{_root_flag(serve.root)}   Ctrl-C ends it.")
             try:
+                _say(f"The service works on {shown_path(root)}: {counted(len(waiting), 'run')} to do.")
+                if page is not None:
+                    _say(f"The page: {page.url}")
+                _say(f"Hand it runs with: ml-pipeline submit ...{_root_flag(serve.root)}   Ctrl-C ends it.")
                 # In short stretches: a signal that another thread took is handled only where this one comes round.
                 while True:
                     time.sleep(_LOOK_S)
