@@ -8,7 +8,7 @@ DOCS_VENV := .venv-docs
 SITE := site
 INSTALL := -m pip install --disable-pip-version-check --quiet --editable
 # Debian packages that system tests use. Only root installs them (containers, CI); without one, its tests are skipped.
-SYSTEM_PACKAGES := zsh chromium
+SYSTEM_PACKAGES := zsh chromium postgresql
 
 .PHONY: help install train test-fast test test-system system-packages lint types mutations determinism soak learn bench docs
 

@@ -38,6 +38,8 @@ TENSORS = f"{TRADING}.accounts.tensor_ops"
 COMPILED = f"{RL}.compiled"
 # Other algorithms need an extra, too.
 SB3 = "runs.sb3"
+# Searching over runs needs Optuna, an extra; the dashboard reads a study's files without it.
+TUNING = "tuning"
 
 # From the ground up: a room may import only rooms that stand above it in this table.
 ROOMS = {
@@ -106,6 +108,11 @@ ROOMS = {
     "service": Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "integrations", "runs"),
         ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
+    ),
+    TUNING: Room(
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service"),
+        ("numpy", "gymnasium", "tyro", "optuna"),
+        ("matplotlib", "sqlalchemy"),
     ),
     "dashboard": Room(
         ("config", "runtime", "monitoring", "reporting", "runs"),
