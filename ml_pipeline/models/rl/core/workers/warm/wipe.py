@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from ml_pipeline.models.rl.core.workers.warm.same_code import is_installed, is_own_code
 
 _MOST_GROWTH_BYTES = 256 << 20  # of a worker that holds nothing any more: beyond that it is replaced
+_VANISH_S = 0.5
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -72,7 +74,7 @@ class CleanState:
             found.append("it imported torch")  # whose generator cannot be put back
         if _has_children():
             found.append("processes are left")
-        if _tasks() != self._tasks:
+        if self._other_threads_stay():
             found.append("threads are left")
         files = _open_files()
         files.pop(str(but_for), None)
@@ -81,6 +83,15 @@ class CleanState:
         if _resident_bytes() > self._n_bytes + _MOST_GROWTH_BYTES:
             found.append("memory is left")
         return found
+
+    def _other_threads_stay(self) -> bool:
+        """A thread that was joined may still end in the kernel, and is given a moment to."""
+        end = time.monotonic() + _VANISH_S
+        while _tasks() != self._tasks:
+            if time.monotonic() >= end:
+                return True
+            time.sleep(0.001)
+        return False
 
     def _restore_registry(self) -> None:
         """Ids that installed modules registered stay with these modules."""
