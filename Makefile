@@ -40,13 +40,14 @@ train: $(VENV)/.installed ## install into .venv, train on the built-in market, e
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)
-	$(BIN)/python -m pytest -m "not slow and not system" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not long and not system" -n 2 --dist loadfile
 
-test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but the system's (about ten minutes)
-	$(BIN)/python -m pytest -m "not system" -n 2 --dist loadfile
-	@echo "Not run: the tests of pages in a browser, and those that install packages; run them with: make test-system"
+test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but those of test-system (under ten minutes)
+	$(BIN)/python -m pytest -m "not system and not long" -n 4 --dist loadfile
+	@echo "Not run: tests of pages in a browser, those that install packages, and long ones; run them with: make test-system"
 
-test-system: $(VENV)/.installed-dev system-packages ## tests that install packages or need other programs
+test-system: $(VENV)/.installed-dev system-packages ## long tests, and those that install packages or need other programs
+	$(BIN)/python -m pytest -m "long and not system" -n 2
 	$(BIN)/python -m pytest -m system -rs
 
 system-packages:

@@ -31,13 +31,13 @@ def test_one_environment_against_many(tmp_path):
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"training.log", "vec_monitor.monitor.csv"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_environment_of_ones_own_is_learned(tmp_path):
     before, after = (float(word) for word in output_of("own_environment.py", tmp_path).split() if word[0] == "-")
     assert after > before + 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_notebook_trains_watches_and_evaluates(tmp_path, monkeypatch):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     kernels = pytest.importorskip("ipykernel.kernelspec")

@@ -18,7 +18,7 @@ from tests.small_runs import weights
 from tests.training_commands import REPOSITORY, TRAIN, train
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform == "win32", reason="kills by SIGKILL"),
 ]

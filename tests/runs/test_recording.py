@@ -222,7 +222,7 @@ else:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_offline_run_of_wandb_can_be_read_back_and_goes_on_under_its_id(tmp_path):
     if importlib.util.find_spec("wandb") is None:
         pytest.skip("needs wandb")

@@ -15,7 +15,7 @@ from ml_pipeline.service.channel import ask_service
 from tests.service.brief_run import brief_processes
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(sys.platform == "win32", reason="kills by SIGKILL"),
 ]
 SERVICE = Path(__file__).with_name("service_process.py")

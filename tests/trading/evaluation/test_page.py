@@ -88,7 +88,7 @@ def test_months_are_colored_by_their_returns():
     assert "-1.0%" in table
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hundred_thousand_bars_of_ten_symbols_take_less_than_3_mb(tmp_path):
     write_page(tmp_path / "report.html", evaluation_of(100_000, 10))
     assert (tmp_path / "report.html").stat().st_size < 3_000_000

@@ -94,7 +94,7 @@ def growth(kind, sink):
     return Held(*(after - earlier for after, earlier in zip(held(), before, strict=True)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_does_not_grow_with_iterations(kind):
     grown = growth(kind, LastOnly())
