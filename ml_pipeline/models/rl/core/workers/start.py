@@ -92,7 +92,8 @@ class WorkerStarter:
         first_reset: how the environments of a single one begin; None if they wait for a command.
         """
         _make_room_for(len(blocks))
-        setups = [self._setup(number, block, first_reset) for number, block in blocks.items()]
+        pickled: dict[tuple[int, ...], bytes] = {}
+        setups = [self._setup(number, block, first_reset, pickled) for number, block in blocks.items()]
         started: list[ProcessWorker] = []
         try:
             self._lease(blocks, started)
@@ -147,10 +148,18 @@ class WorkerStarter:
             number, block, process=process, link=link, stacks=stacks, current_env=self.batch.current_env
         )
 
-    def _setup(self, number: int, block: range, first_reset: Sequence[ResetOrder] | None) -> bytes:
+    def _setup(
+        self,
+        number: int,
+        block: range,
+        first_reset: Sequence[ResetOrder] | None,
+        pickled: dict[tuple[int, ...], bytes],
+    ) -> bytes:
+        """pickled: the factories of blocks before, by their ids: most often all environments have the same one."""
         mine = [self._env_fns[index] for index in block]
+        same = tuple(map(id, mine))
         try:
-            factories = cloudpickle.dumps(mine)
+            factories = pickled[same] = pickled.get(same) or cloudpickle.dumps(mine)
         except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
             raise FactoryNotPicklableError(
                 f"A factory of {span(block)} cannot be sent to a worker: "
