@@ -1,0 +1,314 @@
+"""study.json: how far a study is, computed from its trials and written whole, for whoever looks without Optuna.
+
+`StudyProgress` counts; `write_progress` writes. Trials that ended are looked at once: at 500 of them a write takes
+about a millisecond. Times of Optuna are local and without a zone, as `datetime.now()`.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.process_identity import this_process
+from ml_pipeline.tuning.active_time import active_seconds
+from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, STUDY_FILE
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+State = Literal["running", "stopped"]
+"""Whether trials are being run; a study whose trials are all finished is told as finished in either."""
+
+_HOUR_S = 3600.0
+_LEAST_INTERVAL_S = 1.0
+_SHARE_OF_TIME = 0.01
+"""So much of a process's time writing may take: of a study of many thousand trials it is written less often."""
+_FEW_FINISHED = 3
+"""From so many trials on, the last hour tells how long the rest takes; before, all trials do."""
+_MOST_FAILURES = 20
+_NUMBER = re.compile(r"\d+")
+
+
+class _Ended(NamedTuple):
+    """A trial that ended. until: None where it is not known how long it really ran. text: what the table shows."""
+
+    number: int
+    kind: Literal["complete", "pruned", "failed", "impossible"]
+    began: float
+    until: float | None
+    value: float | None
+    settings: Mapping[str, Any]
+    folder: str | None
+    reason: str
+    text: str
+
+
+class StudyProgress:
+    """What study.json tells; keeps what it knows of trials that ended, which do not change any more."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._ended: dict[int, _Ended | None] = {}  # None: void
+
+    def text(
+        self,
+        trials: "Sequence[FrozenTrial]",
+        *,
+        study_folder: Path,
+        n_trials: int,
+        jobs: int,
+        steps_per_trial: int | None,
+        state: State,
+        now: float,
+    ) -> str:
+        """The file's text. now: seconds since 1970; see `write_progress` for the rest."""
+        running = [trial for trial in trials if trial.state.name == "RUNNING" and not trial.user_attrs.get("void")]
+        ended = self._look(trials)
+        finished = [each for each in ended if each.kind in ("complete", "pruned")]
+        began = min((each.began for each in ended), default=now)
+        began = min([began, *(_timestamp(each.datetime_start, now) for each in running)])
+        shown = [_of_running(each, steps_per_trial=steps_per_trial) for each in running]
+        stretches = [(each.began, each.until) for each in ended if each.until is not None]
+        stretches += [
+            (_timestamp(trial.datetime_start, now), _last_sign(trial, study_folder, now=now)) for trial in running
+        ]
+        per_hour = _per_hour(len(finished), active_seconds(stretches))
+        lately = [each for each in finished if each.until is not None and each.until >= now - _HOUR_S]
+        per_hour_lately = _per_hour(len(lately), active_seconds(stretches, since=now - _HOUR_S))
+        pace = per_hour_lately if len(lately) >= _FEW_FINISHED else per_hour
+        counts = {kind: sum(each.kind == kind for each in ended) for kind in ("complete", "pruned", "failed")}
+        values = {
+            "name": self._name,
+            "direction": "maximize",
+            "state": "finished" if len(finished) >= n_trials and not running else state,
+            "n_trials": n_trials,
+            "finished": len(finished),
+            **counts,
+            "impossible": sum(each.kind == "impossible" for each in ended),
+            "jobs": jobs,
+            "steps_per_trial": steps_per_trial,
+            "running": shown,
+            "trials_per_hour": per_hour,
+            "trials_per_hour_last_hour": per_hour_lately,
+            "seconds_left": _seconds_left(n_trials - len(finished), shown, pace=pace),
+            "best": _best(ended),
+            "failures": _failures(ended),
+            "began": datetime.fromtimestamp(began, UTC).isoformat(),
+            "updated": datetime.fromtimestamp(now, UTC).isoformat(),
+            "writer": this_process()._asdict(),
+            "history": _history(finished, began=began),
+        }
+        trials_text = ",\n".join(each.text for each in ended)
+        return f'{json.dumps(values, allow_nan=False)[:-1]}, "trials": [\n{trials_text}\n]}}\n'
+
+    def _look(self, trials: "Sequence[FrozenTrial]") -> list[_Ended]:
+        """Those that ended and are not void, by number."""
+        for trial in trials:
+            if trial.number not in self._ended and trial.state.is_finished():
+                self._ended[trial.number] = None if trial.user_attrs.get("void") else _ended(trial)
+        return [each for _, each in sorted(self._ended.items()) if each is not None]
+
+
+class _Writer:
+    """How a process writes the file of one study."""
+
+    def __init__(self, study: "Study") -> None:
+        self.progress = StudyProgress(study.study_name)
+        self.due_s = -math.inf
+
+
+_writers: "WeakKeyDictionary[Study, _Writer]" = WeakKeyDictionary()
+
+
+def write_progress(
+    study: "Study",
+    study_folder: Path,
+    *,
+    n_trials: int,
+    jobs: int = 1,
+    steps_per_trial: int | None = None,
+    state: State = "running",
+) -> bool:
+    """Write study.json; return whether it was written.
+
+    To be called after each trial, every few seconds, and with state="stopped" before a process that runs trials ends:
+    at most one call a second writes, but for that last one. n_trials: of the study in all. jobs: trials at once.
+    steps_per_trial: environment steps of a whole trial, over all of its seeds or folds.
+
+    A file that cannot be written is left as it was: no trial is to end by it. Raises what the storage raises.
+    """
+    writer = _writers.get(study)
+    if writer is None:
+        writer = _writers.setdefault(study, _Writer(study))
+    began_s = time.perf_counter()
+    if state == "running" and began_s < writer.due_s:
+        return False
+    text = writer.progress.text(
+        study.get_trials(deepcopy=False),
+        study_folder=study_folder,
+        n_trials=n_trials,
+        jobs=jobs,
+        steps_per_trial=steps_per_trial,
+        state=state,
+        now=time.time(),
+    )
+    try:
+        _replace(study_folder / STUDY_FILE, text)
+    except OSError:
+        return False
+    finally:
+        now_s = time.perf_counter()
+        writer.due_s = now_s + max(_LEAST_INTERVAL_S, (now_s - began_s) / _SHARE_OF_TIME)
+    return True
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole, without waiting for the disk: what it tells can be computed again."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with alone(path.with_name(f"{path.name}.lock")):
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+
+
+def _ended(trial: "FrozenTrial") -> _Ended:
+    told = trial.user_attrs
+    kind: Literal["complete", "pruned", "failed", "impossible"] = "failed"
+    if told.get("impossible"):
+        kind = "impossible"
+    elif trial.state.name in ("COMPLETE", "PRUNED"):
+        kind = "complete" if trial.state.name == "COMPLETE" else "pruned"
+    end = _timestamp(trial.datetime_complete, 0.0)
+    began = _timestamp(trial.datetime_start, end)
+    seconds = _finite(told.get("seconds"))
+    until: float | None = end
+    if kind == "failed":  # it may have been told so long after its process was gone
+        until = None if seconds is None else min(end, began + seconds)
+    value = _finite(trial.values[0]) if trial.values else None
+    settings = told.get("settings") or trial.params
+    folder = _folder_of(trial)
+    reason = str(told.get("reason") or "")
+    shown = {
+        "number": trial.number,
+        "state": kind,
+        "value": value,
+        "folder": folder,
+        "seconds": seconds if seconds is not None else max(0.0, end - began) if until is not None else None,
+        "settings": _plain(settings),
+        **({"reason": reason} if reason else {}),
+    }
+    return _Ended(trial.number, kind, began, until, value, settings, folder, reason, json.dumps(shown, allow_nan=False))
+
+
+def _of_running(trial: "FrozenTrial", *, steps_per_trial: int | None) -> dict[str, Any]:
+    step = max(trial.intermediate_values, default=None)
+    began = trial.datetime_start
+    return {
+        "number": trial.number,
+        "folder": _folder_of(trial),
+        "folders": [str(each) for each in trial.user_attrs.get("folders") or ()],
+        "began": None if began is None else began.astimezone(UTC).isoformat(),
+        "host": trial.user_attrs.get("host"),
+        "progress": None if not steps_per_trial else min(1.0, (step or 0) / steps_per_trial),
+        "value": None if step is None else _finite(trial.intermediate_values[step]),
+        "settings": _plain(trial.user_attrs.get("settings") or trial.params),
+    }
+
+
+def _best(ended: Sequence[_Ended]) -> dict[str, Any] | None:
+    """The trial with the largest value, of equal ones the first."""
+    complete = [each for each in ended if each.kind == "complete" and each.value is not None]
+    if not complete:
+        return None
+    best = max(complete, key=lambda each: (each.value, -each.number))
+    return {
+        "number": best.number,
+        "value": best.value,
+        "settings": _plain(best.settings),
+        "folder": best.folder,
+    }
+
+
+def _history(finished: Sequence[_Ended], *, began: float) -> list[list[float | None]]:
+    """[number, seconds since the study began, value, best so far] of each finished trial, as they ended."""
+    rows: list[list[float | None]] = []
+    best: float | None = None
+    for each in sorted(finished, key=lambda one: (one.until or 0.0, one.number)):
+        if each.kind == "complete" and each.value is not None and (best is None or each.value > best):
+            best = each.value
+        rows.append([each.number, round((each.until or began) - began, 1), each.value, best])
+    return rows
+
+
+def _failures(ended: Sequence[_Ended]) -> list[dict[str, Any]]:
+    """Reasons of failures, the most frequent first; reasons that differ by their numbers alone are one."""
+    groups: dict[str, list[_Ended]] = {}
+    for each in ended:
+        if each.kind == "failed":
+            groups.setdefault(_NUMBER.sub("#", each.reason), []).append(each)
+    found = sorted(groups.values(), key=len, reverse=True)[:_MOST_FAILURES]
+    return [
+        {
+            "reason": group[-1].reason or "No reason was recorded.",
+            "times": len(group),
+            "numbers": [each.number for each in group],
+        }
+        for group in found
+    ]
+
+
+def _seconds_left(n_left: int, running: Sequence[Mapping[str, Any]], *, pace: float | None) -> float | None:
+    if n_left <= 0:
+        return 0.0
+    if not pace:
+        return None
+    under_way = sorted((each["progress"] or 0.0 for each in running), reverse=True)[:n_left]
+    return (n_left - sum(under_way)) / pace * _HOUR_S
+
+
+def _per_hour(n: int, seconds: float) -> float | None:
+    return n / seconds * _HOUR_S if n and seconds > 0.0 else None
+
+
+def _last_sign(trial: "FrozenTrial", study_folder: Path, *, now: float) -> float:
+    """When a running trial last told that it lives; its process may be gone since."""
+    folder = _folder_of(trial)
+    try:
+        return min(now, (study_folder / str(folder) / HEARTBEAT_FILE).stat().st_mtime) if folder else now
+    except (OSError, ValueError):  # it is on another machine
+        return now
+
+
+def _folder_of(trial: "FrozenTrial") -> str | None:
+    folders = trial.user_attrs.get("folders") or ()
+    return str(folders[0]) if folders else None
+
+
+def _timestamp(when: datetime | None, otherwise: float) -> float:
+    return otherwise if when is None else when.timestamp()
+
+
+def _finite(value: object) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(name): value if _is_json(value) else str(value) for name, value in settings.items()}
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
