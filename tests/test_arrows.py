@@ -40,6 +40,8 @@ COMPILED = f"{RL}.compiled"
 SB3 = "runs.sb3"
 # Searching over runs needs Optuna, an extra; the dashboard reads a study's files without it.
 TUNING = "tuning"
+# Statistics of the best of many trials: formulas alone.
+SELECTION = f"{TUNING}.selection"
 
 # From the ground up: a room may import only rooms that stand above it in this table.
 ROOMS = {
@@ -109,8 +111,9 @@ ROOMS = {
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "integrations", "runs"),
         ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
     ),
+    SELECTION: Room(("config.errors",), ("numpy",)),
     TUNING: Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service"),
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),
         ("numpy", "gymnasium", "tyro", "optuna"),
         ("matplotlib", "sqlalchemy"),
     ),
