@@ -20,6 +20,7 @@ from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act
+from ml_pipeline.trading.evaluation.equity_path import EquityPath
 from ml_pipeline.trading.evaluation.page import write_page
 from ml_pipeline.trading.evaluation.report import results_table, without_nan, write_report
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
@@ -119,6 +120,10 @@ class SymbolsTask:
     def score(self, act: Act) -> float:
         """The mean over the symbols of ln(V_end / V_start) on the validation split."""
         return float(np.mean([task.score(act) for task in self.tasks.values()]))
+
+    def scored_paths(self, act: Act) -> tuple[EquityPath, ...]:
+        """The equity, bar by bar, of the passes that `score` makes: of the account of each symbol."""
+        return tuple(path for task in self.tasks.values() for path in task.scored_paths(act))
 
     def report(self, act: Act, folder: Path) -> str:
         """Evaluate on the test split, write the reports into `folder`, and return the tables to print."""

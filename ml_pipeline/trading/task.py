@@ -23,6 +23,7 @@ from ml_pipeline.trading.evaluation.baselines import Act, pass_through
 from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
+from ml_pipeline.trading.evaluation.equity_path import EquityPath, equity_path
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
 from ml_pipeline.trading.evaluation.page_tables import Observed
 from ml_pipeline.trading.evaluation.report import results_table, write_report
@@ -177,14 +178,18 @@ class TradingTask:
         A split of more than 50,000 bars is passed through from its 50,000th bar before the end on, so that evaluations
         take no longer the more bars there are.
         """
-        split = self.split("validation")
-        env = FastTradingEnv(
-            self._bars_between(max(split.start, split.stop - _MOST_SCORED), split.stop),
-            self.rules,
-            window=self.config.window,
-        )
+        env = self._scored_env()
         pass_through(env, act)
         return float(np.log(env.equity / self.rules.initial_cash)) if env.equity > 0 else -math.inf
+
+    def scored_paths(self, act: Act) -> tuple[EquityPath, ...]:
+        """The equity, bar by bar, of the pass that `score` makes: of one account."""
+        return (equity_path(self._scored_env(), act),)
+
+    def _scored_env(self) -> FastTradingEnv:
+        split = self.split("validation")
+        bars = self._bars_between(max(split.start, split.stop - _MOST_SCORED), split.stop)
+        return FastTradingEnv(bars, self.rules, window=self.config.window)
 
     def report(self, act: Act, folder: Path) -> str:
         """Evaluate on the test split, write the report into `folder`, and return a table to print."""
