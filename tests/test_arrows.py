@@ -114,8 +114,8 @@ ROOMS = {
     SELECTION: Room(("config.errors",), ("numpy",)),
     TUNING: Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),
-        ("numpy", "gymnasium", "tyro", "optuna"),
-        ("matplotlib", "sqlalchemy"),
+        ("numpy", "gymnasium", "tyro", "optuna", "sqlalchemy"),
+        ("matplotlib", "sqlalchemy", "psycopg"),
     ),
     "dashboard": Room(
         ("config", "runtime", "monitoring", "reporting", "runs"),
