@@ -156,6 +156,20 @@ def record_end_for(folder: Path, status: Status, reason: str | None) -> bool:
         return True
 
 
+def record_end_of_lost(folder: Path, reason: str) -> bool:
+    """Record that a run failed whose process the caller takes for gone, although that cannot be known from here.
+
+    As of another machine that gives no sign of life. Returns whether it did, which it does not where the process is
+    known to live or the run has ended. Raises UserError where the file cannot be written.
+    """
+    with _alone(folder):
+        state = _stored(folder)
+        if state is None or state.status != "running" or is_alive(state.writer):
+            return False
+        _write(folder, _as_json(replace(state, status="failed", reason=reason, ended=_now())))
+        return True
+
+
 _claimed: set[Path] = set()  # the folders that runs of this process write
 
 
