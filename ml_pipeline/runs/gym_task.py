@@ -40,6 +40,10 @@ class GymTask:
         self._seed = seed
         self._mask_outside_observation = reports_mask_at_reset(env, seed=seed, step_timeout_s=step_timeout_s)
 
+    @property
+    def env_id(self) -> str:
+        return self._env.env_id
+
     @classmethod
     def of(cls, run: RunConfig, *, eval_episodes: int | None = None) -> Self:
         """The task that a run's settings name. eval_episodes: in place of the run's."""

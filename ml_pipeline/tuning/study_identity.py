@@ -1,0 +1,208 @@
+"""What makes a study the same study: its space, objective, task, data and settings. Joining with others is refused.
+
+Trials of other data or another objective are not comparable: the best of them would be the best of nothing.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import optuna
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.tasks import Task
+from ml_pipeline.runs.train_config import TrainConfig, train_config
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.symbols_task import SymbolsTask
+from ml_pipeline.trading.task import TradingTask
+
+IDENTITY_ATTRIBUTE = "identity"
+_MAY_DIFFER = frozenset(
+    {
+        *("device", "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "checkpoint_dir"),
+        *("checkpoint_interval", "tensorboard", "tensorboard_dir", "wandb", "sink", "data"),
+    }
+)
+"""Settings that change no result, or where things lie: they may differ between machines. Data are compared by their
+fingerprint."""
+_VERSION = "package version"
+_MOST_DIFFERENCES = 6
+_MOST_CHARACTERS = 120
+
+
+class _Missing(str):
+    """What is said in place of a value that is not there."""
+
+    __slots__ = ()
+
+
+_ABSENT, _DEFAULT = _Missing("absent"), _Missing("its default")
+
+
+def study_identity(
+    *, space: Mapping[str, Any], objective: Mapping[str, Any], task: Task, base: Mapping[str, Any], version: str
+) -> dict[str, Any]:
+    """What a study is, as JSON. space: `Space.described()`. task: as made from the settings. base: the flat settings
+    that trials share; those at their defaults do not count, so that a later version may have more of them.
+    version: of this program.
+
+    Raises UserError where a base setting is out of range.
+    """
+    defaults = _flat(train_config({name: base[name] for name in ("algorithm",) if name in base}))
+    effective = _flat(train_config(base))
+    shared = {name: value for name, value in effective.items() if name not in _MAY_DIFFER and value != defaults[name]}
+    return {
+        "space": _plain(space),
+        "objective": _plain(objective),
+        "task": _plain(describe_task(task)),
+        "base settings": _plain(shared),
+        _VERSION: version,
+    }
+
+
+def join_study(study: optuna.Study, identity: Mapping[str, Any]) -> list[str]:
+    """Make sure that a study is this one; a new study becomes it. Returns sentences for the user.
+
+    Raises UserError, which says what differs, where it is another one.
+    """
+    stored = study.user_attrs.get(IDENTITY_ATTRIBUTE)
+    if stored is None:
+        study.set_user_attr(IDENTITY_ATTRIBUTE, dict(identity))
+        stored = study.user_attrs[IDENTITY_ATTRIBUTE]  # another process may have been quicker, with another one
+    found = differences(stored, identity)
+    if found:
+        more = f"; and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
+        raise UserError(
+            f"The study {study.study_name} is another one: {'; '.join(found[:_MOST_DIFFERENCES])}{more}. Give what it "
+            "was begun with, or choose another --study-name."
+        )
+    there, here = stored.get(_VERSION), identity.get(_VERSION)
+    if there == here:
+        return []
+    return [
+        f"The study {study.study_name} was begun with version {there} of this program, and this is {here}: where the "
+        "versions train differently, its trials are not quite comparable."
+    ]
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What differs between two identities, each as `name: value there, value here`; the version does not count.
+
+    >>> differences({"space": {"gamma": {"log": [1e-5, 0.01]}}}, {"space": {"gamma": {"log": [1e-4, 0.01]}}})
+    ['gamma: log 1e-05..0.01 there, log 0.0001..0.01 here']
+    """
+    found: list[str] = []
+    for part in dict.fromkeys([*there, *here]):
+        if part != _VERSION:
+            missing = _DEFAULT if part == "base settings" else _ABSENT
+            found.extend(_differences(part, there.get(part, {}), here.get(part, {}), missing, top=True))
+    return found
+
+
+def describe_task(task: Task) -> dict[str, Any]:
+    """What is learned, and a fingerprint of what it is learned from: of two machines they are equal, or differ."""
+    if isinstance(task, SymbolsTask):
+        each = {symbol: market_fingerprint(one.market) for symbol, one in task.tasks.items()}
+        return {"kind": "trading, one account per symbol", "symbols": [*task.symbols], "data": each}
+    if isinstance(task, TradingTask):
+        market = task.market
+        return {
+            "kind": "trading",
+            "symbols": [*market.symbols],
+            "bars": market.n_bars,
+            "data": market_fingerprint(market),
+        }
+    if isinstance(task, GymTask):
+        return {"kind": "Gymnasium", "environment": task.env_id, "code": describe_environment(task.env_id)}
+    return {"kind": f"{type(task).__module__}.{type(task).__qualname__}", "name": task.name}
+
+
+def market_fingerprint(market: MarketData) -> str:
+    """A text that differs where two markets differ in any bar, quote or column; their names in messages do not count.
+
+    The same on every machine of one byte order.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    arrays: dict[str, Any] = {
+        "times": market.times.astype("datetime64[ns]").view(np.int64),
+        **{name: getattr(market, name) for name in ("open", "high", "low", "close", "volume", "tradable")},
+        "half_spread": market.half_spread,
+        "outside": market.outside,
+        **{f"column {name}": market.columns[name] for name in sorted(market.columns)},
+    }
+    digest.update(repr((market.symbols, market.calendar, market.timing)).encode())
+    for name, values in arrays.items():
+        if values is not None:
+            digest.update(f"{name} {values.shape}".encode())
+            digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def describe_environment(env_id: str) -> str:
+    """Whose code a Gymnasium environment is: a package and its version, or a fingerprint of the module that has it."""
+    module = _module_of(env_id)
+    if module is None:
+        return f"gymnasium {gymnasium.__version__}"
+    package = module.partition(".")[0]
+    for distribution in importlib.metadata.packages_distributions().get(package, ()):
+        return f"{distribution} {importlib.metadata.version(distribution)}"
+    try:
+        found = importlib.util.find_spec(module)
+        content = Path(str(found and found.origin)).read_bytes()
+    except (ImportError, OSError, ValueError):
+        return module
+    return f"{module}, {hashlib.blake2b(content, digest_size=8).hexdigest()}"
+
+
+def _module_of(env_id: str) -> str | None:
+    try:
+        entry_point = gymnasium.spec(env_id.rpartition(":")[2]).entry_point
+    except gymnasium.error.Error:
+        return None
+    if isinstance(entry_point, str):
+        return entry_point.partition(":")[0]
+    found = inspect.getmodule(entry_point)
+    return None if found is None else found.__name__
+
+
+def _flat(config: TrainConfig) -> dict[str, Any]:
+    return {**vars(config.run), **vars(config.ppo), **vars(config.trading)}
+
+
+def _plain(values: Any) -> Any:
+    """As JSON gives it back: tuples are lists, keys are texts, and what JSON does not know is its text."""
+    return json.loads(json.dumps(values, default=str))
+
+
+def _differences(name: str, there: Any, here: Any, missing: _Missing, *, top: bool = False) -> Iterator[str]:
+    if there == here:
+        return
+    both_are_groups = all(isinstance(each, Mapping) and (top or not _is_range(each)) for each in (there, here))
+    if both_are_groups:
+        for key in dict.fromkeys([*there, *here]):
+            inner = key if top else f"{name} {key}"
+            yield from _differences(inner, there.get(key, missing), here.get(key, missing), missing)
+        return
+    yield f"{name}: {_shown(there)} there, {_shown(here)} here"
+
+
+def _is_range(values: Mapping[str, Any]) -> bool:
+    """Whether a mapping says how one setting is searched, such as {"log": [1e-5, 1e-2]}."""
+    return len(values) == 1 and isinstance(next(iter(values.values())), list)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping) and _is_range(value):
+        ((kind, limits),) = value.items()
+        is_pair = len(limits) == 2 and all(isinstance(each, int | float) for each in limits)
+        return f"{kind} {limits[0]}..{limits[1]}" if is_pair else f"{kind} {', '.join(map(str, limits))}"
+    return in_one_line(value if isinstance(value, str) else json.dumps(value), _MOST_CHARACTERS)
