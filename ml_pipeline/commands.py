@@ -89,6 +89,16 @@ COMMANDS = {
         "ml_pipeline.dashboard.commands.dashboard",
         "ml_pipeline.dashboard.commands.dashboard:CommandLine",
     ),
+    "rollback": Command(
+        "Return a deployed model to the version before it.",
+        "ml_pipeline.tuning.commands.rollback",
+        "ml_pipeline.tuning.commands.rollback:CommandLine",
+    ),
+    "models": Command(
+        "List the deployed models, or the versions of one.",
+        "ml_pipeline.tuning.commands.models",
+        "ml_pipeline.tuning.commands.models:CommandLine",
+    ),
     "sanity": Command(
         "Check that training finds what is there and no more.",
         "ml_pipeline.experiments.sanity",

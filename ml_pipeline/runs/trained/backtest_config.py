@@ -7,7 +7,9 @@ from pathlib import Path
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import read_flags
 from ml_pipeline.runs.earlier_runs import newest_run
+from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.train_config import read_train_settings
+from ml_pipeline.runs.trained.deployed import is_version_folder, resolved
 from ml_pipeline.runs.trained.evaluate_config import ChangesOfMarket, EvaluationConfig, EvaluationStart, ReportConfig
 from ml_pipeline.trading.settings import MarketConditions
 
@@ -17,7 +19,8 @@ class BacktestConfig(ReportConfig):
     """What is backtested."""
 
     config: Path | None = None
-    """Settings file of a training; the newest run that was trained with it is backtested. It must be given."""
+    """Settings file of a training, whose newest run is backtested, or a deployed model, such as models/NAME/current.
+    It must be given."""
 
 
 CommandLine = make_dataclass(
@@ -39,16 +42,24 @@ def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> 
 
 
 def _run_of(file: Path) -> Path:
-    settings = read_train_settings(file)
+    version = _version_of(file)
+    settings = read_train_settings(file if version is None else version / SETTINGS_FILE)
     if settings.get("env_id") is not None:
         raise UserError(
             f"{file} is about {settings['env_id']}, and a backtest is of trading; name its run by "
             "`ml-pipeline evaluate RUN`."
         )
-    run = newest_run(settings)
+    run = version or newest_run(settings)
     if run is None:
         raise UserError(
             f"No run was trained with {file} yet; train one by `ml-pipeline train --config {file}`, or name another by "
             "`ml-pipeline evaluate RUN`."
         )
     return run
+
+
+def _version_of(named: Path) -> Path | None:
+    """The version of a deployed model that is named by its folder or by the settings in it."""
+    path = resolved(named.expanduser())
+    folder = path.parent if path.name == SETTINGS_FILE else path
+    return folder if is_version_folder(folder) else None

@@ -10,6 +10,7 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, report_folder
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trained.deployed import EVALUATIONS_FOLDER, is_version_folder
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.symbols_task import trading_task_from_state
@@ -77,7 +78,10 @@ def _evaluate_episodes(
 
 
 def _default_folder(start: EvaluationStart) -> Path:
-    """The run folder for what the run itself reports; any other evaluation gets a folder of its own in it."""
+    """The run folder for what the run itself reports; any other evaluation gets a folder of its own in it.
+
+    A version of a deployed model stays as it is: what is found about it goes into evaluations/ beside it.
+    """
     run, checkpoint = start.config.checkpoint.parent, start.config.checkpoint
     changes = dict(start.changes)
     special = [] if checkpoint.name == BEST_CHECKPOINT else [checkpoint.stem]
@@ -87,6 +91,8 @@ def _default_folder(start: EvaluationStart) -> Path:
     if start.config.split is not None:
         special.append(start.config.split)
     special += [f"{name}-{_as_name(value)}" for name, value in changes.items()]
+    if is_version_folder(run):
+        return run.parent / EVALUATIONS_FOLDER / "-".join([run.name, *special])
     return run / "-".join(["evaluation", *special]) if special else run
 
 

@@ -12,6 +12,7 @@ from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
 from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
 from ml_pipeline.runs.train_config import TrainConfig, settings_in, train_config
+from ml_pipeline.runs.trained.deployed import resolved
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.sb3.policy import SB3Policy
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 def find_policy(path: str | Path) -> Path:
     """The checkpoint that a path names: the file itself, or best.pt of a run folder, or latest.pt without one.
 
-    Raises UserError if a folder has neither.
+    `models/NAME/current` is resolved once, so that everything read beside the checkpoint is of the same version.
+    Raises UserError if a folder has neither, and if the deployed version was deleted.
     """
-    path = Path(path).expanduser()
+    path = resolved(Path(path).expanduser())
     if not path.is_dir():
         return path
     for name in (BEST_CHECKPOINT, LATEST_CHECKPOINT):

@@ -1,0 +1,98 @@
+"""`models/NAME/current`: from what a user names to the one version of a model that is read.
+
+models/NAME/ holds the versions v1/, v2/, ... of a deployed model, and `current`, which names one of them: a symbolic
+link or, on systems without links, a file with the name in it. It may be switched at any moment, so whoever reads
+several files resolves it once. `tuning.model_store` writes these folders.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.regular_file import open_regular
+
+CURRENT = "current"
+PROMOTION_FILE = "promotion.json"
+"""In a version's folder: why it was promoted."""
+EVALUATIONS_FOLDER = "evaluations"
+"""Beside the versions, which stay as they are: what was found about them later."""
+
+_VERSION = re.compile(r"v([1-9][0-9]{0,8})")
+_MOST_BYTES = 100  # of a file that names a version
+
+
+def version_number(name: str) -> int | None:
+    """The number of a version's folder; None where the name is none of a version.
+
+    >>> version_number("v12"), version_number("v012"), version_number("validation")
+    (12, None, None)
+    """
+    found = _VERSION.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def current_number(model: Path) -> int | None:
+    """The version that a model's folder calls current, whether or not it is still there; None without one.
+
+    Raises UserError where `current` names no version.
+    """
+    path = model / CURRENT
+    named = _named_by(path)
+    if named is None:
+        return None
+    number = version_number(named)
+    if number is None:
+        raise UserError(
+            f'{path} names "{named[:_MOST_BYTES]}", which is no version; name one by `ml-pipeline rollback '
+            f"{path.absolute().parent.name} --to vN`."
+        )
+    return number
+
+
+def resolved(path: Path) -> Path:
+    """The version's folder that `models/NAME/current` or `models/NAME` means now.
+
+    A file that is named through `current` is that version's. Any other path is itself.
+    Raises UserError where the version was deleted.
+    """
+    if path.name == CURRENT:
+        return _resolved_current(path)
+    if path.parent.name == CURRENT:
+        return _resolved_current(path.parent) / path.name
+    if path.is_dir() and version_number(_named_by(path / CURRENT) or "") is not None:
+        return _resolved_current(path / CURRENT)
+    return path
+
+
+def is_version_folder(folder: Path) -> bool:
+    """Whether a folder is a version of a deployed model."""
+    return version_number(folder.name) is not None and (folder / PROMOTION_FILE).is_file()
+
+
+def _resolved_current(path: Path) -> Path:
+    named = _named_by(path)
+    if named is None or version_number(named) is None:
+        return path  # somebody else's folder of this name
+    version = path.parent / named
+    if not version.is_dir():
+        raise UserError(
+            f"{path} names {named}, which is not there: it was deleted. Return to another version by `ml-pipeline "
+            f"rollback {path.absolute().parent.name}`."
+        )
+    return version
+
+
+def _named_by(path: Path) -> str | None:
+    """What a link leads to, or a file names; None where there is neither."""
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError:  # it is no link
+        pass
+    try:
+        with open_regular(path) as file:
+            return file.read(_MOST_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return None
