@@ -14,6 +14,8 @@ from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.timeframes import make_clock, timeframe_ns
 from ml_pipeline.trading.market.times import BarTime
 
+Score = Literal["log_return", "sharpe"]
+
 
 @dataclass(frozen=True)
 class _MarketSource:
@@ -114,12 +116,16 @@ class TradingConfig(TraderConfig):
     """Fraction of the bars to train on: the earliest."""
     validation_fraction: float = 0.15
     """Fraction of the bars after those, for choosing the best checkpoint; the rest is the test split."""
+    score: Score = "log_return"
+    """What the best checkpoint is chosen by on the validation split, after costs: ln(V_end / V_start) (log_return), or
+    the annualized Sharpe ratio of the returns per bar (sharpe)."""
     per_symbol: bool = False
     """Whether each environment trades one symbol alone, with its own bars and account, dealt round the symbols (data:
     one file per symbol); otherwise one account trades all of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("score", self.score, get_args(Score))
         for name in ("train_fraction", "validation_fraction"):
             check_number(name, getattr(self, name), lambda part: 0 < part < 1, "between 0 and 1")
         together = self.train_fraction + self.validation_fraction

@@ -83,6 +83,15 @@ class SymbolsTask:
         same.tasks = {symbol: task.with_seed(seed) for symbol, task in self.tasks.items()}
         return same
 
+    def with_fractions(self, *, train: float, validation: float) -> "SymbolsTask":
+        """The task that these fractions in the settings would make, on the same markets and features."""
+        same = copy(self)
+        same.config = replace(self.config, train_fraction=train, validation_fraction=validation)
+        same.tasks = {
+            symbol: task.with_fractions(train=train, validation=validation) for symbol, task in self.tasks.items()
+        }
+        return same
+
     @property
     def notices(self) -> tuple[str, ...]:
         """Sentences about the data of each symbol. Raises UserError about a feature that sees ahead."""
@@ -118,7 +127,7 @@ class SymbolsTask:
         return next(iter(self.tasks.values())).evaluation_env(split, render_mode=render_mode)
 
     def score(self, act: Act) -> float:
-        """The mean over the symbols of ln(V_end / V_start) on the validation split."""
+        """The mean of the symbols' scores on the validation split."""
         return float(np.mean([task.score(act) for task in self.tasks.values()]))
 
     def scored_paths(self, act: Act) -> tuple[EquityPath, ...]:

@@ -24,6 +24,7 @@ from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.equity_path import EquityPath, equity_path
+from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
 from ml_pipeline.trading.evaluation.page_tables import Observed
 from ml_pipeline.trading.evaluation.report import results_table, write_report
@@ -106,6 +107,21 @@ class TradingTask:
         task._prepared = prepare_market(task.market, task.features, task.scaler, task.rules)
         return task
 
+    def with_fractions(self, *, train: float, validation: float) -> "TradingTask":
+        """The task that these fractions in the settings would make, on the same market and features."""
+        config = replace(self.config, train_fraction=train, validation_fraction=validation)
+        splits = chronological_split(
+            self.first_bar,
+            self.market.n_bars,
+            train_fraction=train,
+            validation_fraction=validation,
+            embargo_bars=config.embargo_bars,
+            source=self.market.source,
+        )
+        task = self.with_splits(splits)
+        task.config = config
+        return task
+
     def _fitted_scaler(self) -> FeatureScaler:
         """A scaler of the training split. Makes the notices those of this split as well."""
         train = self.split("train")
@@ -173,12 +189,17 @@ class TradingTask:
         return StatefulTradingEnv(self.bars_of(split), self.rules, window=self.config.window, render_mode=render_mode)
 
     def score(self, act: Act) -> float:
-        """ln(V_end / V_start) of a pass through the validation split; the best policy has the highest.
+        """How a pass through the validation split went, as `config.score` says; the best policy has the highest.
 
-        A split of more than 50,000 bars is passed through from its 50,000th bar before the end on, so that evaluations
-        take no longer the more bars there are.
+        -inf where nothing is left. A Sharpe ratio of returns that do not vary, as of a policy that never trades, counts
+        as 0. A split of more than 50,000 bars is passed through from its 50,000th bar before the end on, so that
+        evaluations take no longer the more bars there are.
         """
         env = self._scored_env()
+        if self.config.score == "sharpe":
+            path = equity_path(env, act)
+            ratio = sharpe(returns_of(path.equity), path.periods_per_year)
+            return -math.inf if env.equity <= 0 else 0.0 if math.isnan(ratio) else ratio
         pass_through(env, act)
         return float(np.log(env.equity / self.rules.initial_cash)) if env.equity > 0 else -math.inf
 

@@ -54,6 +54,13 @@ def test_a_batch_draws_its_symbols(task):
     assert [market.symbols for market in batch._markets] == [("GBPUSD",), ("EURUSD",)]
 
 
+def test_other_fractions_make_the_task_that_they_would_make_as_settings(task):
+    other = task.with_fractions(train=0.5, validation=0.2)
+    anew = SymbolsTask(replace(task.config, train_fraction=0.5, validation_fraction=0.2))
+    assert (other.config, other.state()) == (anew.config, anew.state())
+    assert other.state() != task.state()
+
+
 def test_the_score_is_the_mean_of_the_symbols(task, folder):
     scores = [alone(folder, symbol).score(follow) for symbol in task.symbols]
     assert scores[0] != scores[1]

@@ -73,6 +73,31 @@ def test_the_best_policy_is_chosen_without_the_test_split():
     assert scores[0] == scores[2] != scores[1]
 
 
+def test_the_score_may_be_the_sharpe_ratio_of_the_same_pass():
+    task = TradingTask(replace(CONFIG, score="sharpe"), market=MARKET)
+    returns = np.diff(equity := run_policy(task.evaluation_env("validation"), _follow)["equity"]) / equity[:-1]
+    ratio = returns.mean() / returns.std(ddof=1) * np.sqrt(MARKET.periods_per_year)
+    assert task.score(_follow) == pytest.approx(ratio, rel=1e-12)
+    assert task.score(_flat) == 0.0  # it neither earns nor risks anything
+
+
+@pytest.mark.parametrize("score", ["log_return", "sharpe"])
+def test_the_score_of_an_account_with_nothing_left_is_below_all_others(monkeypatch, score):
+    monkeypatch.setattr(FastTradingEnv, "equity", property(lambda env: 0.0))
+    assert TradingTask(replace(CONFIG, score=score), market=MARKET).score(_follow) == -np.inf
+
+
+def test_other_fractions_make_the_task_that_they_would_make_as_settings():
+    whole = TradingTask(CONFIG, market=MARKET)
+    other = whole.with_fractions(train=0.4, validation=0.2)
+    anew = TradingTask(replace(CONFIG, train_fraction=0.4, validation_fraction=0.2), market=MARKET)
+    assert (other.config, other.state()) == (anew.config, anew.state())
+    for name in ("train", "validation", "test"):
+        assert other.split(name) == anew.split(name)
+        np.testing.assert_array_equal(other.bars_of(name).features, anew.bars_of(name).features)
+    assert whole.state() == TradingTask(CONFIG, market=MARKET).state() != other.state()
+
+
 def test_the_score_is_that_of_a_ledger_and_of_a_long_split_that_of_its_end(monkeypatch):
     task = TradingTask(CONFIG, market=MARKET)
     equity = run_policy(task.evaluation_env("validation"), _follow)["equity"]
