@@ -96,7 +96,8 @@ def test_a_torn_file_is_named(tmp_path):
     path = tmp_path / RETURNS_FILE
     ValidationReturns(DAYS, np.zeros(30), 252.0).write(path)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"cannot be read as validation returns.*remove it to judge the study") as raised:
+    sentence = r"cannot be read as validation returns.*remove it to judge the study"
+    with pytest.raises(UserError, match=sentence) as raised:
         read_validation_returns(tmp_path)
     assert str(path) in str(raised.value)
 
