@@ -1,8 +1,11 @@
 """A user's own code: imports it by name, calls it, and says in a sentence where it fails."""
 
+import sys
 import sysconfig
 from collections.abc import Callable
+from hashlib import sha256
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from types import ModuleType
@@ -38,6 +41,25 @@ def import_user_module(name: str) -> ModuleType:
         ) from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be imported: {failed_import(error)}") from error
+
+
+def load_user_file(path: Path) -> ModuleType:
+    """The module that a Python file makes, wherever it lies. Raises UserError where it cannot be read, or fails."""
+    path = path.absolute()
+    # Not its own name, which may be that of a library; registered, as what looks itself up there (dataclasses) needs.
+    spec = spec_from_file_location(f"_user_file_{sha256(str(path).encode()).hexdigest()[:16]}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{shown_path(path)} is no Python file; its name must end in .py.")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
+        if isinstance(error, OSError) and error.filename == str(path):
+            raise UserError(f"{shown_path(path)} cannot be read: {error.strerror}.") from error
+        raise UserError(f"{shown_path(path)} cannot be imported: {failed_import(error)}") from error
+    return module
 
 
 def failed_import(error: BaseException) -> str:
