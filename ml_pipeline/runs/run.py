@@ -37,7 +37,7 @@ class RunResult:
 
     scores: of the evaluations of this call, by the number of environment steps before them. best_score: the highest of
     the whole run; None before the first evaluation. report: the verdict in words, and report_path: in figures, among
-    the other files of the report; None where the run did not finish. error: what made it fail.
+    the other files of the report; None where the run did not finish, or its task writes none. error: what made it fail.
     """
 
     folder: Path
@@ -143,7 +143,7 @@ class Run:
             self.result = replace(
                 _result(training, claim.folder, status, reason),
                 report=report,
-                report_path=None if report is None else claim.folder / EVALUATION_FILE,
+                report_path=path if report is not None and (path := claim.folder / EVALUATION_FILE).is_file() else None,
             )
             _record(claim, self.result)
             return self.result

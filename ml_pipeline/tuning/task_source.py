@@ -1,0 +1,75 @@
+"""The tasks of one process's trials: the market is loaded once, and what trials have in common is prepared once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.tasks import make_task
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.single_markets import load_single_markets
+from ml_pipeline.trading.symbols_task import SymbolsTask
+from ml_pipeline.trading.task import TradingTask, load_configured_market
+
+Made = TypeVar("Made")
+
+_MOST_KEPT = 4  # tasks with features of their own: each takes as much memory as its market has features
+_ANY_FRACTION = 0.25  # stands for all, where tasks differ in their splits alone
+
+
+class TaskSource:
+    """Makes tasks, and keeps what it made of them: a task for several seeds and folds, a market for several tasks."""
+
+    def __init__(self) -> None:
+        self._gym_tasks: dict[str, GymTask] = {}
+        self._markets: dict[str, MarketData] = {}
+        self._symbols_markets: dict[str, dict[str, MarketData]] = {}
+        self._trading_tasks: dict[str, TradingTask | SymbolsTask] = {}
+        self._split_tasks: dict[str, TradingTask | SymbolsTask] = {}
+
+    def task(self, config: TrainConfig) -> GymTask | TradingTask | SymbolsTask:
+        """The task that `make_task` makes. Raises UserError as it does."""
+        run = config.run
+        if run.env_id is None:
+            return self._split(config.trading).with_seed(run.seed)
+        # All that a task knows of its run; what the first reset of the environment tells does not depend on the seed.
+        known = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
+        key = repr((*known, run.eval_episodes, run.step_timeout_s))
+
+        def make() -> GymTask:
+            task = make_task(config)
+            assert isinstance(task, GymTask)
+            return task
+
+        return _kept(self._gym_tasks, key, make).with_seed(run.seed)
+
+    def _split(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+        def make() -> TradingTask | SymbolsTask:
+            known = replace(config, train_fraction=_ANY_FRACTION, validation_fraction=_ANY_FRACTION)
+            whole = _kept(self._trading_tasks, repr(known), lambda: self._whole(config))
+            _ = whole.notices  # looks for leaks, once for all copies of the task
+            return whole.with_fractions(train=config.train_fraction, validation=config.validation_fraction)
+
+        return _kept(self._split_tasks, repr(config), make)
+
+    def _whole(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+        """The task of these settings, on the market that was loaded once."""
+        source = (config.data, config.symbols, config.bar_time, config.form(), config.faults(), config.periods_per_year)
+        if config.per_symbol:
+            markets = _kept(self._symbols_markets, repr(source), lambda: load_single_markets(config))
+            return SymbolsTask(config, markets=markets)
+        market = _kept(self._markets, repr(source), lambda: load_configured_market(config))
+        return TradingTask(config, market=market)
+
+
+def _kept(kept: dict[str, Made], key: str, make: Callable[[], Made]) -> Made:
+    """What was made for this key; of the others only those that were last asked for are kept."""
+    made = kept.pop(key, None)
+    if made is None:
+        made = make()
+    kept[key] = made
+    while len(kept) > _MOST_KEPT:
+        del kept[next(iter(kept))]
+    return made
