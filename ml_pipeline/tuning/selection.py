@@ -67,7 +67,8 @@ def moments_of(returns: FloatArray) -> RecordMoments:
         return RecordMoments(math.nan, math.nan, math.nan, n)
     mean, deviation = float(values.mean()), float(values.std())
     z = (values - mean) / deviation
-    return RecordMoments(mean / float(values.std(ddof=1)), float((z**3).mean()), float((z**4).mean()), n)
+    squares = z * z
+    return RecordMoments(mean / float(values.std(ddof=1)), float((squares * z).mean()), float((squares**2).mean()), n)
 
 
 def sharpe_ratios(returns: FloatArray) -> FloatArray:
@@ -174,9 +175,11 @@ def effective_trials(returns: FloatArray, n_trials: int | None = None) -> float:
     n = values.shape[1]
     if n < 2:
         return math.nan
-    z = (values - values.mean(axis=0)) / values.std(axis=0)
-    # The sum of all correlations is the mean square of the rows' sums; N of them are those of a column with itself.
-    correlation = (float((z.sum(axis=1) ** 2).mean()) - n) / (n * (n - 1))
+    # Of standardized columns, the sum of all correlations is the mean square of the rows' sums; N of these are of a
+    # column with itself.
+    weights = 1 / values.std(axis=0)
+    row_sums = values @ weights - float(values.mean(axis=0) @ weights)
+    correlation = (float((row_sums**2).mean()) - n) / (n * (n - 1))
     correlation = min(max(correlation, 0.0), 1.0)
     return correlation + (1 - correlation) * (n if n_trials is None else n_trials)
 
