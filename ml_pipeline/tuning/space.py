@@ -26,7 +26,7 @@ from ml_pipeline.tuning.searchable import searchable
 SPACES: Mapping[str, Path] = {name: Path(__file__).with_name(f"{name}.yaml") for name in ("ppo", "trading")}
 """Files of the spaces that have a name."""
 _EXTENDS = "extends"
-_MOST_GRID_POINTS = 100_000
+_MOST_GRID_POINTS = 10_000
 # Settings with values that another setting must allow: they cannot be judged alone.
 _NEED_OTHERS = frozenset(
     {

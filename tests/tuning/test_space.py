@@ -245,5 +245,5 @@ def test_a_grid_of_a_continuous_range_of_a_function_or_of_too_many_points_is_ref
     with pytest.raises(UserError, match="is a function, which decides trial by trial"):
         read_space(suggest_gamma).grid()
     many = {"n_steps": {"int": [1, 1000]}, "minibatch_size": {"int": [1, 1000]}}
-    with pytest.raises(UserError, match="has 1,000,000 points, more than 100,000"):
+    with pytest.raises(UserError, match="has 1,000,000 points, more than 10,000"):
         read_space(space_file(tmp_path, many)).grid()
