@@ -2,8 +2,10 @@
 
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage, get_storage
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
@@ -44,17 +46,22 @@ _OF_STATES = {
 }
 
 
-def open_postgres(named: str, say: Callable[[str], None], *, wait: bool, stopped: Callable[[], bool]) -> BaseStorage:
-    """The storage in a PostgreSQL, whose tables are made where they are missing. Arguments as of `open_storage`.
+def open_postgres(
+    named: str, say: Callable[[str], None], *, shown: str, wait: bool, stopped: Callable[[], bool]
+) -> BaseStorage:
+    """The storage in a PostgreSQL, whose tables are made where they are missing.
+
+    shown: the URL without its password. The other arguments are those of `open_storage`.
 
     Raises UserError where the package is missing, the URL is none, or the server is not there or refuses.
     """
     url = _url(named)
-    shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
     storage = _opened(url, shown, wait=wait, stopped=stopped)
-    return PatientStorage(
+    patient = PatientStorage(
         get_storage(storage), trouble=lambda error: _trouble(error, shown), shown=shown, say=say, stopped=stopped
     )
+    weakref.finalize(patient, storage.engine.dispose)
+    return patient
 
 
 def _url(named: str) -> URL:
@@ -81,7 +88,7 @@ def _opened(url: URL, shown: str, *, wait: bool, stopped: Callable[[], bool]) ->
     while True:
         try:
             return _connected(url)
-        except (SQLAlchemyError, RuntimeError) as error:
+        except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
             why = _why(error)
             is_coming = _COMING.search(why) and time.monotonic() < coming_until
             is_away = wait and _is_away(error) and time.monotonic() < until
@@ -96,6 +103,8 @@ def _connected(url: URL) -> RDBStorage:
     with engine.connect() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _OPENING_LOCK})
         in_full = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")  # Optuna formats it
+        # Where this fails, no pool is left behind with open connections, which nobody could close.
+        RDBStorage(in_full, engine_kwargs={"poolclass": NullPool, "connect_args": _CONNECTION})
         return RDBStorage(in_full, engine_kwargs={"pool_pre_ping": True, "connect_args": _CONNECTION})
 
 

@@ -49,7 +49,7 @@ def open_storage(
     if kind in _POSTGRES:
         from ml_pipeline.tuning.postgres import open_postgres  # needs an extra
 
-        return open_postgres(named, say, wait=wait, stopped=stopped)
+        return open_postgres(named, say, shown=shown_storage(named, study_folder), wait=wait, stopped=stopped)
     if kind.startswith("sqlite"):
         raise UserError(
             "A study cannot be stored in SQLite: several workers that write at once lock each other out of it. Leave "

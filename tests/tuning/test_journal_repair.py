@@ -12,6 +12,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.tuning.journal_file import JournalFile
 from ml_pipeline.tuning.journal_repair import record_in
 from ml_pipeline.tuning.storage import open_storage
 
@@ -44,23 +45,26 @@ def _values(path: Path) -> list[float | None]:
 
 
 def test_a_journal_cut_at_any_byte_of_its_last_lines_keeps_every_whole_line(journal: bytes, tmp_path: Path) -> None:
-    last_trial = journal.rindex(b'{"op_code":4')
-    for cut in range(last_trial, len(journal)):
-        path = tmp_path / f"{cut}.log"
+    path = tmp_path / "journal.log"
+    added = {"op_code": 8, "worker_id": "w", "trial_id": 0, "user_attr": {"a": 1}}
+    for cut in range(journal.rindex(b'{"op_code":4'), len(journal)):
         path.write_bytes(journal[:cut])
         said: list[str] = []
-        study = optuna.load_study(storage=open_storage(str(path), tmp_path, said.append), study_name="s")
+        file = JournalFile(path, said.append)
         whole, torn = journal[:cut].rsplit(b"\n", 1)
         if record_in(torn) is not None:  # whole but for its line end
             assert path.read_bytes() == journal[: cut + 1]
             assert "nothing is lost" in said[0]
         else:
             assert path.read_bytes() == whole + b"\n"
-            assert bool(said) == bool(torn)
-            kept = b"".join(each.read_bytes() for each in tmp_path.glob(f"{cut}.log.torn-*"))
-            assert kept == torn
-        study.tell(study.ask(), 9.0)
-        assert _values(path)[-1] == 9.0, "the next line is not glued onto the torn one"
+            assert len(said) == bool(torn)
+        copies = list(tmp_path.glob("journal.log.torn-*"))
+        assert [each.read_bytes() for each in copies] == [torn] * ("are kept in" in "".join(said))
+        for each in copies:
+            each.unlink()
+        expected = [json.loads(line) for line in path.read_bytes().splitlines()]
+        file.append_logs([added])
+        assert list(JournalFileBackend(str(path)).read_logs(0)) == [*expected, added]
 
 
 @given(zeros=st.integers(1, 5000), kept=st.integers(0, 80), ends=st.booleans())
