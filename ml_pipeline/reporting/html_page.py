@@ -20,11 +20,16 @@ img { width: 100%; } ul { padding-left: 1.2rem; }
 
 
 def write_html_page(path: Path, title: str, parts: Iterable[str], *, style: str = "") -> None:
-    """Write a page of HTML parts below its title; empty parts are left out. style: CSS after the usual one."""
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}{style.lstrip()}</style>'
+    """Write the page of `html_page`."""
+    path.write_text(html_page(title, parts, style=style), encoding="utf-8")
+
+
+def html_page(title: str, parts: Iterable[str], *, style: str = "") -> str:
+    """A page of HTML parts below its title; empty parts are left out. style: CSS after the usual one."""
+    metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f"{metas}<title>{html.escape(title)}</title><style>{_STYLE}{style.lstrip()}</style>"
     body = "\n".join([f"<h1>{html.escape(title)}</h1>", *filter(None, parts)])
-    page = f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
-    path.write_text(page, encoding="utf-8")
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:

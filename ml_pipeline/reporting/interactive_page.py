@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ml_pipeline.reporting.packed_columns import pack_numbers, pack_times, pack_whole_numbers, pack_words
+from ml_pipeline.reporting.packed_columns import pack_exactly, pack_numbers, pack_times, pack_whole_numbers, pack_words
 
 Unit = Literal["money", "percent", "number", "price"]
 # So many values of a coarse curve are drawn; a wide screen has 4,000 pixels in a row.
@@ -66,11 +66,17 @@ class TimeChart:
 
 @dataclass(frozen=True, eq=False)
 class TableColumn:
-    """A column of a table: words, or numbers that are shown as their kind and sorted as numbers."""
+    """A column of a table: words, or numbers that are shown as their kind and sorted as numbers.
+
+    exact: numbers are written digit by digit; without it they are rounded to a small part of the column's range.
+    links: where each cell leads, as an address relative to the page; "" for a cell that leads nowhere.
+    """
 
     label: str
     kind: ColumnKind
     values: Sequence[Any] | NDArray[Any]
+    exact: bool = False
+    links: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +105,19 @@ def interactive_parts(
     }
     chart_places = [f'<div class="chart" id="chart-{i}"></div>' for i in range(len(charts))]
     table_places = [f'<div class="rows" id="table-{i}"></div>' for i in range(len(tables))]
-    return chart_places, table_places, [_data(content), *_assets()]
+    return chart_places, table_places, [json_block("data", content), *_assets()]
 
 
 def interactive_style() -> str:
     """The CSS of charts and tables."""
     return _asset("uPlot.min.css") + _asset("report.css")
+
+
+def json_block(name: str, content: Mapping[str, Any]) -> str:
+    """Data for a script of the page, which reads them from the element with this name. NaN has no place in it."""
+    # "<" is written as an escape, so that no word of the data can end the script.
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'
 
 
 def _chart(chart: TimeChart) -> dict[str, Any]:
@@ -149,7 +162,8 @@ def _table(table: SortableTable) -> dict[str, Any]:
     return {
         "title": table.title,
         "columns": [
-            {"label": column.label, "kind": column.kind, "values": _column(column)} for column in table.columns
+            {"label": column.label, "kind": column.kind, "values": _column(column), "links": [*column.links]}
+            for column in table.columns
         ],
         "bars": None if table.bars is None else [pack_whole_numbers(each) for each in table.bars],
         "details": {name: pack_numbers(values) for name, values in table.details.items()},
@@ -162,13 +176,9 @@ def _column(column: TableColumn) -> dict[str, Any]:
         return pack_words([str(value) for value in column.values])
     if column.kind == "time":
         return pack_times(np.asarray(column.values))
+    if column.exact:
+        return pack_exactly(column.values)
     return pack_whole_numbers(column.values) if column.kind == "whole" else pack_numbers(column.values)
-
-
-def _data(content: Mapping[str, Any]) -> str:
-    # "<" is written as an escape, so that no word of the data can end the script.
-    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" id="data">{text}</script>'
 
 
 @cache

@@ -27,6 +27,12 @@ def pack_numbers(values: ArrayLike) -> dict[str, Any]:
     return {"first": low - step, "step": step, "size": len(levels), "missing": True, "data": _deflated(levels)}
 
 
+def pack_exactly(values: ArrayLike) -> dict[str, Any]:
+    """Numbers (n,) digit by digit, for the few that a person reads; NaN and infinity become none."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return {"plain": [number if np.isfinite(number) else None for number in numbers.tolist()]}
+
+
 def pack_whole_numbers(values: ArrayLike) -> dict[str, Any]:
     """Whole numbers (n,), exact; they may lie at most 2**31 common steps apart, as times of bars do."""
     numbers = np.asarray(values, dtype=np.int64)

@@ -118,3 +118,24 @@ def test_it_can_be_read_in_the_dark_and_on_a_narrow_screen(tmp_path, browser_pag
     page.wait_for_selector("html[data-drawn=true]")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 29)"
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+@pytest.mark.system
+def test_cells_lead_to_places_beside_the_page_and_tell_which_row_was_chosen(tmp_path, browser_page):
+    names = TableColumn("run", "word", ["<b>one</b>", "two"], links=["./one/", ""])
+    rates = TableColumn("rate", "number", [1e-5, 1e3], exact=True)
+    _, tables, end = interactive_parts(TIMES[:0], [], [SortableTable("Runs", [names, rates])])
+    write_html_page(tmp_path / "page.html", "A page", [*tables, *end], style=interactive_style())
+    page = browser_page(tmp_path / "page.html")
+    page.wait_for_selector("html[data-drawn=true]")
+    assert page.locator("#table-0 a").evaluate_all("links => links.map((each) => each.getAttribute('href'))") == [
+        "./one/"
+    ]
+    assert page.locator("#table-0 tbody td").all_inner_texts() == ["<b>one</b>", "0.00001", "two", "1,000"]
+    page.evaluate("document.getElementById('table-0').addEventListener('rowchosen', (e) => { window.row = e.detail; })")
+    page.locator("#table-0 tbody tr", has_text="two").click()
+    assert page.evaluate("window.row") == 1
+
+
+def test_a_phone_shows_a_page_at_its_own_width(tmp_path):
+    assert '<meta name="viewport" content="width=device-width' in demo_page(tmp_path / "page.html").read_text()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.reporting.packed_columns import pack_numbers, pack_times, pack_whole_numbers, pack_words
+from ml_pipeline.reporting.packed_columns import pack_exactly, pack_numbers, pack_times, pack_whole_numbers, pack_words
 
 
 def unpacked(column):
@@ -64,3 +64,8 @@ def test_a_hundred_thousand_bars_of_a_walk_take_little_room():
     assert len(pack_numbers(walk)["data"]) < 300_000
     minutes = np.datetime64("2020-01-01", "s") + np.arange(100_000) * np.timedelta64(60, "s")
     assert len(pack_times(minutes)["data"]) < 2_000
+
+
+def test_exact_numbers_keep_every_digit_beside_any_other():
+    values = [1e-5, 0.1 + 0.2, -1e12, float("nan"), float("inf")]
+    assert json.loads(json.dumps(pack_exactly(values)))["plain"] == [1e-5, 0.1 + 0.2, -1e12, None, None]

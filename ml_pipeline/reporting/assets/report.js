@@ -17,6 +17,7 @@
   const shown = (kind, value) => (value === null || Number.isNaN(value) ? dash : show[kind](value));
 
   async function unpack(column) {
+    if (column.plain) return column.plain;
     const bytes = Uint8Array.from(atob(column.data), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     const planes = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -189,7 +190,14 @@
       element("button", { type: "button", onclick: () => sort(i) }, column.label)));
     const more = element("button", { type: "button", onclick: () => { many += 500; fill(); } });
 
+    function cell(column, value, i) {
+      const text = shown(column.kind, value), link = column.links[i];
+      const inside = link ? element("a", { href: link }, text) : text;
+      return column.kind === "word" ? element("td", { class: "word", title: text }, inside) : element("td", {}, inside);
+    }
+
     function choose(row, i) {
+      place.dispatchEvent(new CustomEvent("rowchosen", { detail: i }));
       for (const other of body.children) other.removeAttribute("aria-selected");
       row.setAttribute("aria-selected", "true");
       if (bars && charts.length) {
@@ -205,7 +213,7 @@
 
     function fill() {
       body.replaceChildren(...order.slice(0, many).map((i) => {
-        const row = element("tr", { tabindex: "0" }, ...columns.map((values, c) => element("td", {}, shown(table.columns[c].kind, values[i]))));
+        const row = element("tr", { tabindex: "0" }, ...columns.map((values, c) => cell(table.columns[c], values[i], i)));
         row.addEventListener("click", () => choose(row, i));
         row.addEventListener("keydown", (event) => event.key === "Enter" && choose(row, i));
         return row;
