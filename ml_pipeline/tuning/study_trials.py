@@ -1,0 +1,115 @@
+"""What a study's trials came to, as plain data: one row per trial, for the report and for whoever counts them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+TrialEnd = Literal["complete", "pruned", "failed", "impossible", "running", "waiting"]
+_STATES: Mapping[TrialState, TrialEnd] = {
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+    TrialState.WAITING: "waiting",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TrialRow:
+    """One trial of a study.
+
+    value: its score, the last one it reported where it was pruned; None without one. reason: why it ended early.
+    params: what the sampler chose, with the distribution of each. settings: the flat settings that follow from them.
+    """
+
+    number: int
+    state: TrialEnd
+    value: float | None
+    began: datetime | None
+    ended: datetime | None
+    params: Mapping[str, Any]
+    distributions: Mapping[str, BaseDistribution]
+    settings: Mapping[str, Any]
+    folders: tuple[str, ...]
+    reason: str
+    host: str
+    global_step: int | None
+    validation_sharpe: float | None
+    retry_of: int | None
+    """The trial that this one repeats from its checkpoint, because its process was lost."""
+    continues: int | None
+    """The trial that this one trained further."""
+
+
+def trial_rows(study: optuna.Study) -> list[TrialRow]:
+    """The study's trials in the order of their numbers, without those that lost a race for the last place."""
+    trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
+    return [_row(trial) for trial in trials if not trial.user_attrs.get("void")]
+
+
+def n_finished(rows: Sequence[TrialRow]) -> int:
+    """How many trials count towards the number that was asked for: those that were scored or pruned while training."""
+    return sum(row.state in {"complete", "pruned"} for row in rows)
+
+
+def best_row(rows: Sequence[TrialRow]) -> TrialRow | None:
+    """The complete trial of the highest value, the earliest of equals; None without one."""
+    scored = [row for row in rows if row.state == "complete" and row.value is not None]
+    return max(scored, key=lambda row: (row.value, -row.number), default=None)
+
+
+def _row(trial: FrozenTrial) -> TrialRow:
+    attributes = trial.user_attrs
+    impossible = bool(attributes.get("impossible"))
+    return TrialRow(
+        number=trial.number,
+        state="impossible" if impossible else _STATES[trial.state],
+        value=_value(trial),
+        began=trial.datetime_start,
+        ended=trial.datetime_complete,
+        params=trial.params,
+        distributions=trial.distributions,
+        settings=_mapping(attributes.get("settings")) or trial.params,
+        folders=_words(attributes.get("folders")),
+        reason=_sentence(attributes.get("reason")),
+        host=_sentence(attributes.get("host")),
+        global_step=_whole(attributes.get("global_step")),
+        validation_sharpe=_finite(attributes.get("validation_sharpe")),
+        retry_of=_whole(attributes.get("failed_trial")),
+        continues=_whole(attributes.get("continues")),
+    )
+
+
+def _value(trial: FrozenTrial) -> float | None:
+    if trial.state == TrialState.COMPLETE:
+        return _finite(trial.value)
+    steps = trial.intermediate_values
+    return _finite(steps[max(steps)]) if steps else None
+
+
+# Attributes come from a storage that others write, too: what is not of the expected kind is left out.
+def _finite(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return {str(name): each for name, each in value.items()} if isinstance(value, dict) else {}
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
+
+
+def _sentence(value: object) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else ""

@@ -1,0 +1,198 @@
+"""The record of who looked at the test split: every opening is written down before the evaluation begins.
+
+It is kept twice: as an attribute of the study, so that every machine that shares the storage sees it, and as a line of
+test_opened.jsonl in the study's folder, so that it outlives the storage. The two are read as one.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import socket
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.monitoring.line_file import read_lines
+from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.process_identity import identity_from, is_alive, this_process
+
+ATTRIBUTE = "test_opened"
+"""Of the study: a list of openings, the earliest first."""
+OPENINGS_FILE = "test_opened.jsonl"
+_LOCK_SUFFIX = ".test_opening"
+_LOCK_FILE = f"study{_LOCK_SUFFIX}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """One look at held-out data.
+
+    when: ISO 8601, UTC. trial: whose policy was evaluated. version: of this package. by: host and pid. process: who
+    that is exactly. checkpoint: SHA-256 of the file that was evaluated. folder: of its report, in the study's folder.
+    result: its figures; None until the evaluation has ended.
+    """
+
+    when: str
+    trial: int
+    version: str
+    by: str
+    process: tuple[Any, ...] = ()
+    checkpoint: str = ""
+    folder: str = ""
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the process that opened may still be evaluating; True as well where that cannot be known."""
+        if self.result is not None:
+            return False
+        try:
+            return is_alive(identity_from(*self.process)) is not False
+        except (TypeError, ValueError):
+            return True
+
+    def same_look(self, other: "Opening") -> bool:
+        """Whether the two are one look at the data, told twice."""
+        return (self.when, self.trial, self.by) == (other.when, other.trial, other.by)
+
+
+def read_openings(study: optuna.Study, study_folder: Path) -> list[Opening]:
+    """Every opening that the study or its folder tells of, the earliest first."""
+    openings = _from_data(study.user_attrs.get(ATTRIBUTE))
+    for line in read_lines(study_folder / OPENINGS_FILE):
+        with contextlib.suppress(ValueError):  # a torn line
+            openings += [each for each in _from_data([json.loads(line)]) if not any(map(each.same_look, openings))]
+    return sorted(openings, key=lambda opening: opening.when)
+
+
+def record_opening(
+    study: optuna.Study, study_folder: Path, *, trial: int, checkpoint: str, expected: Sequence[Opening], folder: str
+) -> Opening | None:
+    """Write down that the test is opened now, for this trial; None where somebody else has opened it meanwhile.
+
+    expected: the openings that the caller knows of. Raises UserError where the record cannot be written; the test then
+    stays closed.
+    """
+    process = this_process()
+    opening = Opening(
+        when=datetime.now(UTC).isoformat(timespec="microseconds"),
+        trial=trial,
+        version=importlib.metadata.version("ml-pipeline"),
+        by=f"{socket.gethostname()}, process {os.getpid()}",
+        process=tuple(process),
+        checkpoint=checkpoint,
+        folder=folder,
+    )
+    try:
+        with _one_at_a_time(study, study_folder):
+            known = read_openings(study, study_folder)
+            if len(known) != len(expected):
+                return None
+            _append_line(study_folder / OPENINGS_FILE, opening)
+            study.set_user_attr(ATTRIBUTE, [asdict(each) for each in (*known, opening)])
+    except OSError as error:
+        raise UserError(
+            f"{study_folder / OPENINGS_FILE} cannot be written: {error.strerror}; the test split stays closed until "
+            "its opening can be recorded."
+        ) from error
+    return opening
+
+
+def take_over(study: optuna.Study, study_folder: Path, opening: Opening) -> bool:
+    """Let this process end an evaluation whose own process has died; False where somebody else does so already."""
+    with _one_at_a_time(study, study_folder):
+        openings = read_openings(study, study_folder)
+        current = next((each for each in openings if each.same_look(opening)), None)
+        if current is None or current.result is not None or current.is_under_way:
+            return False
+        ours = replace(current, process=tuple(this_process()))
+        study.set_user_attr(ATTRIBUTE, [asdict(ours if each is current else each) for each in openings])
+    return True
+
+
+def record_result(study: optuna.Study, study_folder: Path, opening: Opening, result: Mapping[str, Any]) -> Opening:
+    """Add what the evaluation found to the record of its opening, which is returned."""
+    told = replace(opening, result=dict(result))
+    with _one_at_a_time(study, study_folder):
+        openings = read_openings(study, study_folder)
+        study.set_user_attr(ATTRIBUTE, [asdict(told if each.same_look(told) else each) for each in openings])
+    return told
+
+
+def _from_data(data: object) -> list[Opening]:
+    """The openings in a list of objects; an object without a time and a trial is none."""
+    found = []
+    for each in data if isinstance(data, list) else []:
+        if not isinstance(each, dict) or not isinstance(each.get("trial"), int):
+            continue
+        texts = {name: str(each.get(name) or "") for name in ("when", "version", "by", "checkpoint", "folder")}
+        result = each.get("result")
+        found.append(
+            Opening(
+                trial=each["trial"],
+                process=tuple(each.get("process") or ()),
+                result=result if isinstance(result, dict) else None,
+                **texts,
+            )
+        )
+    return found
+
+
+def _append_line(path: Path, opening: Opening) -> None:
+    """Add the opening as a line that is on the disk when this returns."""
+    line = {name: value for name, value in asdict(opening).items() if name != "result"}
+    with path.open("a+b") as file:
+        torn = file.tell() > 0 and _last_byte(file) != b"\n"
+        file.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _last_byte(file: Any) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return bytes(file.read(1))
+
+
+@contextlib.contextmanager
+def _one_at_a_time(study: optuna.Study, study_folder: Path) -> Iterator[None]:
+    """Within the block no other process changes the record of this study, on any machine that shares its storage."""
+    journal = _journal_of(study._storage)
+    beside = study_folder / _LOCK_FILE if journal is None else journal.with_name(journal.name + _LOCK_SUFFIX)
+    with alone(beside), _alone_in_database(study):
+        yield
+
+
+def _journal_of(storage: Any) -> Path | None:
+    """The file of a journal, which several machines may share; None of another storage."""
+    backend = getattr(storage, "_backend", None)
+    path = getattr(backend, "_path", None) or getattr(backend, "_file_path", None)
+    return None if path is None else Path(path).absolute()
+
+
+@contextlib.contextmanager
+def _alone_in_database(study: optuna.Study) -> Iterator[None]:
+    """A lock that PostgreSQL holds until the block, or its connection, ends; other storages are files."""
+    engine = _engine_of(study._storage)
+    if engine is None or engine.dialect.name != "postgresql":
+        yield
+        return
+    import sqlalchemy  # an extra: only a database needs it
+
+    key = zlib.crc32(f"ml-pipeline test of {study.study_name}".encode())
+    with engine.connect() as connection, connection.begin():
+        connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+        yield
+
+
+def _engine_of(storage: Any) -> Any:
+    """The database below a storage that waits for it or caches what it reads; None of one that is a file."""
+    while storage is not None and not hasattr(storage, "engine"):
+        storage = getattr(storage, "_inner", None) or getattr(storage, "_backend", None)
+    return getattr(storage, "engine", None)
