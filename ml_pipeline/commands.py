@@ -85,7 +85,7 @@ COMMANDS = {
         "ml_pipeline.service.commands.scale:CommandLine",
     ),
     "dashboard": Command(
-        "Show a folder of runs in the browser: curves, settings, logs and reports.",
+        "Show runs and studies in the browser: curves, settings, logs and reports; or studies in the terminal.",
         "ml_pipeline.dashboard.commands.dashboard",
         "ml_pipeline.dashboard.commands.dashboard:CommandLine",
     ),

@@ -118,7 +118,7 @@ ROOMS = {
         ("matplotlib", "psycopg"),
     ),
     "dashboard": Room(
-        ("config", "runtime", "monitoring", "reporting", "runs"),
+        ("config", "runtime", "monitoring", "reporting", "runs", f"{TUNING}.study_files"),
         ("numpy", "rich", "tyro"),
         ("polars",),
     ),

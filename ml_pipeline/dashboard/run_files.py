@@ -28,7 +28,7 @@ def find_run(root: Path, name: str) -> Path:
             raise unknown
         return root
     parts = name.split("/")
-    if len(parts) > _DEEPEST or not all(map(_is_plain, parts)):
+    if len(parts) > _DEEPEST or not all(map(is_plain, parts)):
         raise unknown
     folder = root.joinpath(*parts)
     try:
@@ -42,8 +42,9 @@ def find_run(root: Path, name: str) -> Path:
     return folder
 
 
-def _is_plain(part: str) -> bool:
-    forbidden = set("\\:\0") if os.name == "nt" else set("\\\0")
+def is_plain(part: str) -> bool:
+    """Whether a name is that of a visible folder, and no path."""
+    forbidden = set("/\\:\0") if os.name == "nt" else set("/\\\0")
     return bool(part) and not part.startswith(".") and not set(part) & forbidden
 
 

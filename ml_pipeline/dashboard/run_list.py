@@ -1,4 +1,4 @@
-"""The list of runs, and what changed in it since somebody last looked."""
+"""The lists of runs and of studies, and what changed in them since somebody last looked."""
 
 import threading
 from pathlib import Path
@@ -6,17 +6,19 @@ from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.curves import plain
+from ml_pipeline.dashboard.studies import read_studies
 from ml_pipeline.dashboard.summaries import read_summaries
 
 
 class Changes(NamedTuple):
-    """runs: those that are new or changed. removed: names. order: of all runs, where it changed. problem: why the
-    folder of runs cannot be read, None where it can."""
+    """runs: those that are new or changed. removed: names. order: of all runs, where it changed. studies: all of them,
+    where one changed. problem: why the folder of runs cannot be read, None where it can."""
 
     version: int
     runs: list[dict[str, Any]]
     removed: list[str]
     order: list[str] | None
+    studies: list[dict[str, Any]] | None
     problem: str | None
 
 
@@ -30,19 +32,23 @@ class RunList:
         self._runs: dict[str, tuple[int, dict[str, Any]]] = {}
         self._removed: dict[str, int] = {}
         self._order: tuple[int, list[str]] = 0, []
+        self._studies: tuple[int, list[dict[str, Any]]] = 0, []
         self._problem: str | None = None
 
     def refresh(self) -> bool:
         """Look at the folders again; return whether anything changed."""
         problem = None
         try:
-            found = {run.name: plain(run.as_json()) for run in read_summaries(self._root)}
+            summaries = read_summaries(self._root)
+            found = {run.name: plain(run.as_json()) for run in summaries}
+            studies = [study.as_json() for study in read_studies(self._root, summaries)]
         except UserError as error:
-            found, problem = {}, str(error)
+            found, studies, problem = {}, [], str(error)
         with self._lock:
             before = {name: run for name, (_, run) in self._runs.items()}
             order = list(found)
-            if found == before and order == self._order[1] and problem == self._problem:
+            same_runs = found == before and order == self._order[1]
+            if same_runs and studies == self._studies[1] and problem == self._problem:
                 return False
             self.version += 1
             new = self.version
@@ -53,6 +59,8 @@ class RunList:
             }
             if order != self._order[1]:
                 self._order = new, order
+            if studies != self._studies[1]:
+                self._studies = new, studies
             self._problem = problem
         return True
 
@@ -64,5 +72,6 @@ class RunList:
                 [run for at, run in self._runs.values() if at > version],
                 [name for name, at in self._removed.items() if at > version] if version else [],
                 self._order[1] if self._order[0] > version else None,
+                self._studies[1] if self._studies[0] > version else None,
                 self._problem,
             )

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ml_pipeline.monitoring.metrics_file import METRICS_FILE
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.folders import run_folders, run_name
 from ml_pipeline.runs.state import ENDED, STATE_FILE, read_state
+from ml_pipeline.tuning.study_files import is_study_folder, is_trial
 
 _ORDER = ("running", "queued")
 """These come first in a list; the rest follow, the newest first."""
@@ -47,7 +49,13 @@ class SummaryReader:
         with self._lock:
             folders = list(run_folders(self._root))
             self._known = {folder: self._known.get(folder) or _KnownRun(self._root, folder) for folder in folders}
-            return sorted((run.summary() for run in self._known.values()), key=_place, reverse=True)
+            inside = {folder.parent for folder in folders} - {self._root}
+            studies = {folder: folder.name for folder in inside if is_study_folder(folder)}
+            runs = [
+                replace(run.summary(), study=studies.get(folder.parent)) if is_trial(folder) else run.summary()
+                for folder, run in self._known.items()
+            ]
+            return sorted(runs, key=_place, reverse=True)
 
 
 _lock = threading.Lock()

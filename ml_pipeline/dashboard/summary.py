@@ -1,6 +1,5 @@
 """What is told about a run in one row: its state, how far it is, how fast, and its score."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,13 +7,13 @@ from typing import Any
 
 from ml_pipeline.config.env_schedule import planned_end
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
+from ml_pipeline.dashboard.read_values import count, finite
 from ml_pipeline.monitoring.metrics_file import STEP
 from ml_pipeline.runs.state import RunState
 
 BROKEN, UNKNOWN = "broken", "unknown"
 _TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
 _MOST_SYMBOLS = 3
-_LARGEST_COUNT = 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +54,8 @@ class RunSummary:
     began: str | None = None
     """When this stretch of the run began, in UTC (ISO 8601)."""
     ended: str | None = None
+    study: str | None = None
+    """The study whose trial the run is; None where it is none, or where the root is the study's own folder."""
 
     @property
     def progress(self) -> float | None:
@@ -81,8 +82,8 @@ def summarized(
 
 def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the settings tell. They may be of another version, or be written by hand: anything may be missing or odd."""
-    n_envs, n_steps = _count(settings.get("n_envs")), _count(settings.get("n_steps"))
-    total, iterations = _count(settings.get("total_timesteps")), _count(settings.get("num_episodes"))
+    n_envs, n_steps = count(settings.get("n_envs")), count(settings.get("n_steps"))
+    total, iterations = count(settings.get("total_timesteps")), count(settings.get("num_episodes"))
     batch = n_envs * n_steps if n_envs and n_steps else None
     if total is None and iterations and batch:
         total = iterations * batch
@@ -95,9 +96,9 @@ def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "task": _task(settings),
         "algorithm": algorithm,
-        "seed": _count(settings.get("seed")),
+        "seed": count(settings.get("seed")),
         "n_envs": n_envs,
-        "n_workers": _count(settings.get("n_workers")),
+        "n_workers": count(settings.get("n_workers")),
         "total_timesteps": total,
         "total_iterations": iterations,
     }
@@ -107,7 +108,7 @@ def _schedule(value: Any) -> dict[int, int]:
     """What of it can be one: numbers of environments by step."""
     if not isinstance(value, Mapping):
         return {}
-    return {step: n for step, n in value.items() if _count(step) and _count(n)}
+    return {step: n for step, n in value.items() if count(step) and count(n)}
 
 
 def _task(settings: Mapping[str, Any]) -> str | None:
@@ -127,15 +128,15 @@ def _of_metrics(tail: MetricsTail) -> dict[str, Any]:
     rows = tail.rows
     last = rows[-1] if rows else {}
     told = {
-        "iteration": _count(last.get("time/iteration")),
-        "global_step": _count(last.get(STEP)),
-        "mean_return": _finite(last.get("rollout/mean_return_100")),
-        "steps_per_second": _pace(rows, _TRAINING) or _finite(last.get("time/steps_per_second")),
+        "iteration": count(last.get("time/iteration")),
+        "global_step": count(last.get(STEP)),
+        "mean_return": finite(last.get("rollout/mean_return_100")),
+        "steps_per_second": _pace(rows, _TRAINING) or finite(last.get("time/steps_per_second")),
         "last_score": tail.last_score,
         "best_score": tail.best_score,
     }
     for name, metric in (("n_workers", "workers/count"), ("n_envs", "time/n_envs")):
-        if (latest := _count(last.get(metric))) is not None:
+        if (latest := count(last.get(metric))) is not None:
             told[name] = latest
     return told
 
@@ -154,28 +155,13 @@ def _seconds_left(told: RunSummary, rows: Sequence[Mapping[str, Any]]) -> float 
     pace = _pace(rows, (*_TRAINING, "time/evaluating_s")) or told.steps_per_second
     if told.status != "running" or not pace or told.global_step is None or told.total_timesteps is None:
         return None
-    return _finite(max(0.0, told.total_timesteps - told.global_step) / pace)
+    return finite(max(0.0, told.total_timesteps - told.global_step) / pace)
 
 
 def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | None:
     """Steps per second over these iterations, the first left out, since where it began is not known."""
-    steps = [_finite(row.get(STEP)) for row in rows]
-    seconds = sum(_finite(row.get(part)) or 0.0 for row in rows[1:] for part in parts)
+    steps = [finite(row.get(STEP)) for row in rows]
+    seconds = sum(finite(row.get(part)) or 0.0 for row in rows[1:] for part in parts)
     if len(rows) < 2 or steps[0] is None or steps[-1] is None or steps[-1] <= steps[0] or seconds <= 0.0:
         return None
-    return _finite((steps[-1] - steps[0]) / seconds)
-
-
-def _finite(value: object) -> float | None:
-    """The number; None for anything else, and for one that is too large for a float."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def _count(value: object) -> int | None:
-    number = _finite(value)
-    return int(number) if number is not None and 0 <= number < _LARGEST_COUNT and number == int(number) else None
+    return finite((steps[-1] - steps[0]) / seconds)

@@ -18,7 +18,7 @@ _GAP = 2
 _NAME_WIDTH = 24
 """The least that a name is shortened to before a column is left out."""
 _MOST_REASONS = 5
-_STYLES = {"running": "green", "queued": "yellow", "stopped": "cyan", "failed": "red", BROKEN: "red"}
+STYLES = {"running": "green", "queued": "yellow", "stopped": "cyan", "failed": "red", BROKEN: "red"}
 _WHEN = re.compile(r"-\d{8}-\d{6}(?:-(?=[0-9a-f]{6}$))?")
 """The time in the name of a run that was not named by its user."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -42,9 +42,9 @@ _COLUMNS = (
     _Column("STEPS", lambda run: _whole(run.global_step), 5),
     _Column("STEPS/S", lambda run: _speed(run.steps_per_second), 0),
     _Column("LEFT", lambda run: duration(run.seconds_left), 0),
-    _Column("RETURN", lambda run: _figure(run.mean_return), 4),
-    _Column("SCORE", lambda run: _figure(run.last_score), 1),
-    _Column("BEST", lambda run: _figure(run.best_score), 0),
+    _Column("RETURN", lambda run: figure(run.mean_return), 4),
+    _Column("SCORE", lambda run: figure(run.last_score), 1),
+    _Column("BEST", lambda run: figure(run.best_score), 0),
     _Column("ENVS", lambda run: _whole(run.n_envs), 7),
     _Column("WORKERS", lambda run: _whole(run.n_workers), 7),
 )
@@ -52,7 +52,7 @@ _COLUMNS = (
 
 def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
     """One row per run. width: columns of the window; None, as for a pipe: every column, and names in full."""
-    cells = [[_printable(column.cell(run)) for column in _COLUMNS] for run in runs]
+    cells = [[printable(column.cell(run)) for column in _COLUMNS] for run in runs]
     widths = [max([cell_len(column.title), *(cell_len(row[i]) for row in cells)]) for i, column in enumerate(_COLUMNS)]
     shown = _fitting(widths, width)
     others = sum(widths[i] + _GAP for i in shown[1:])
@@ -65,7 +65,7 @@ def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
     for run, row in zip(runs, cells, strict=True):
         texts = [Text(row[i]) for i in shown]
         texts[0] = Text(_shortened(row[0], name_width))
-        texts[1].stylize(_STYLES.get(run.status, ""))
+        texts[1].stylize(STYLES.get(run.status, ""))
         table.add_row(*texts)
     return table
 
@@ -95,7 +95,7 @@ def remarks(runs: Sequence[RunSummary], *, width: int | None = None) -> list[str
     lines += [f"{run.name} {run.status}: {run.reason}" for run in failed[:_MOST_REASONS]]
     if len(failed) > _MOST_REASONS:
         lines.append(f"and {len(failed) - _MOST_REASONS:,} more that failed")
-    lines = [_printable(" ".join(line.split())) for line in lines]
+    lines = [printable(" ".join(line.split())) for line in lines]
     if width is None:
         return lines
     return [part for line in lines for part in textwrap.wrap(line, max(width, 10), subsequent_indent="  ")]
@@ -151,7 +151,7 @@ def _shortened(text: str, width: int) -> str:
     return f"{text[: kept - kept // 2]}…{text[-(kept // 2) :] if kept // 2 else ''}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without what would move the cursor or change colours: names of folders are anybody's."""
     return _CONTROL.sub("?", text)
 
@@ -160,7 +160,7 @@ def _whole(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _figure(value: float | None) -> str:
+def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}"
 
 

@@ -1,5 +1,6 @@
 """Which runs the tables in the terminal show, and how the command lines fill it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,8 @@ import tyro
 from ml_pipeline.config.checks import check_positive
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
+from ml_pipeline.dashboard.studies import read_studies
+from ml_pipeline.dashboard.study_screen import study_line
 from ml_pipeline.dashboard.summaries import read_summaries
 from ml_pipeline.dashboard.summary import RunSummary
 from ml_pipeline.runs.folder import runs_folder
@@ -24,15 +27,26 @@ class ShownRuns:
     root: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]", help_behavior_hint="")]
     """Folders of runs, run folders, or names of runs in checkpoints/; none: checkpoints/."""
 
+    trials: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """List the trials of studies as well; without it, a study is one line below the table."""
+
     def read(self) -> list[RunSummary]:
         """The runs of all folders. Raises UserError where a folder that was named is not there."""
         return [run for folder in self.folders() for run in read_summaries(folder)]
+
+    def listed(self, runs: Sequence[RunSummary]) -> list[RunSummary]:
+        """Those of the runs that the table shows: without the trials of studies, unless they are asked for."""
+        return [run for run in runs if self.trials or run.study is None]
+
+    def studies(self, runs: Sequence[RunSummary]) -> list[str]:
+        """A line for each study of all folders."""
+        return [study_line(study) for folder in self.folders() for study in read_studies(folder, runs)]
 
     def folders(self) -> tuple[Path, ...]:
         return tuple(map(_folder_of, self.root)) or (runs_folder(),)
 
     def empty(self) -> str:
-        """What is said where there is no run."""
+        """What is said where there is neither a run nor a study."""
         return f"No runs in {', '.join(str(shown_path(each)) for each in self.folders())} yet."
 
 

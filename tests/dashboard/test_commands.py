@@ -12,6 +12,7 @@ import time
 import pytest
 
 from ml_pipeline.dashboard.commands import status, watch
+from tests.dashboard.study_folders import make_study, study_values, write_study
 from tests.dashboard.test_summaries import make_run, row
 
 COMMAND = [sys.executable, "-m", "ml_pipeline"]
@@ -148,6 +149,24 @@ def test_several_folders_are_shown_together(root, capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[:3]] == ["RUN", "broken", "going"]
 
 
+def test_the_trials_of_a_study_are_one_line_unless_they_are_asked_for(root, capsys):
+    make_study(root, "eurusd", n_runs=5, values=(1.0,) * 5)
+    assert status.main([str(root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["RUN", "going", "broken", "2", "broken", "Study"]
+    assert lines[-1].startswith("Study eurusd: running, 5 of 10 trials, 57.5 trials/hour")
+    assert status.main([str(root), "--trials"]) == 0
+    assert capsys.readouterr().out.count("eurusd/trial-") == 5
+    assert status.main([str(root), "--json"]) == 0
+    assert {run["study"] for run in json.loads(capsys.readouterr().out)} == {None, "eurusd"}
+
+
+def test_a_study_without_runs_of_ones_own_is_told(tmp_path, capsys):
+    make_study(tmp_path, "eurusd", n_runs=1)
+    assert status.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("Study eurusd: running, 3 of 10 trials")
+
+
 @pytest.mark.slow
 def test_a_terminal_of_80_columns_is_not_left(root, terminal):
     shown = terminal("status", "runs")
@@ -186,6 +205,40 @@ def test_watch_in_a_pipe_prints_a_table_when_something_changed(root):
             while "300" not in (line := process.stdout.readline()):
                 assert line
             assert "\x1b" not in line
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_studies_are_drawn_live_and_the_terminal_is_left_as_it_was(root, terminal):
+    folder = make_study(root, "eurusd")
+    shown = terminal("dashboard", "--training", "runs")
+    shown.wait_for("3 of 10 trials")
+    shown.wait_for("trial 3    [###")
+    write_study(folder, study_values(values=(1.0, 2.0, 3.0, 4.0), running=()))
+    shown.wait_for("4 of 10 trials")
+    shown.process.send_signal(signal.SIGINT)
+    shown.wait_for(None)
+    assert shown.process.wait() == 0
+    assert shown.text.endswith("\x1b[?25h\x1b[?1049l")
+    assert "Traceback" not in shown.text
+
+
+@pytest.mark.slow
+def test_studies_in_a_pipe_are_printed_when_a_trial_has_ended(root):
+    folder = make_study(root, "eurusd")
+    command = [*COMMAND, "dashboard", "--training", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=PLAIN) as process:
+        try:
+            while not (line := process.stdout.readline()).startswith("Trials "):
+                assert line
+            assert line.split()[1:4] == ["3", "of", "10"]
+            write_study(folder, study_values(values=(1.0,) * 4))
+            while "4 of 10" not in (line := process.stdout.readline()):
+                assert line
+                assert "\x1b" not in line
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 128 + signal.SIGTERM
         finally:

@@ -5,16 +5,17 @@ import { ResumeDialog, ScaleDialog } from "./run_dialogs.js";
 import { hasControls, post } from "./server.js";
 
 export class CurrentRun {
-  constructor(node, { onSaid, runNamed }) {
+  constructor(node, { onSaid, onStudy, runNamed }) {
     this.runNamed = runNamed;
     this.node = node;
     this.onSaid = onSaid;
     this.title = element("h2", {});
+    this.study = element("button", { type: "button", class: "link", onclick: () => onStudy(this.run.study) });
     this.facts = element("p", { class: "facts" });
     this.reason = element("p", { class: "message" });
     this.buttons = element("div", { class: "buttons", hidden: !hasControls });
     if (hasControls) this.makeButtons();
-    node.replaceChildren(element("div", { class: "current-head" }, this.title, this.buttons), this.facts, this.reason);
+    node.replaceChildren(element("div", { class: "current-head" }, this.title, this.buttons), this.study, this.facts, this.reason);
   }
 
   makeButtons() {
@@ -40,10 +41,12 @@ export class CurrentRun {
       run.status === "running" && run.steps_per_second !== null ? `${compact(run.steps_per_second)} steps/s` : null,
       run.seconds_left === null ? null : `${duration(run.seconds_left)} left`,
     ].filter((fact) => fact !== null).map((fact) => fact.replaceAll(" ", "\u00a0"));
-    const key = JSON.stringify([run.name, run.status, run.reason, facts]);
+    const key = JSON.stringify([run.name, run.status, run.reason, run.study, facts]);
     if (key === this.key) return;
     this.key = key;
     this.title.replaceChildren(run.name, " ", element("span", { class: "state", "data-state": run.status }, run.status));
+    this.study.hidden = !run.study;
+    this.study.textContent = run.study ? `A trial of the study ${run.study}` : "";
     this.facts.textContent = facts.join(" · ");
     this.reason.hidden = !run.reason;
     this.reason.classList.toggle("bad", run.status === "failed" || run.status === "broken");

@@ -5,6 +5,8 @@ import { byId, colorOf, element, setText, store, stored } from "./elements.js";
 import { RunList } from "./run_list.js";
 import { nameNode } from "./run_names.js";
 import { get, mostRuns, root, Stream } from "./server.js";
+import { StudyList } from "./study_list.js";
+import { StudyView } from "./study_view.js";
 import { LogPanel, ReportPanel, SettingsPanel } from "./text_panels.js";
 import { TimePanel } from "./time_panel.js";
 
@@ -16,6 +18,7 @@ const chosenAtFirst = 4;
 const state = {
   slots: new Map(), // chosen runs, and the color of each
   current: null,
+  study: null, // the one that is shown in place of runs
   view: "curves",
   axis: stored("axis", "step") === "time" ? "time" : "step",
   smoothing: Math.min(Math.max(Number(stored("smoothing", 0)) || 0, 0), 0.99),
@@ -27,12 +30,16 @@ let panel = null; // of the view that is open
 let grid = null; // the charts in it, if it has some
 let connected = null; // what the stream was opened for
 
+const onFailure = (error) => say(error.message);
+
 const list = new RunList({
   onOnly: (name) => choose([name], name),
   onToggle: (name) => (state.slots.has(name) ? choose([...state.slots.keys()].filter((each) => each !== name), state.current) : choose([...state.slots.keys(), name], name)),
   emptyText: `No runs in ${root} yet. Start one with: ml-pipeline train`,
 });
-const current = new CurrentRun(byId("current"), { onSaid: say, runNamed: (name) => list.runs.get(name) });
+const current = new CurrentRun(byId("current"), { onSaid: say, onStudy: (name) => openStudy(name), runNamed: (name) => list.runs.get(name) });
+const studies = new StudyList({ onOpen: (name) => openStudy(name) });
+const study = new StudyView(byId("study"), { onRun: (name) => choose([name], name), onFailure });
 const stream = new Stream(received, (now) => {
   const live = byId("live");
   live.dataset.state = now;
@@ -49,10 +56,10 @@ function say(text, isBad = true, until = null) {
   clearTimeout(say.timer);
   if (text && !isBad && !until) say.timer = setTimeout(() => say(""), 8000);
 }
-const onFailure = (error) => say(error.message);
 
 function choose(names, now) {
   const kept = names.filter((name) => list.runs.has(name));
+  if (names.length && !kept.length && state.study) { say("The folder of this trial is not here."); return; }
   if (kept.length > mostRuns) { say(`At most ${mostRuns} runs are shown at once.`); list.mark(); return; }
   const slots = new Map(), used = new Set();
   for (const name of kept) if (state.slots.has(name)) { slots.set(name, state.slots.get(name)); used.add(state.slots.get(name)); }
@@ -67,11 +74,37 @@ function choose(names, now) {
   state.slots = new Map(kept.map((name) => [name, slots.get(name)]));
   state.current = kept.includes(now) ? now : kept[0] || null;
   say("");
+  closeStudy();
   list.choose(state.slots, state.current);
   current.show(list.runs.get(state.current));
   drawLegend();
   keepAddress();
   show();
+}
+
+function openStudy(name) {
+  if (!studies.studies.has(name)) { say(`${root} holds no study "${name}".`); return; }
+  state.study = name;
+  document.documentElement.dataset.shows = "study";
+  studies.mark(name);
+  study.show(studies.studies.get(name));
+  say("");
+  keepAddress();
+  byId("main").scrollTop = 0;
+}
+
+function closeStudy() {
+  state.study = null;
+  delete document.documentElement.dataset.shows;
+  studies.mark(null);
+  study.show(null);
+}
+
+function showStudies(found) {
+  studies.update(found);
+  document.documentElement.dataset.studies = found.length ? "some" : "none";
+  if (state.study && !studies.studies.has(state.study)) choose([...state.slots.keys()], state.current);
+  else if (state.study) study.show(studies.studies.get(state.study));
 }
 
 function drawLegend() {
@@ -83,8 +116,9 @@ function drawLegend() {
 
 function keepAddress() {
   const parts = new URLSearchParams();
-  for (const name of state.slots.keys()) parts.append("run", name);
-  if (state.view !== "curves") parts.set("view", state.view);
+  if (state.study) parts.set("study", state.study);
+  else for (const name of state.slots.keys()) parts.append("run", name);
+  if (!state.study && state.view !== "curves") parts.set("view", state.view);
   history.replaceState(null, "", `#${parts}`);
 }
 
@@ -168,6 +202,7 @@ function connect() {
 }
 
 function received(message) {
+  if (message.studies) showStudies(message.studies);
   if (message.runs) {
     list.update(message);
     document.documentElement.dataset.runs = list.runs.size ? "some" : "none";
@@ -175,7 +210,7 @@ function received(message) {
     else if (say.until?.()) say("");
     const gone = [...state.slots.keys()].filter((name) => !list.runs.has(name));
     if (gone.length) choose([...state.slots.keys()].filter((name) => !gone.includes(name)), state.current);
-    else if (!state.slots.size && !received.chose && list.runs.size) chooseFirst();
+    else if (!state.slots.size && !received.chose && (list.runs.size || studies.studies.size)) chooseFirst();
     const now = list.runs.get(state.current);
     current.show(now);
     if (state.view === "report" && now && panel.status !== now.status) show();
@@ -241,9 +276,14 @@ function listen() {
     const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = dark ? "light" : "dark";
     try { localStorage.setItem("ml-pipeline theme", document.documentElement.dataset.theme); } catch { /* as long as the page is open */ }
-    panel.redraw?.();
+    redraw();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panel.redraw?.());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
+function redraw() {
+  panel.redraw?.();
+  study.redraw();
 }
 
 function drawTools() {
@@ -255,9 +295,12 @@ function drawTools() {
 function chooseFirst() {
   received.chose = true;
   const asked = address.getAll("run").filter((name) => list.runs.has(name));
-  const running = list.order.filter((name) => list.runs.get(name).status === "running").slice(0, chosenAtFirst);
-  const names = asked.length ? asked : running.length ? running : list.order.slice(0, 1);
+  const own = list.order.filter((name) => !list.runs.get(name).study);
+  const running = own.filter((name) => list.runs.get(name).status === "running").slice(0, chosenAtFirst);
+  const names = asked.length ? asked : running.length ? running : own.slice(0, 1);
+  const first = address.get("study") || (names.length ? null : [...studies.studies.keys()][0]);
   choose(names, names[0]);
+  if (first) openStudy(first);
 }
 
 async function begin() {
@@ -267,13 +310,14 @@ async function begin() {
   const view = address.get("view");
   const first = await get("runs").catch((error) => { onFailure(error); return null; });
   if (first) {
+    showStudies(first.studies);
     list.update({ runs: first.runs, removed: [], order: first.runs.map(({ name }) => name) });
     document.documentElement.dataset.runs = list.runs.size ? "some" : "none";
     if (first.problem) say(first.problem);
     stream.position = first.position;
   }
   open(views[view] ? view : "curves", { quietly: list.runs.size > 0 });
-  if (list.runs.size) chooseFirst();
+  if (list.runs.size || studies.studies.size) chooseFirst();
   document.documentElement.dataset.ready = "true";
 }
 

@@ -31,6 +31,7 @@ export class RunList {
     this.visible = [];
     this.words = "";
     this.state = null;
+    this.withTrials = false; // those of studies are folded
     this.sorting = null;
     this.focused = null;
     this.chosen = new Map();
@@ -120,7 +121,7 @@ export class RunList {
     this.chosen = chosen;
     this.current = current;
     if (!this.focused || !this.runs.has(this.focused)) this.focused = current;
-    this.mark();
+    this.draw();
   }
 
   fill(run) {
@@ -167,8 +168,9 @@ export class RunList {
 
   draw() {
     const place = new Map(this.order.map((name, i) => [name, i]));
-    let runs = [...this.runs.values()];
-    this.drawStates(runs);
+    const nTrials = [...this.runs.values()].filter((run) => run.study).length;
+    let runs = [...this.runs.values()].filter((run) => this.withTrials || !run.study || this.chosen.has(run.name));
+    this.drawStates(runs, nTrials);
     runs = runs.filter((run) => this.matches(run));
     runs.sort((a, b) => place.get(a.name) - place.get(b.name));
     if (this.sorting) {
@@ -190,24 +192,27 @@ export class RunList {
     for (const name of [...this.rows.keys()]) if (!this.runs.has(name)) this.rows.delete(name);
     const empty = byId("no-runs");
     empty.hidden = names.length > 0;
-    setText(empty, this.runs.size ? "No run matches the filter." : this.emptyText);
+    setText(empty, this.runs.size ? this.words || this.state || !nTrials ? "No run matches the filter." : "All runs here are trials of studies: open a study, or list its trials." : this.emptyText);
     byId("runs").hidden = !this.runs.size;
     this.mark();
   }
 
-  drawStates(runs) {
+  drawStates(runs, nTrials) {
     const counts = new Map();
     for (const run of runs) counts.set(run.status, (counts.get(run.status) || 0) + 1);
     if (this.state && !counts.has(this.state)) this.state = null;
     const parts = [[null, "all", runs.length], ...states.filter((state) => counts.has(state)).map((state) => [state, state, counts.get(state)])];
-    const key = JSON.stringify([parts, this.state]);
+    const key = JSON.stringify([parts, this.state, nTrials, this.withTrials]);
     if (key === this.statesKey) return;
     this.statesKey = key;
     const had = byId("states").contains(document.activeElement) && document.activeElement.dataset.state;
     byId("states").replaceChildren(...(runs.length ? parts : []).map(([state, label, count]) => element("button", {
       type: "button", class: "chip", "aria-pressed": String(this.state === state), "data-state": state || "all",
       onclick: () => { this.state = this.state === state ? null : state; this.draw(); },
-    }, label, element("b", {}, String(count)))));
+    }, label, element("b", {}, String(count)))), ...(nTrials ? [element("button", {
+      type: "button", class: "chip", "aria-pressed": String(this.withTrials), "data-state": "trials", title: "List the trials of studies among the runs",
+      onclick: () => { this.withTrials = !this.withTrials; this.draw(); },
+    }, "trials", element("b", {}, String(nTrials)))] : []));
     if (had) byId("states").querySelector(`[data-state="${had}"]`)?.focus();
   }
 

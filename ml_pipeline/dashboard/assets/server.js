@@ -43,6 +43,7 @@ export const post = (name, body) => asked(`/api/${name}`, {
 });
 
 export const reportAddress = (run) => `/report?${query({ run })}`;
+export const studyReportAddress = (study) => `/study-report?${query({ study })}`;
 
 // One connection at a time. Where it breaks, it goes on after the last event that came.
 export class Stream {

@@ -30,15 +30,17 @@ def main(argv: list[str], *, prog: str = "status") -> int:
         if config.json:
             print(json.dumps([run.as_json() for run in runs], indent=2, allow_nan=False))
             return 0
-        if not runs:
+        studies, listed = config.studies(runs), config.listed(runs)
+        if not listed and not studies:
             print(config.empty())
             return 0
         console = Console(highlight=False)
-        if console.is_terminal:
-            console.print(status_table(runs, width=console.width))
-        else:
-            print(*plain_lines(runs), sep="\n")
-        print(*remarks(runs, width=console.width if console.is_terminal else None), sep="\n")
+        if listed and console.is_terminal:
+            console.print(status_table(listed, width=console.width))
+        elif listed:
+            print(*plain_lines(listed), sep="\n")
+        below = remarks(listed, width=console.width if console.is_terminal else None) if listed else []
+        print(*below, *studies, sep="\n")
     return 0
 
 

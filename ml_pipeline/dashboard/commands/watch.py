@@ -55,27 +55,27 @@ def _draw(config: WatchConfig, console: Console) -> None:
     """In place, as many runs as the window has lines for."""
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            runs = config.read()
-            live.update(_screen(config, runs, console), refresh=True)
+            live.update(_screen(config, config.read(), console), refresh=True)
             time.sleep(config.interval_s)
 
 
-def _screen(config: WatchConfig, runs: Sequence[RunSummary], console: Console) -> Group:
-    below = (
-        [Text(line, no_wrap=True, overflow="ellipsis") for line in remarks(runs)] if runs else [Text(config.empty())]
-    )
+def _screen(config: WatchConfig, found: Sequence[RunSummary], console: Console) -> Group:
+    runs, studies = config.listed(found), config.studies(found)
+    lines = [*(remarks(runs) if runs else []), *studies] or [config.empty()]
+    below = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
     room = max(1, console.height - _AROUND - len(below))
     shown = runs if len(runs) <= room else runs[: room - 1]
     if len(shown) < len(runs):
         below.insert(0, Text(f"... and {len(runs) - len(shown):,} more"))
-    return Group(status_table(shown, width=console.width), *below)
+    return Group(*([status_table(shown, width=console.width)] if shown else []), *below)
 
 
 def _print(config: WatchConfig) -> None:
     shown: list[str] = []
     while True:
-        runs = config.read()
-        lines = [*plain_lines(runs), *remarks(runs)] if runs else [config.empty()]
+        found = config.read()
+        runs, studies = config.listed(found), config.studies(found)
+        lines = [*([*plain_lines(runs), *remarks(runs)] if runs else []), *studies] or [config.empty()]
         if lines != shown:
             shown = lines
             print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", *lines, sep="\n", end="\n\n", flush=True)

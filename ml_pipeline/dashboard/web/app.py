@@ -13,7 +13,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -25,22 +24,24 @@ from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.dashboard import curves
 from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.evaluation_figures import evaluation_table
-from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, open_file, read_text
+from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, read_text
 from ml_pipeline.dashboard.settings_table import settings_table
+from ml_pipeline.dashboard.studies import NoSuchStudy
 from ml_pipeline.dashboard.web.access import Access
 from ml_pipeline.dashboard.web.changing import Changing
 from ml_pipeline.dashboard.web.event_stream import EventStream
-from ml_pipeline.dashboard.web.guard import REPORT_POLICY, Guard
-from ml_pipeline.dashboard.web.json_answer import JsonAnswer
+from ml_pipeline.dashboard.web.guard import Guard
+from ml_pipeline.dashboard.web.json_answer import JsonAnswer, as_json
 from ml_pipeline.dashboard.web.positions import Position
 from ml_pipeline.dashboard.web.query import MOST_RUNS, metrics_of, number_of, range_of, runs_of, whole_number_of
+from ml_pipeline.dashboard.web.report_page import NoSuchReport, report_page
+from ml_pipeline.dashboard.web.studies import Studies
 from ml_pipeline.dashboard.web.updates import Choice, Updates
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 
 _MOST_PAGES = 64
-_LARGEST_REPORT = 256 * 2**20
 _ASSETS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _SHARED_ASSETS = ("uPlot.min.js", "uPlot.min.css", "uPlot-LICENSE.txt")  # which reports use as well
 
@@ -59,6 +60,7 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> tu
             Route("/", _Page(root, access, controls, updates.look_ahead).answer),
             Route("/assets/{name}", _asset),
             *_Reading(root, updates).routes(),
+            *Studies(root).routes(),
             *Changing(root, controls).routes(),
         ],
         exception_handlers={UserError: _told, HTTPException: _http_error, Exception: _failed},
@@ -68,7 +70,7 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> tu
 
 
 def _told(request: Request, error: Exception) -> Response:
-    return JsonAnswer({"error": str(error)}, 404 if isinstance(error, NoSuchRun) else 400)
+    return JsonAnswer({"error": str(error)}, 404 if isinstance(error, NoSuchRun | NoSuchStudy | NoSuchReport) else 400)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -127,7 +129,7 @@ class _Reading:
             "log": self.log,
         }
         return [
-            *(Route(f"/api/{name}", partial(_as_json, answer)) for name, answer in answers.items()),
+            *(Route(f"/api/{name}", partial(as_json, answer)) for name, answer in answers.items()),
             Route("/api/events", self.events),
             Route("/report", self.report),
         ]
@@ -137,7 +139,12 @@ class _Reading:
         changes = self._updates.runs.since(0)
         by_name = {run["name"]: run for run in changes.runs}
         runs = [by_name[name] for name in changes.order or ()]
-        return {"runs": runs, "problem": changes.problem, "position": str(Position(changes.version))}
+        return {
+            "runs": runs,
+            "studies": changes.studies or [],
+            "problem": changes.problem,
+            "position": str(Position(changes.version)),
+        }
 
     def metrics(self, request: Request) -> Any:
         """The names of metrics, by run."""
@@ -205,12 +212,7 @@ class _Reading:
 
     def report(self, request: Request) -> Response:
         (run,) = runs_of(request, exactly=1)
-        file = open_file(find_run(self._root, run) / PAGE_FILE)
-        if file is None:
-            raise NoSuchRun(f"{run} holds no report; evaluate it first.")
-        with file:
-            content = file.read(_LARGEST_REPORT)
-        return HTMLResponse(content, headers={"content-security-policy": REPORT_POLICY})
+        return report_page(find_run(self._root, run) / PAGE_FILE, f"{run} holds no report; evaluate it first.")
 
     async def events(self, request: Request) -> Any:
         if self._updates.pages >= _MOST_PAGES:
@@ -218,10 +220,6 @@ class _Reading:
         choice = Choice(tuple(runs_of(request, at_least=0)), tuple(metrics_of(request)))
         given = request.headers.get("last-event-id") or request.query_params.get("after", "")
         return EventStream(self._updates, choice, Position.parse(given, len(choice.runs)))
-
-
-async def _as_json(answer: Callable[[Request], Any], request: Request) -> Response:
-    return await run_in_threadpool(lambda: JsonAnswer(answer(request)))
 
 
 def _is_file(path: Path) -> bool:

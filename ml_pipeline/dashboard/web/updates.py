@@ -75,8 +75,9 @@ class Updates:
         """Read what a page asks for first: the list, and the runs that are running, or the newest one."""
         self.runs.refresh()
         changes = self.runs.since(0)
-        running = [run["name"] for run in changes.runs if run["status"] == "running"][:_LOOKED_AHEAD]
-        for run in running or (changes.order or [])[:1]:
+        own = {run["name"]: run for run in changes.runs if run["study"] is None}
+        running = [name for name, run in own.items() if run["status"] == "running"][:_LOOKED_AHEAD]
+        for run in running or [name for name in changes.order or () if name in own][:1]:
             with contextlib.suppress(UserError), self.store.opened(run):
                 pass
 
@@ -126,6 +127,8 @@ class Updates:
             message = {"runs": changes.runs, "removed": changes.removed, "problem": changes.problem}
             if changes.order is not None:
                 message["order"] = changes.order
+            if changes.studies is not None:
+                message["studies"] = changes.studies
         rows, found = [], {}
         for run, before in zip(choice.runs, position.rows, strict=True):
             now, new = self._new_rows(run, choice.metrics, before)

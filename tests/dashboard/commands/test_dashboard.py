@@ -9,6 +9,7 @@ import pytest
 
 from ml_pipeline.dashboard.commands.dashboard import main
 from tests.dashboard.run_folders import make_run
+from tests.dashboard.study_folders import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -39,6 +40,9 @@ def test_ctrl_c_ends_it_at_once_though_a_page_is_open(tmp_path):
         (["nothing"], "nothing is not there; name a folder of runs"),
         (["a", "b"], "shows one folder of runs, but 2 are named"),
         (["--port", "99999"], "port must be from 0 to 65535, but got 99999"),
+        (["--once"], "--once is for the terminal; add --training"),
+        (["--study", "s"], "--study is for the terminal; add --training"),
+        (["--training", "--study", "s"], 'holds no study "s"'),
         (["--token", "x"], "token must have at least 16"),
         (["--prot", "1"], 'Did you mean "--port"'),
     ],
@@ -60,3 +64,23 @@ def test_a_port_in_use_is_told(served, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert f"Port {used.port} is in use;" in out
     assert f"The runs in {tmp_path} are shown at http://127.0.0.1:" in out
+
+
+def test_studies_are_printed_once(tmp_path, capsys):
+    make_study(tmp_path, "first")
+    make_study(tmp_path, "second", state="stopped")
+    assert main(["--training", str(tmp_path), "--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Study         first, running"
+    assert any(line.startswith("CPU ") for line in lines)
+    assert lines[-1].startswith("Study second: stopped, 3 of 10 trials")
+    assert main(["--training", str(tmp_path), "--study", "second", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Study         second, stopped")
+    assert "first" not in out
+
+
+def test_a_folder_without_studies_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--training", "--once"]) == 0
+    assert capsys.readouterr().out == "No studies in checkpoints yet. Start one with: ml-pipeline tune\n"

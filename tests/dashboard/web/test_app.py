@@ -9,6 +9,7 @@ import pytest
 
 from ml_pipeline.dashboard.server import serve
 from tests.dashboard.run_folders import append, lines_of, make_run, row
+from tests.dashboard.study_folders import make_study
 from tests.dashboard.test_run_files import OUTSIDE
 
 
@@ -193,6 +194,70 @@ def test_what_grows_is_read_further_and_what_was_cut_anew(client, root):
     (root / "a" / "metrics.jsonl").write_text(lines_of([row(1)]))
     assert steps()[1] == [100.0]
     assert steps()[0] != generation
+
+
+# Studies
+
+
+@pytest.fixture
+def study_root(tmp_path):
+    make_study(tmp_path / "runs", "s", n_runs=2)
+    make_run(tmp_path / "runs", "mine")
+    return tmp_path / "runs"
+
+
+def test_studies_come_with_the_list_and_their_trials_are_told_as_such(served, study_root):
+    found = get(served(study_root)[1], "/api/runs")
+    assert [(each["name"], each["status"], each["progress"]) for each in found["studies"]] == [("s", "running", 0.3)]
+    assert {run["name"]: run["study"] for run in found["runs"]} == {
+        "mine": None,
+        "s/trial-0000": "s",
+        "s/trial-0001": "s",
+    }
+
+
+def test_a_study_is_told_with_its_trials(served, study_root):
+    found = get(served(study_root)[1], "/api/study", study="s")
+    assert [each["run"] for each in found["trials"]] == [f"s/trial-000{i}" for i in range(3)]
+    assert [row[3] for row in found["history"]] == [1.0, 3.0, 3.0]
+
+
+def test_the_use_of_the_machine_is_told(unchanged):
+    use = get(unchanged, "/api/machine")
+    assert use["n_cores"] >= 1
+    assert 0.0 <= use["cpu_percent"] <= 100.0
+
+
+def test_the_report_of_a_study_runs_as_a_site_of_its_own(served, study_root):
+    _, client = served(study_root)
+    assert client.get("/study-report", params={"study": "s"}).status_code == 404
+    (study_root / "s" / "report.html").write_text("<script>1</script>")
+    answer = client.get("/study-report", params={"study": "s"})
+    assert answer.text == "<script>1</script>"
+    assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
+    assert get(client, "/api/runs")["studies"][0]["has_report"]
+
+
+@pytest.mark.parametrize("path", ["/api/study", "/study-report"])
+def test_no_name_of_a_study_leaves_the_folder_of_runs(served, study_root, tmp_path, path):
+    make_study(tmp_path, "secret")
+    (tmp_path / "secret" / "report.html").write_text("secret")
+    (study_root / "s" / "report.html").symlink_to(tmp_path / "secret" / "report.html")
+    (study_root / "out").symlink_to(tmp_path / "secret")
+    _, client = served(study_root)
+    for name in (*OUTSIDE[:-1], "out", "mine", "s/trial-0000"):
+        answer = client.get(path, params={"study": name})
+        assert answer.status_code == 404, answer.text
+        assert "holds no study" in answer.json()["error"]
+    assert client.get("/study-report", params={"study": "s"}).status_code == 404
+    assert client.get(path).status_code == 400
+
+
+def test_a_broken_study_is_told_in_a_sentence(served, study_root):
+    (study_root / "s" / "study.json").write_text("{")
+    _, client = served(study_root)
+    assert get(client, "/api/runs")["studies"][0]["status"] == "broken"
+    assert "study.json cannot be read" in get(client, "/api/study", 400, study="s")["error"]
 
 
 # The page itself

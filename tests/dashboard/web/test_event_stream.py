@@ -10,6 +10,7 @@ from ml_pipeline.dashboard.web.event_stream import EventStream
 from ml_pipeline.dashboard.web.positions import Position
 from ml_pipeline.dashboard.web.updates import Choice, Updates
 from tests.dashboard.run_folders import append, lines_of, make_run, row
+from tests.dashboard.study_folders import make_study, study_values, write_study
 
 LOSS = "train/policy_loss"
 
@@ -150,6 +151,18 @@ def test_a_name_that_is_new_is_told(served, root):
         events.rows("a")
         append(root / "a", [row(6, **{"eval/score": 3.0})])
         assert events.rows("a")["names"][-1] == "eval/score"
+
+
+def test_a_study_is_told_when_it_changes_and_only_then(served, root):
+    folder = make_study(root, "s")
+    _, client = served(root)
+    with connected(client) as events:
+        assert [study["finished"] for study in events.next()["studies"]] == [3]
+        append(root / "a", [row(6)])
+        assert "studies" not in events.next()
+        write_study(folder, study_values(values=(1.0,) * 4))
+        message = events.next()
+        assert ([study["finished"] for study in message["studies"]], message["runs"]) == ([4], [])
 
 
 def test_a_folder_that_cannot_be_read_is_told(served, root, monkeypatch):
