@@ -222,7 +222,7 @@ def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | No
     ends = lines.find(b"\n"), lines.rfind(b"\n", 0, len(lines) - 1) + 1
     for line in (lines[: ends[0]], lines[ends[1] :]):
         names.update(dict.fromkeys(_parsed(line) or ()))
-    n_keys, n_null = lines.count(b'":'), lines.count(b'": null') + lines.count(b'":null')
+    n_keys, n_null = _keys_and_nulls(lines, names)
     for schema in (dict.fromkeys(names, pl.Float64), None):
         try:
             frame = pl.read_ndjson(io.BytesIO(lines), schema=schema, infer_schema_length=None)
@@ -234,5 +234,21 @@ def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | No
         n_missing = sum(frame.null_count().row(0))
         if schema is None or n_keys == frame.height * frame.width - n_missing + n_null:
             frame = frame.select(pl.all().cast(pl.Float64))
-            return {name: frame[name].fill_null(np.nan).to_numpy() for name in frame.columns}
+            return {name: frame[name].to_numpy() for name in frame.columns}  # NaN where there is none
     return None
+
+
+def _keys_and_nulls(lines: bytes, names: Iterable[str]) -> tuple[int, int]:
+    """How many keys the objects of the lines have, and how many of these are null, where all values are numbers.
+
+    Of names that hold a colon themselves the signs around it decide. Otherwise colons are counted, each of which
+    stands behind a key, and those with an n behind them; a name that is not known and holds a colon makes one key too
+    many. Of 75 MB: 0.03 s in place of 0.28 s.
+    """
+    if any(":" in name for name in names):
+        return lines.count(b'":'), lines.count(b'": null') + lines.count(b'":null')
+    signs = np.frombuffer(lines + b"  ", np.uint8)
+    colons = np.flatnonzero(signs == ord(":"))
+    first, second = signs[colons + 1], signs[colons + 2]
+    is_null = (first == ord("n")) | ((first == ord(" ")) & (second == ord("n")))
+    return len(colons), int(np.count_nonzero(is_null))

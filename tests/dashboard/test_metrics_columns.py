@@ -132,7 +132,9 @@ def test_a_line_without_end_is_dropped_and_does_not_fill_the_memory(path, monkey
 
 
 json_values = st.one_of(st.none(), st.integers(-10, 10), st.floats(allow_nan=False, allow_infinity=False))
-json_rows = st.lists(st.dictionaries(st.sampled_from(["a", "b/c", 'd"e', "ü"]), json_values), max_size=20)
+json_rows = st.lists(
+    st.dictionaries(st.sampled_from(["a", "b/c", 'd"e', "ü", "f:g", "h:null", ":n", "null"]), json_values), max_size=20
+)
 
 
 def same(left, right):
