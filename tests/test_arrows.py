@@ -115,7 +115,7 @@ ROOMS = {
     TUNING: Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),
         ("numpy", "gymnasium", "tyro", "optuna", "sqlalchemy"),
-        ("matplotlib", "psycopg"),
+        ("matplotlib", "psycopg", "cmaes"),
     ),
     "dashboard": Room(
         ("config", "runtime", "monitoring", "reporting", "runs", f"{TUNING}.study_files"),
