@@ -64,6 +64,15 @@ class StoredTrial(Protocol):
     _trial_id: int
 
 
+def record_process(trial: StoredTrial, number: int) -> None:
+    """Write down in the storage that this process works on a trial: to be called as soon as it has been asked for.
+
+    If it is killed before its heartbeat begins, whoever looks for lost trials on this machine knows at once.
+    """
+    beat = Beat(number, this_process(), 0).as_json()
+    trial.storage.set_trial_user_attr(trial._trial_id, BEAT_ATTRIBUTE, beat)
+
+
 class Heartbeat:
     """Within the block a thread gives a sign of life of this process every few seconds, for one trial.
 

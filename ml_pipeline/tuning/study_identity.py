@@ -196,13 +196,26 @@ def _differences(name: str, there: Any, here: Any, missing: _Missing, *, top: bo
 
 
 def _is_range(values: Mapping[str, Any]) -> bool:
-    """Whether a mapping says how one setting is searched, such as {"log": [1e-5, 1e-2]}."""
-    return len(values) == 1 and isinstance(next(iter(values.values())), list)
+    """Whether a mapping says how one setting is searched, such as {"int": [1, 20], "log": True}."""
+    return isinstance(next(iter(values.values()), None), list)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping) and _is_range(value):
-        ((kind, limits),) = value.items()
-        is_pair = len(limits) == 2 and all(isinstance(each, int | float) for each in limits)
-        return f"{kind} {limits[0]}..{limits[1]}" if is_pair else f"{kind} {', '.join(map(str, limits))}"
+        return " ".join(_shown_part(name, part) for name, part in value.items())
     return in_one_line(value if isinstance(value, str) else json.dumps(value), _MOST_CHARACTERS)
+
+
+def _shown_part(name: str, part: Any) -> str:
+    """Of a range, as a sentence has it.
+
+    >>> _shown_part("int", [1, 20]), _shown_part("log", True), _shown_part("choice", ["tanh", "relu", "elu"])
+    ('int 1..20', 'log', 'choice tanh, relu, elu')
+    """
+    if part is True:
+        return name
+    if not isinstance(part, list):
+        return f"{name} {part}"
+    if name != "choice" and len(part) == 2:
+        return f"{name} {part[0]}..{part[1]}"
+    return f"{name} {', '.join(map(str, part))}"

@@ -16,7 +16,7 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from ml_pipeline.tuning.heartbeat import Heartbeat
+from ml_pipeline.tuning.heartbeat import Heartbeat, record_process
 from ml_pipeline.tuning.lost_trials import LostTrials, folders_of
 from ml_pipeline.tuning.storage import open_storage
 
@@ -42,6 +42,7 @@ def work(named: str | None, folder: Path, n_trials: int) -> None:
             time.sleep(0.05)
             continue
         trial = study.ask()
+        record_process(trial, trial.number)
         before = [each for each in study.get_trials(deepcopy=False)[: trial.number] if "void" not in each.user_attrs]
         if sum(each.state in TAKES_A_PLACE for each in before) >= n_trials:
             trial.set_user_attr("void", True)

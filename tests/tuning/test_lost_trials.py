@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ml_pipeline.runs.state import FolderClaim, read_state
 from ml_pipeline.runtime.process_identity import ProcessIdentity, this_process
-from ml_pipeline.tuning.heartbeat import Beat, Heartbeat, read_beat
+from ml_pipeline.tuning.heartbeat import Beat, Heartbeat, read_beat, record_process
 from ml_pipeline.tuning.lost_trials import MAX_RETRIES, SILENCE_S, LostTrials, fail_lost_trials
 from ml_pipeline.tuning.storage import open_storage
 from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, trial_folder
@@ -146,6 +146,19 @@ def test_a_trial_that_nobody_ever_gave_a_sign_of_life_for_is_lost_too(tmp_path: 
     watch = LostTrials(study, tmp_path, list[str]().append, clock=clock)
     assert _watch_for(watch, clock, SILENCE_S + 10) == [0]
     assert _states(study) == [TrialState.FAIL], "there is nothing to try again"
+
+
+def test_a_process_killed_before_its_heartbeat_began_is_known_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = _study(tmp_path)
+    with monkeypatch.context() as another:
+        another.setattr("ml_pipeline.tuning.heartbeat.this_process", _dead_process)
+        trial = study.ask()
+        record_process(trial, trial.number)
+    assert fail_lost_trials(study, tmp_path, list[str]().append) == [0]
+    record_process(trial := study.ask(), trial.number)
+    assert fail_lost_trials(study, tmp_path, pytest.fail) == []
 
 
 def test_a_finder_that_slept_does_not_take_the_others_for_dead(tmp_path: Path) -> None:

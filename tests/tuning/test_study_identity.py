@@ -16,6 +16,8 @@ from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.tuning import space as searched
+from ml_pipeline.tuning.space import read_space
 from ml_pipeline.tuning.study_identity import (
     describe_environment,
     describe_task,
@@ -61,6 +63,10 @@ def test_the_same_study_is_joined_without_a_word() -> None:
         ),
         ({"space": {**SPACE, "n_steps": {"choice": [64]}}}, "n_steps: absent there, choice 64 here"),
         ({"space": {**SPACE, "gamma": 0.9}}, "gamma: log 0.9..1 there, 0.9 here"),
+        (
+            {"space": {**SPACE, "gamma": {"int": [1, 2], "log": True}}},
+            "gamma: log 0.9..1 there, int 1..2 log here",
+        ),
         ({"objective": {**OBJECTIVE, "seeds_per_trial": 3}}, "seeds_per_trial: 1 there, 3 here"),
         (
             {"task": GymTask("Acrobot-v1", eval_episodes=1, seed=0)},
@@ -78,6 +84,17 @@ def test_another_study_is_refused_and_what_differs_is_named(changed: dict[str, A
     assert str(refused.value).startswith("The study mine is another one: ")
     assert difference in str(refused.value)
     assert str(refused.value).endswith("Give what it was begun with, or choose another --study-name.")
+
+
+def test_a_space_as_it_is_read_is_the_same_space(tmp_path: Path) -> None:
+    text = (Path(searched.__file__).parent / "ppo.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(text)
+    study = optuna.create_study()
+    join_study(study, _identity(space=read_space("ppo").described()))
+    assert join_study(study, _identity(space=read_space(tmp_path / "mine.yaml").described())) == []
+    (tmp_path / "mine.yaml").write_text(text.replace("int: [1, 20]", "int: [1, 30]"))
+    with pytest.raises(UserError, match=r"n_epochs: int 1\.\.20 log there, int 1\.\.30 log here"):
+        join_study(study, _identity(space=read_space(tmp_path / "mine.yaml").described()))
 
 
 @pytest.mark.parametrize(
