@@ -1,6 +1,7 @@
 """Samplers by name: what chooses the settings of the next trial."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Literal
 
 from optuna import Study
@@ -56,10 +57,8 @@ def sampler_remark(name: str, space: Space) -> str | None:
 
 def _cmaes(seed: int, space: Space) -> CmaEsSampler:
     """Raises UserError where CMA-ES would choose nothing: of fewer than two ranges it leaves all to another."""
-    try:
-        import cmaes  # noqa: F401 - Optuna says so only when the second trial begins
-    except ImportError:
-        raise UserError('The sampler cmaes needs the package cmaes: pip install "ml-pipeline[tune]".') from None
+    if find_spec("cmaes") is None:  # Optuna says so only when the second trial begins
+        raise UserError('The sampler cmaes needs the package cmaes: pip install "ml-pipeline[tune]".')
     distributions = space.distributions()
     if distributions is not None:
         ranges = [of for of in distributions.values() if not isinstance(of, CategoricalDistribution)]
