@@ -25,7 +25,15 @@ SILENCE_S = 45.0
 MAX_RETRIES = 3
 """A trial that is lost more often than this is not tried again: it may be what kills its process."""
 _LONGEST_LOOK_S = 15.0
-_OF_ONE_ATTEMPT = ("reason", "host", "pid", "seconds", BEAT_ATTRIBUTE)  # attributes that a retry does not take over
+_OF_ONE_ATTEMPT = (
+    "reason",
+    "global_step",
+    "validation_sharpe",
+    "host",
+    "pid",
+    "seconds",
+    BEAT_ATTRIBUTE,
+)  # attributes that a retry does not take over
 
 
 @dataclass
@@ -118,7 +126,7 @@ class LostTrials:
             with contextlib.suppress(OSError):
                 (folder / HEARTBEAT_FILE).unlink()
         if again and _has_begun(trial, self._folder):
-            self._study.add_trial(_retry_of(trial, history, self._folder))
+            self._study.add_trial(_repeated(trial, history, self._folder))
             self._say(f"Trial {trial.number} is lost and queued again, to go on from its checkpoint. {why}")
         else:
             self._say(f"Trial {trial.number} is lost. {reason}")
@@ -137,6 +145,12 @@ def fail_lost_trials(study: optuna.Study, study_folder: Path, say: Callable[[str
         return watch.fail()
     finally:
         _watched[key] = watch.seen
+
+
+def queue_again(study: optuna.Study, number: int, study_folder: Path) -> None:
+    """Queue a trial that was stopped and told as failed, to go on from its checkpoint. It does not count as lost."""
+    trial = study.get_trials(deepcopy=False)[number]
+    study.add_trial(_repeated(trial, _history(trial), study_folder))
 
 
 def folders_of(trial: FrozenTrial, study_folder: Path) -> list[Path]:
@@ -160,9 +174,10 @@ def _has_begun(trial: FrozenTrial, study_folder: Path) -> bool:
     return has_settings or any(folder.is_dir() for folder in folders_of(trial, study_folder))
 
 
-def _retry_of(trial: FrozenTrial, history: list[int], study_folder: Path) -> FrozenTrial:
+def _repeated(trial: FrozenTrial, history: list[int], study_folder: Path) -> FrozenTrial:
     """A waiting trial with the same settings, which continues the folders; what was reported stays reported."""
-    retried: Mapping[str, Any] = {"failed_trial": history[0], "retry_history": history}
+    first = trial.user_attrs.get("failed_trial", trial.number)
+    retried: Mapping[str, Any] = {"failed_trial": first, "retry_history": history}
     kept = {name: value for name, value in trial.user_attrs.items() if name not in _OF_ONE_ATTEMPT}
     folders = [folder.name for folder in folders_of(trial, study_folder) if folder.is_dir()]
     if folders:
