@@ -89,6 +89,11 @@ COMMANDS = {
         "ml_pipeline.dashboard.commands.dashboard",
         "ml_pipeline.dashboard.commands.dashboard:CommandLine",
     ),
+    "tune": Command(
+        "Search settings by trials of training, several at once; takes the settings of train.",
+        "ml_pipeline.tuning.commands.tune",
+        "ml_pipeline.tuning.tune_config:CommandLine",
+    ),
     "rollback": Command(
         "Return a deployed model to the version before it.",
         "ml_pipeline.tuning.commands.rollback",

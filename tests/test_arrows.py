@@ -115,7 +115,7 @@ ROOMS = {
     TUNING: Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),
         ("numpy", "gymnasium", "tyro", "optuna", "sqlalchemy"),
-        ("matplotlib", "psycopg", "cmaes"),
+        ("torch", "matplotlib", "psycopg", "cmaes"),
     ),
     "dashboard": Room(
         ("config", "runtime", "monitoring", "reporting", "runs", f"{TUNING}.study_files"),
@@ -141,7 +141,7 @@ COMMANDS = (
     *("cli", "__main__", "commands", "completion"),
     *(f"service.commands.{name}" for name in ("serve", "submit", "logs", "stop", "resume", "scale")),
     "dashboard.commands.dashboard",
-    *(f"tuning.commands.{name}" for name in ("rollback", "models")),
+    *(f"tuning.commands.{name}" for name in ("tune", "rollback", "models")),
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("dashboard.commands.status", "dashboard.commands.watch"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them

@@ -51,7 +51,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ("words", "expected"),
     [
         (["tr"], {"train"}),
-        (["t"], {"train", "tune-workers"}),
+        (["t"], {"train", "tune", "tune-workers"}),
         (["--v"], {"--version"}),
         (["train", "--learning-r"], {"--learning-rate", "--learning-rate-schedule"}),
         (["train", "--n_env"], set()),

@@ -1,0 +1,114 @@
+"""Command: search the settings of `train` by trials, several at once; the same command again goes on.
+
+ml-pipeline tune --study-name first --env-id CartPole-v1 --total-timesteps 20000 --n-trials 20
+ml-pipeline tune --study-name eurusd_5m --data-dir data/5m --timeframe 5m --n-envs 12 --n-trials 500 --n-jobs auto
+"""
+
+import sys
+
+from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, exiting_at_once
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("tune")
+
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ml_pipeline import __version__
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.wording import counted, shown_path
+from ml_pipeline.monitoring.console import entry, outlive_readers
+from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.tuning.optuna_extra import require_optuna
+from ml_pipeline.tuning.trial_lines import TrialLines, closing_lines, finished
+from ml_pipeline.tuning.tune_config import TuneOrder, parse_tune
+
+if TYPE_CHECKING:
+    from ml_pipeline.tuning.run_study import StudyRun
+
+PROG = "tune"
+
+
+def main(argv: list[str], *, prog: str = PROG) -> int:
+    """Run the study until it has its trials: 0; 128 + the signal that stopped it; 1 where trials keep failing; 2, after
+    one sentence, where something given cannot be used or nothing can be saved."""
+    with entry(prog):
+        with exiting_at_once():
+            order = parse_tune(argv, prog=prog, description=COMMANDS["tune"].sentence)
+            require_optuna()
+
+            from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
+            from ml_pipeline.tuning.run_study import StudyRun
+
+        outlive_readers()
+        folder = root_of_runs(order.tune.root) / order.study_name
+        terminal = _Terminal(order)
+        with stop_on_signals(terminal.request_stop):
+            run = terminal.run = StudyRun(order, folder, listener=terminal, stop=terminal.stop, version=__version__)
+            _say(_opening(order, run, folder))
+            try:
+                has_ended = run.run()
+            finally:
+                _tell_end(run, order, folder)
+        if not has_ended:
+            _say(f"Go on with:\n  {shlex.join([*prog.split(), *argv])}")
+            assert terminal.stopped_by is not None  # nothing else requests a stop
+            return 128 + terminal.stopped_by
+        _say("Next:\n" + "\n".join(f"  {command}" for command in _next_commands(order)))
+    return 0
+
+
+class _Terminal:
+    """The study on the terminal. The first signal requests a stop, and a second one ends the command at once."""
+
+    def __init__(self, order: TuneOrder) -> None:
+        self.stop = StopRequest()
+        self.stopped_by: int | None = None
+        self.run: StudyRun | None = None
+        self._lines = TrialLines(order.tune.n_trials)
+
+    def request_stop(self, number: int) -> None:
+        if self.stopped_by is None:
+            self.stopped_by = number
+        self.stop.request(str(Interrupted(self.stopped_by)))
+        with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
+            self.say("Stopping: each trial saves after its step, and goes on next time. Once more to end at once.")
+
+    def trial_ended(self, end: Mapping[str, Any]) -> None:
+        assert self.run is not None
+        if (line := self._lines.line(end, self.run.trials())) is not None:
+            _say(line)
+
+    def say(self, sentence: str) -> None:
+        _say(sentence)
+
+
+def _opening(order: TuneOrder, run: "StudyRun", folder: Path) -> str:
+    where = f"in {shown_path(folder)}"
+    if order.tune.continue_trial is not None:
+        return f"Study {order.study_name}: continues trial {order.tune.continue_trial}, {where}"
+    done = finished(run.trials())
+    at_once = f"{counted(run.n_jobs, 'trial')} at once"
+    return f"Study {order.study_name}: {done} of {counted(order.tune.n_trials, 'trial')} finished; {at_once}, {where}"
+
+
+def _tell_end(run: "StudyRun", order: TuneOrder, folder: Path) -> None:
+    for line in closing_lines(order.study_name, run.trials(), folder=folder):
+        _say(line)
+
+
+def _next_commands(order: TuneOrder) -> Sequence[str]:
+    root = [] if order.tune.root is None else ["--root", str(order.tune.root)]
+    return [shlex.join(["ml-pipeline", name, order.study_name, *root]) for name in ("report", "promote")]
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""The Optuna study that an order means: made or loaded, with its storage, sampler, pruner and identity."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from ml_pipeline.runs.train_config import layered, train_config
+from ml_pipeline.tuning.pruners import make_pruner
+from ml_pipeline.tuning.samplers import make_sampler
+from ml_pipeline.tuning.space import Space, read_space
+from ml_pipeline.tuning.storage import open_storage
+from ml_pipeline.tuning.trial_seeds import SeededByTrial
+from ml_pipeline.tuning.tune_config import TuneOrder
+
+LENGTHS = ("total_timesteps", "num_episodes")
+"""Settings that say how long a run is."""
+
+
+def space_of(order: TuneOrder) -> Space:
+    """The search space that is named, or the usual one of what is learned. Raises UserError as `read_space`."""
+    usual = "trading" if order.base.get("env_id") is None else "ppo"
+    return read_space(order.tune.space or usual)
+
+
+def steps_per_trial(order: TuneOrder) -> int:
+    """Environment steps of a whole trial, over all its seeds or folds."""
+    config = train_config(layered(order.base, order.objective.settings))
+    return config.timesteps * len(order.objective.units(config))
+
+
+def make_study(
+    order: TuneOrder,
+    folder: Path,
+    space: Space,
+    *,
+    say: Callable[[str], None],
+    stopped: Callable[[], bool],
+    version: str,
+) -> optuna.Study:
+    """The study, made where there is none of this name, and checked to be the same where there is.
+
+    version: of this program.
+    Raises UserError where the storage, the sampler or the pruner cannot be used, or the study is another one.
+    """
+    from ml_pipeline.runs.tasks import make_task  # with all that a task needs: workers go without
+    from ml_pipeline.tuning.study_identity import join_study, study_identity
+
+    study = _study(order, folder, space, say=say, stopped=stopped)
+    base = layered(order.base, order.objective.settings)
+    if order.tune.continue_trial is not None:
+        base, _ = with_length_of_study(study, base)
+    identity = study_identity(
+        space=space.described(),
+        objective=vars(order.objective),
+        task=make_task(train_config(base)),
+        base=base,
+        version=version,
+    )
+    for sentence in join_study(study, identity):
+        say(sentence)
+    return study
+
+
+def with_length_of_study(study: optuna.Study, base: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """The settings with the length of the study's runs, and the other number of steps that they named, if any."""
+    stored = (study.user_attrs.get("identity") or {}).get("base settings", {})
+    length = {name: stored[name] for name in LENGTHS if name in stored}
+    same = {**{name: value for name, value in base.items() if name not in LENGTHS}, **length}
+    wanted = base.get("total_timesteps")
+    return same, None if wanted == length.get("total_timesteps") else wanted
+
+
+def load_study(
+    order: TuneOrder, folder: Path, space: Space, *, say: Callable[[str], None], stopped: Callable[[], bool]
+) -> optuna.Study:
+    """The study that `make_study` made, in a worker. stopped: whether to wait no longer for a storage that is away."""
+    return _study(order, folder, space, say=say, stopped=stopped, wait=True)
+
+
+def _study(
+    order: TuneOrder,
+    folder: Path,
+    space: Space,
+    *,
+    say: Callable[[str], None],
+    stopped: Callable[[], bool],
+    wait: bool = False,
+) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    from ml_pipeline.tuning.trial_run import report_interval  # with torch
+
+    base = layered(order.base, order.objective.settings)
+    seed = int(base.get("seed") or 0)
+    sampler = SeededByTrial(lambda its_seed: make_sampler(order.tune.sampler, its_seed, space), seed)
+    return optuna.create_study(
+        study_name=order.study_name,
+        storage=open_storage(order.tune.storage, folder, say, wait=wait, stopped=stopped),
+        sampler=sampler,
+        pruner=make_pruner(order.tune.pruner, budget=steps_per_trial(order), report_every=report_interval(base)),
+        direction="maximize",
+        load_if_exists=True,
+    )

@@ -1,0 +1,92 @@
+"""How a study reads in the terminal: a line per trial, each reason of a failure once, and the best at the end."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ml_pipeline.config.wording import counted, in_one_line, shown_path, written
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+_LONGEST_REASON = 300
+_NUMBER = re.compile(r"\d+")
+
+
+class TrialLines:
+    """Lines of the trials of one call; remembers what was said. n_trials: of the study in all."""
+
+    def __init__(self, n_trials: int) -> None:
+        self._n_trials = n_trials
+        self._reasons: Counter[str] = Counter()
+
+    def line(self, end: Mapping[str, Any], trials: "Sequence[FrozenTrial]") -> str | None:
+        """How a trial ended; None where that was said of an earlier one. end: a `TrialEnd`, by its names."""
+        number, state, value = end["number"], end["state"], end["value"]
+        if state == "complete":
+            how = f"{shown_value(value)} in {end['seconds']:,.1f} s"
+        elif state == "pruned":
+            how = f"pruned at step {end['global_step']:,} with {shown_value(value)}"
+        elif state == "stopped":
+            how = f"stopped at step {end['global_step']:,}, saved, and queued again"
+        else:
+            return self._reason_line(number, state, end["reason"])
+        best = best_trial(trials)
+        beside = "" if best is None else f"; best {shown_value(best.value)} by trial {best.number}"
+        return f"[{finished(trials)}/{self._n_trials}] Trial {number}: {how}{beside}"
+
+    def _reason_line(self, number: int, state: str, reason: str | None) -> str | None:
+        reason = in_one_line(reason or "No reason is known.", _LONGEST_REASON)
+        kind = f"{state} {_NUMBER.sub('#', reason)}"
+        self._reasons[kind] += 1
+        if self._reasons[kind] > 1:
+            return None
+        return f"Trial {number} {'failed' if state == 'failed' else 'was impossible'}: {reason}"
+
+
+def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -> list[str]:
+    """What a study has come to."""
+    kinds = Counter(map(_kind, trials))
+    counts = [f"{kinds[kind]} {kind}" for kind in ("complete", "pruned", "failed", "impossible") if kinds[kind]]
+    lines = [f"Study {name}: {counted(finished(trials), 'trial')} finished ({', '.join(counts) or 'none'})."]
+    reasons = Counter(
+        in_one_line(each.user_attrs.get("reason") or "", _LONGEST_REASON) for each in trials if _kind(each) == "failed"
+    )
+    lines += [f"  {times} x {reason}" for reason, times in reasons.most_common(5) if reason]
+    best = best_trial(trials)
+    if best is None:
+        return [*lines, "No trial is complete, so that none is the best."]
+    folders = best.user_attrs.get("folders") or ()
+    where = f" in {shown_path(folder / folders[0])}" if folders else ""
+    lines.append(f"Best value {shown_value(best.value)}, by trial {best.number}{where}")
+    settings = best.user_attrs.get("settings") or best.params
+    return [*lines, *(f"  {name}: {written(value)}" for name, value in settings.items())]
+
+
+def best_trial(trials: "Sequence[FrozenTrial]") -> "FrozenTrial | None":
+    """The complete one with the largest value; of equal ones the first."""
+    complete = [each for each in trials if _kind(each) == "complete"]
+    return max(complete, key=lambda each: (each.value, -each.number), default=None)
+
+
+def finished(trials: "Sequence[FrozenTrial]") -> int:
+    return sum(_kind(each) in {"complete", "pruned"} for each in trials)
+
+
+def shown_value(value: float | None) -> str:
+    """
+    >>> shown_value(187.4331), shown_value(0.000123456), shown_value(None)
+    ('187.4', '0.0001235', 'no value')
+    """
+    return "no value" if value is None else f"{value:,.4g}"
+
+
+def _kind(trial: "FrozenTrial") -> str:
+    if trial.user_attrs.get("void"):
+        return "void"
+    if trial.user_attrs.get("impossible"):
+        return "impossible"
+    is_repeated = trial.state.name == "FAIL" and trial.user_attrs.get("reason") == "stopped"
+    return "stopped" if is_repeated else {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower())

@@ -1,0 +1,189 @@
+"""What one call of `tune` asks for: the settings of the study, and those of `train` that every trial begins with."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ml_pipeline.config.checks import check_choice, check_count
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import convert_settings
+from ml_pipeline.config.flags import naming_flags, read_flags
+from ml_pipeline.config.settings import build, flatten
+from ml_pipeline.runs.train_command_line import SettingsFrom, given_settings, reject_irrelevant_settings
+from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
+from ml_pipeline.trading.market.files import files_of, symbol_of
+from ml_pipeline.trading.market.symbol_files import find_symbol_files
+from ml_pipeline.tuning.objective import ObjectiveConfig
+
+SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
+PrunerName = Literal["asha", "hyperband", "median", "none"]
+_STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=,-]{0,120}")
+
+
+@dataclass(frozen=True)
+class TuneConfig(SettingsFrom):
+    """The study."""
+
+    study_name: str | None = None
+    """Name of the study and of its folder in --root; one that is there goes on."""
+
+    n_trials: int = 100
+    """Number of finished trials, complete or pruned, that the study has in all when it ends."""
+
+    n_jobs: int | Literal["auto"] = "auto"
+    """Number of trials at once, each in a process of its own; auto: as many as cores and free memory allow."""
+
+    space: str | None = None
+    """What is searched: the name of a built-in space, a YAML file, or a function as module:function; none: the space
+    for trading, or for an environment of --env-id that of PPO."""
+
+    sampler: SamplerName = "tpe"
+    """How settings are drawn, seeded by --seed: TPE, Gaussian process, CMA-ES, at random, or every point of a grid."""
+
+    pruner: PrunerName = "asha"
+    """When trials that lag behind are ended: by asynchronous successive halving, Hyperband, the median, or never."""
+
+    data_dir: Path | None = None
+    """Folder of market data with one file per symbol, in place of --data; each is traded alone, by one policy."""
+
+    storage: str | None = None
+    """Where the study is stored: a journal file, or postgresql://...; several processes and machines that name the same
+    one work on one study. none: a journal in the study's folder."""
+
+    max_concurrent_envs: int | None = None
+    """Most environments of all trials at once; none: no limit."""
+
+    gpu: int | None = None
+    """Number of the GPU that trials use, from 0; none: as --device says."""
+
+    continue_trial: int | None = None
+    """Continue the run of this trial to its end, and end then; a pruned one is not pruned again."""
+
+    root: Path | None = None
+    """Folder of runs in which the study has its folder; none: checkpoints/."""
+
+    def __post_init__(self) -> None:
+        check_count("n_trials", self.n_trials)
+        for name, known in (("sampler", get_args(SamplerName)), ("pruner", get_args(PrunerName))):
+            check_choice(name, getattr(self, name), known)
+        if self.n_jobs != "auto":
+            check_count("n_jobs", self.n_jobs)
+        if self.max_concurrent_envs is not None:
+            check_count("max_concurrent_envs", self.max_concurrent_envs)
+        for name in ("gpu", "continue_trial"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), minimum=0)
+        if self.study_name is not None and not _STUDY_NAME.fullmatch(self.study_name):
+            raise UserError(
+                'study_name must be letters, digits and any of "._+@=,-", beginning with a letter or digit, but got '
+                f'"{self.study_name[:130]}".'
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine(TrainConfig):
+    """What the flags fill."""
+
+    tune: TuneConfig = field(default_factory=TuneConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOrder:
+    """One call of `tune`. base: the settings of every trial that were given, by name, besides those of the space."""
+
+    tune: TuneConfig
+    objective: ObjectiveConfig
+    base: Mapping[str, Any]
+
+    @property
+    def study_name(self) -> str:
+        assert self.tune.study_name is not None, "it was checked when the command line was read"
+        return self.tune.study_name
+
+    def as_json(self) -> dict[str, Any]:
+        """What `order_from` takes, in another process."""
+        content = {"tune": vars(self.tune), "objective": vars(self.objective), "base": self.base}
+        return {name: _plain(group) for name, group in content.items()}
+
+
+def order_from(content: Mapping[str, Any]) -> TuneOrder:
+    """The order that `as_json` wrote."""
+    source = Path("the order")
+    groups = {**content["tune"], **content["objective"]}
+    command_line = build(CommandLine, convert_settings(groups, CommandLine, source=source))
+    base = convert_settings(content["base"], TrainConfig, source=source)
+    return TuneOrder(tune=command_line.tune, objective=command_line.objective, base=base)
+
+
+def parse_tune(argv: Sequence[str], *, prog: str, description: str) -> TuneOrder:
+    """Read the command line of a study. Raises UserError about whatever cannot be used; exits after --help."""
+    flags = read_flags(argv, CommandLine, prog=prog, description=description)
+    study_flags = {
+        name: flags.pop(name)
+        for group in (TuneConfig, ObjectiveConfig)
+        for name in (each.name for each in dataclasses.fields(group) if each.name not in {"config", "preset"})
+        if name in flags
+    }
+    with naming_flags(*study_flags):
+        asked = build(CommandLine, study_flags)
+    if asked.tune.study_name is None:
+        raise UserError("--study-name is missing; name the study, such as --study-name first.")
+    given = given_settings(flags)
+    given = layered(given, _market_of(asked.tune.data_dir, given))
+    if asked.tune.gpu is not None:
+        if given.get("device") in {"cpu", "mps"}:
+            raise UserError(f"--gpu names a GPU, but --device is {given['device']}; leave one of the two out.")
+        given["device"] = "cuda"
+    config = train_config(given)
+    reject_irrelevant_settings(config, given)
+    _check_base(config, asked)
+    asked.objective.check(given)
+    return TuneOrder(tune=asked.tune, objective=asked.objective, base=given)
+
+
+def flat_base(order: TuneOrder) -> dict[str, Any]:
+    """Every setting of a trial that the space leaves alone, as JSON knows it: what two calls are compared by."""
+    return flatten(train_config(order.base))
+
+
+def _check_base(config: TrainConfig, asked: CommandLine) -> None:
+    if config.run.checkpoint_dir is not None:
+        raise UserError("--checkpoint-dir is the folder of one run, but each trial has its own; leave it out.")
+    limit = asked.tune.max_concurrent_envs
+    if limit is not None and config.run.vec_env != "batched" and config.run.n_envs > limit:
+        raise UserError(
+            f"--n-envs is {config.run.n_envs}, but --max-concurrent-envs lets {limit} run at once; raise it to "
+            f"{config.run.n_envs} or more, or lower --n-envs."
+        )
+    if config.run.env_id is None and config.trading.data is not None:
+        files_of(config.trading.data)  # refuses what is not there
+
+
+def _market_of(data_dir: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that --data-dir stands for: one symbol, or several that are each traded alone."""
+    if data_dir is None:
+        return {}
+    if given.get("data") is not None:
+        raise UserError(
+            "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
+        )
+    symbols = given.get("symbols") or ()
+    files = find_symbol_files(data_dir, symbols)
+    if len(files) == 1:
+        (file,) = files.values()
+        return {"data": file, "symbols": ()}
+    if given.get("per_symbol", True):
+        return {"data": data_dir, "per_symbol": True}
+    return {"data": data_dir, "symbols": tuple(symbol_of(file) for file in files.values()) if symbols else ()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
