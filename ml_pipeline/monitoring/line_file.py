@@ -32,9 +32,13 @@ class LineFile:
         if not replace and read_lines(path) not in ([], lines):
             raise UserError(f"{path} is there already and would be lost; resume its run, or choose another folder.")
         try:
-            with written_whole(path, "w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{line}\n" for line in lines)
-            self._file = path.open("a", encoding="utf-8", newline="\n")
+            if path.exists():
+                with written_whole(path, "w", encoding="utf-8", newline="\n") as file:
+                    file.writelines(f"{line}\n" for line in lines)
+                self._file = path.open("a", encoding="utf-8", newline="\n")
+            else:  # nothing is there that a power cut could take, so nobody waits for the disk: 10 ms a file
+                self._file = path.open("x", encoding="utf-8", newline="\n")
+                self.append(lines)
         except OSError as error:
             raise self._failure(error) from error
 

@@ -1,7 +1,9 @@
 """Decides who steps a batch: checks what was asked for, and measures where the choice is free."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral
 from typing import Literal
 
@@ -9,7 +11,14 @@ import gymnasium
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-from ml_pipeline.models.rl.core.workers.choice import Division, choose_division, measure_step, measure_wake
+from ml_pipeline.models.rl.core.workers.choice import (
+    HERE,
+    Division,
+    StepCost,
+    choose_division,
+    measure_step,
+    measure_wake,
+)
 from ml_pipeline.runtime.cores import IdleWatch, usable_cores
 
 _BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
@@ -90,12 +99,46 @@ def division_of(
     return _fastest(example, num_envs)
 
 
+class KnownCost:
+    """What was measured when environments of one kind were divided the last time."""
+
+    def __init__(self) -> None:
+        self.step: StepCost | None = None
+        self.wake_s: float | None = None
+        self.watch: IdleWatch | None = None
+        """Since then; None where worker processes of our own were at work as well, which it would take for others."""
+
+
+_known: ContextVar[KnownCost | None] = ContextVar("known_cost", default=None)
+
+
+@contextmanager
+def measuring_once(known: KnownCost) -> Iterator[None]:
+    """Within the block, "auto" measures a step and a wake-up only where `known` does not tell, and learns from it who
+    kept cores busy since the last time: for who makes environments of one kind again and again."""
+    token = _known.set(known)
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
 def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
+    known = _known.get() or KnownCost()
     watch = IdleWatch()
-    cost = measure_step(example)
+    cost = known.step = known.step or measure_step(example)
+    free_cores = known.watch.free_cores() if known.watch is not None else _free_cores(watch)
+    known.wake_s = known.wake_s or measure_wake()
+    division = choose_division(cost, num_envs, free_cores, wake_s=known.wake_s)
+    known.watch = IdleWatch() if division == HERE else None
+    return division
+
+
+def _free_cores(watch: IdleWatch) -> float:
+    """How many cores are free, by a watch that was just begun and, where it finds others, by another look."""
     free_cores = watch.free_cores()
     if free_cores < usable_cores() - _BUSY_CORES:  # only who is at work for longer counts
         watch = IdleWatch()
         time.sleep(_RECHECK_DELAY_S)
         free_cores = max(free_cores, watch.free_cores())
-    return choose_division(cost, num_envs, free_cores, wake_s=measure_wake())
+    return free_cores

@@ -78,6 +78,29 @@ def test_auto_goes_by_the_step_and_by_the_free_cores(
         assert envs.step([1] * 6)[1].tolist() == [11.0] * 6
 
 
+def test_auto_measures_a_known_kind_once_and_then_goes_by_who_was_at_work_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured, free = [], [2.0, 1.0, 2.0]  # cores: when first looked at, in the time from then on, and after that
+    watch = type("Watch", (), {"free_cores": lambda self: free[0]})
+    for name, forced in {
+        "measure_step": lambda example: measured.append(example) or StepCost(cpu_s=5e-6, wait_s=0.0),
+        "measure_wake": lambda: 6e-5,
+        "usable_cores": lambda: 2.0,
+        "IdleWatch": watch,
+        "_RECHECK_DELAY_S": 0.0,
+    }.items():
+        monkeypatch.setattr(division, name, forced)
+    known = division.KnownCost()
+    divisions = []
+    for num_envs in (2, 6, 6):
+        with division.measuring_once(known), ParallelEnv([CountingEnv] * num_envs) as envs:
+            divisions.append((envs.num_workers, envs.steps_here))
+        free.pop(0)
+    assert divisions == [(0, True), (0, True), (1, True)]
+    assert len(measured) == 1
+
+
 def test_auto_takes_a_worker_per_core_where_steps_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(division, "usable_cores", lambda: 3.0)
     monkeypatch.setattr(division, "_fastest", None)  # which would call an environment that hangs or kills
