@@ -130,6 +130,10 @@ class SymbolsTask:
         """The mean of the symbols' scores on the validation split."""
         return float(np.mean([task.score(act) for task in self.tasks.values()]))
 
+    def score_of(self, paths: Sequence[EquityPath]) -> float:
+        """The score of such passes: `score` of its `scored_paths`."""
+        return float(np.mean([task.score_of([path]) for task, path in zip(self.tasks.values(), paths, strict=True)]))
+
     def scored_paths(self, act: Act) -> tuple[EquityPath, ...]:
         """The equity, bar by bar, of the passes that `score` makes: of the account of each symbol."""
         return tuple(path for task in self.tasks.values() for path in task.scored_paths(act))

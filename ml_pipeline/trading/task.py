@@ -1,7 +1,7 @@
 """Trading as a task: environments to train in, and the evaluation of a policy at the end."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -19,7 +19,7 @@ from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import Act, pass_through
+from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
@@ -195,13 +195,18 @@ class TradingTask:
         as 0. A split of more than 50,000 bars is passed through from its 50,000th bar before the end on, so that
         evaluations take no longer the more bars there are.
         """
-        env = self._scored_env()
+        return self.score_of(self.scored_paths(act))
+
+    def score_of(self, paths: Sequence[EquityPath]) -> float:
+        """The score of such a pass: `score` of its `scored_paths`."""
+        (path,) = paths
+        end = path.equity[-1]
+        if end <= 0:
+            return -math.inf
         if self.config.score == "sharpe":
-            path = equity_path(env, act)
             ratio = sharpe(returns_of(path.equity), path.periods_per_year)
-            return -math.inf if env.equity <= 0 else 0.0 if math.isnan(ratio) else ratio
-        pass_through(env, act)
-        return float(np.log(env.equity / self.rules.initial_cash)) if env.equity > 0 else -math.inf
+            return 0.0 if math.isnan(ratio) else ratio
+        return float(np.log(end / self.rules.initial_cash))
 
     def scored_paths(self, act: Act) -> tuple[EquityPath, ...]:
         """The equity, bar by bar, of the pass that `score` makes: of one account."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from ml_pipeline.models.rl.core.division import KnownCost
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig
@@ -23,6 +24,7 @@ class TaskSource:
     """Makes tasks, and keeps what it made of them: a task for several seeds and folds, a market for several tasks."""
 
     def __init__(self) -> None:
+        self._costs: dict[str, KnownCost] = {}
         self._gym_tasks: dict[str, GymTask] = {}
         self._markets: dict[str, MarketData] = {}
         self._symbols_markets: dict[str, dict[str, MarketData]] = {}
@@ -35,8 +37,8 @@ class TaskSource:
         if run.env_id is None:
             return self._split(config.trading).with_seed(run.seed)
         # All that a task knows of its run; what the first reset of the environment tells does not depend on the seed.
-        known = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
-        key = repr((*known, run.eval_episodes, run.step_timeout_s))
+        kind = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
+        key = repr((*kind, run.eval_episodes, run.step_timeout_s))
 
         def make() -> GymTask:
             task = make_task(config)
@@ -44,6 +46,12 @@ class TaskSource:
             return task
 
         return _kept(self._gym_tasks, key, make).with_seed(run.seed)
+
+    def step_cost(self, config: TrainConfig) -> KnownCost:
+        """What a step of the environments of such tasks costs, once a run has measured it."""
+        run = config.run
+        kind = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
+        return _kept(self._costs, repr(kind), KnownCost)
 
     def _split(self, config: TradingConfig) -> TradingTask | SymbolsTask:
         def make() -> TradingTask | SymbolsTask:

@@ -14,6 +14,7 @@ from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
+from ml_pipeline.models.rl.core.division import measuring_once
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.run import Run, RunResult
@@ -102,14 +103,15 @@ class TrialRuns:
                 return ended.outcome("stopped", stop.reason)
             try:
                 config, checkpoint = self._start_of(name, its_settings, changes or {}, resumes=folders is not None)
-                task = TrialTask(self._tasks.task(config))
+                task = TrialTask(self._tasks.task(config), is_resumed=checkpoint is not None)
             except UserError as error:
                 return ended.outcome("failed", str(error))
             if checkpoint is not None:
                 say(f"Trial {trial.number} goes on in {name}.")
+            its_cost = self._tasks.step_cost(config)
             progress.begin_run(self._study_folder / name, timesteps=config.timesteps)
             run = Run(config, task, checkpoint=checkpoint, sinks=[progress], listener=progress, stop=progress.stop)
-            with stop.told_to(lambda: progress.stop.request(str(stop.reason))):
+            with stop.told_to(lambda: progress.stop.request(str(stop.reason))), measuring_once(its_cost):
                 state, reason = _trained(run)
             if progress.error is not None:
                 raise progress.error

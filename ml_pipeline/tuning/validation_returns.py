@@ -68,7 +68,12 @@ def measure_validation_returns(task: ScoredTask, act: Act) -> ValidationReturns:
     Of a task with an account per symbol: at each bar the mean over its accounts, those without a bar there at 0. An
     account that was closed early earns 0 to the end.
     """
-    return mean_returns([_returns_of(path) for path in task.scored_paths(act)])
+    return returns_of_paths(task.scored_paths(act))
+
+
+def returns_of_paths(paths: Sequence[EquityPath]) -> ValidationReturns:
+    """The returns of a pass that was made already, by its `scored_paths`."""
+    return mean_returns([_returns_of(path) for path in paths])
 
 
 def mean_returns(records: Sequence[ValidationReturns]) -> ValidationReturns:
