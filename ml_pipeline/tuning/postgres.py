@@ -68,10 +68,7 @@ def _url(named: str) -> URL:
     try:
         import psycopg  # noqa: F401  # named by the URL's driver
     except ImportError:
-        raise UserError(
-            "A PostgreSQL as storage needs psycopg, which is not installed; install it with: pip install "
-            "'ml-pipeline[postgres]'"
-        ) from None
+        raise UserError('A PostgreSQL as storage takes the extra "postgres": pip install -e ".[postgres]"') from None
     try:
         url = make_url(named)
     except (ArgumentError, ValueError):  # whose text may hold the password

@@ -49,7 +49,7 @@ def test_storage_that_cannot_be_used_is_one_sentence(named: str, sentence: str, 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(UserError, match=r"pip install 'ml-pipeline\[postgres\]'"):
+    with pytest.raises(UserError, match=r'takes the extra "postgres": pip install -e "\.\[postgres\]"'):
         open_storage("postgresql://host/db", tmp_path, pytest.fail)
 
 
