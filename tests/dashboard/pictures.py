@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/dashboard.md: trains a few short runs, and opens the page over them.
+"""Draw the pictures of docs/dashboard.md: trains a few short runs, and opens the page over them and a study.
 
 python -m tests.dashboard.pictures
 """
@@ -8,8 +8,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.server import serve
+from tests.dashboard.run_folders import make_run
+from tests.dashboard.study_folders import study_values, trial, write_study
 from tests.small_runs import PPO, config_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -37,6 +41,35 @@ def train_runs(root: Path) -> None:
         Run(config, make_task(config)).train()
 
 
+def make_a_study(root: Path) -> None:
+    """A study in the middle: a study.json of its trials, and a few of their runs."""
+    draws = np.random.default_rng(3)
+    n = 212
+    rates, steps = 10 ** draws.uniform(-4.5, -2, n), draws.choice([64, 128, 256, 512], n)
+    values = (1.3 - (np.log10(rates) + 3.4) ** 2 + draws.normal(0, 0.25, n)).tolist()
+    settings = [
+        {"learning_rate": float(rate), "n_steps": int(length), "gamma": float(gamma), "hidden_sizes": [64, 64]}
+        for rate, length, gamma in zip(rates, steps, draws.choice([0.98, 0.99, 0.995], n), strict=True)
+    ]
+    pruned = draws.random(n) < 0.3
+    trials = [
+        trial(i, value=value, settings=settings[i], state="pruned" if pruned[i] else "complete")
+        for i, value in enumerate(values)
+    ]
+    told = study_values(values=values, n_trials=500, running=(213, 214), seconds_left=18_031.0)
+    which = told["best"]["number"]
+    told["best"]["settings"] = settings[which]
+    told |= {"trials": trials, "complete": int((~pruned).sum()), "pruned": int(pruned.sum()), "failed": 1}
+    told["failures"] = [{"reason": "Worker 1 (environment 5 of 8, seed 47) was killed.", "times": 1, "numbers": [77]}]
+    for each, value in zip(told["running"], (0.91, 0.4), strict=True):
+        each["value"] = value
+    folder = root / "eurusd_5m"
+    write_study(folder, told)
+    (folder / "report.html").write_text("<!doctype html><p>")
+    for number, status, n_rows in ((which, "finished", 10), (213, "running", 6), (214, "running", 2)):
+        make_run(folder, f"trial-{number:04}", status=status, n_rows=n_rows)
+
+
 def draw(root: Path) -> None:
     from playwright.sync_api import sync_playwright
 
@@ -53,13 +86,13 @@ def draw(root: Path) -> None:
         def picture(name: str, view: str, *, scheme: str = "light", width: int = 1440, height: int = 900) -> None:
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
             page = context.new_page()
-            page.goto(f"{server.url}#{chosen}&view={view}")
+            page.goto(f"{server.url}#{'study=eurusd_5m' if view == 'study' else f'{chosen}&view={view}'}")
             page.wait_for_selector("html[data-ready]")
             if view == "curves":
                 with page.expect_response(lambda response: "smoothing=0.7" in response.url):
                     page.locator("#smoothing").fill("0.7")
                 page.locator("#smoothing").blur()
-            page.wait_for_timeout(500)
+            page.wait_for_timeout(2500 if view == "study" else 500)
             page.screenshot(path=DOCS / name)
             context.close()
 
@@ -67,6 +100,8 @@ def draw(root: Path) -> None:
         picture("dashboard-time.png", "time", scheme="dark", height=620)
         picture("dashboard-settings.png", "settings", height=420)
         picture("dashboard-narrow.png", "curves", width=390, height=844)
+        make_a_study(root)  # the other pictures are of runs alone
+        picture("dashboard-study.png", "study", height=860)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from ml_pipeline.monitoring import machine
-from ml_pipeline.monitoring.machine import GpuUse, Machine
+from ml_pipeline.monitoring.machine import CpuTimes, GpuUse, Machine
 
 
 def test_the_machine_tells_its_cores_and_memory():
@@ -12,6 +13,17 @@ def test_the_machine_tells_its_cores_and_memory():
     assert 0.0 <= use.cpu_percent <= 100.0
     assert use.n_cores >= 1
     assert 0.0 < use.memory_gib < use.total_gib
+
+
+def test_cores_are_busy_since_the_look_before_whichever_thread_looks():
+    seen = iter([CpuTimes(10.0, 100.0), CpuTimes(11.0, 102.0), CpuTimes(11.0, 102.01), CpuTimes(11.0, 104.0)])
+    machine = Machine(times=lambda: next(seen))
+    found = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: found.append(machine.look().cpu_percent))
+        thread.start()
+        thread.join()
+    assert found == [50.0, 50.0, 0.0]
 
 
 def fake_nvml(**functions):

@@ -1,6 +1,5 @@
 """What the page asks for about studies: history and trials of one, its report, and what the machine uses now."""
 
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ class Studies:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._reader = StudyReader(root)
-        self._machine: Machine | None = None
-        self._lock = threading.Lock()
+        self._machine = Machine()
 
     def routes(self) -> list[Route]:
         return [
@@ -38,9 +36,7 @@ class Studies:
 
     def machine(self, request: Request) -> Any:
         """CPU, memory and GPUs of the machine that serves the page."""
-        with self._lock:
-            self._machine = self._machine or Machine()
-            use = self._machine.look()
+        use = self._machine.look()
         return {**use._asdict(), "gpus": [gpu._asdict() for gpu in use.gpus]}
 
     def report(self, request: Request) -> Response:
