@@ -94,6 +94,11 @@ COMMANDS = {
         "ml_pipeline.tuning.commands.tune",
         "ml_pipeline.tuning.tune_config:CommandLine",
     ),
+    "promote": Command(
+        "Deploy the best trial of a study, if it deserves to be deployed.",
+        "ml_pipeline.tuning.commands.promote",
+        "ml_pipeline.tuning.commands.promote:CommandLine",
+    ),
     "rollback": Command(
         "Return a deployed model to the version before it.",
         "ml_pipeline.tuning.commands.rollback",

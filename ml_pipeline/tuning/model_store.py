@@ -37,7 +37,7 @@ from ml_pipeline.tuning.model_history import (
     read_history,
 )
 
-_NAME = re.compile(r"\w[\w.-]{0,99}")
+_NAME = re.compile(r"\w[\w.+@=,-]{0,99}")
 _LOCK_FILE = ".lock"
 _TEMPORARY = ".promoting-"
 _NEW_CURRENT, _NEW_HISTORY = ".current.new", ".history.new"
@@ -95,8 +95,8 @@ class ModelStore:
         """Raises UserError for a name that is no plain name of a folder."""
         if not _NAME.fullmatch(name):
             raise UserError(
-                f'"{name}" cannot be the name of a model: it may have letters, digits, ".", "_" and "-", and begins '
-                "with a letter or digit, such as eurusd_5m."
+                f'"{name}" cannot be the name of a model: it may have letters, digits and any of "._+@=,-", and '
+                "begins with a letter or digit, such as eurusd_5m."
             )
         self.models = models
         self.name = name
@@ -134,7 +134,8 @@ class ModelStore:
         """Make a new version, and switch `current` to it.
 
         fill: writes its files into a folder. promotion: what promotion.json says besides its number and the digests of
-        its files. instead_of: the version that it was compared with. details: for the history.
+        its files, as it is when `fill` is done. instead_of: the version that it was compared with. details: for the
+        history.
         Raises DeployedMeanwhile, with nothing left, where another version than `instead_of` is deployed by now.
         """
         with _told(self.folder):

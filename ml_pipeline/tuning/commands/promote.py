@@ -1,0 +1,127 @@
+"""Command: deploy the best trial of a study, if it deserves to be deployed.
+
+ml-pipeline promote eurusd_5m
+ml-pipeline promote eurusd_5m --watch
+"""
+
+import sys
+
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("promote")
+
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ml_pipeline import __version__
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.checks import check_count, check_positive
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.runs.trained.deployed import CURRENT
+from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
+from ml_pipeline.tuning.model_store import ModelStore, models_folder
+from ml_pipeline.tuning.optuna_extra import require_optuna
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromoteConfig:
+    """What is promoted, and what it must be.
+
+    Raises UserError where a value is out of range.
+    """
+
+    study: tyro.conf.Positional[str]
+    """Name of the study."""
+
+    name: str | None = None
+    """Name of the model; none: that of the study."""
+
+    models_dir: Path | None = None
+    """Folder of models; none: models/."""
+
+    root: Path | None = None
+    """Folder of the study; none: checkpoints/."""
+
+    storage: str | None = None
+    """Where the study is stored, as `tune` has it; none: in its folder."""
+
+    trial: int | None = None
+    """Number of the trial to promote; none: the winner."""
+
+    min_dsr: float = 0.95
+    """Least deflated Sharpe ratio, counting trials and counting checkpoints; 0: any. Not for Gymnasium environments."""
+
+    margin: float = 1.0
+    """By more than so many standard errors it must beat what is deployed, on the study's validation data."""
+
+    watch: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Follow the study as its trials end, and promote each new winner that deserves it, until the study is finished."""
+
+    interval_s: float = 2.0
+    """Seconds between two looks at the study, with --watch."""
+
+    def __post_init__(self) -> None:
+        if self.trial is not None:
+            check_count("trial", self.trial, minimum=0)
+        if not 0.0 <= self.min_dsr <= 1.0:
+            raise UserError(f"--min-dsr is a probability from 0 to 1, but got {self.min_dsr:g}.")
+        if not 0.0 <= self.margin < float("inf"):
+            raise UserError(f"--margin is a number of standard errors, 0 or more, but got {self.margin:g}.")
+        check_positive("interval_s", self.interval_s)
+        if self.watch and self.trial is not None:
+            raise UserError("--watch follows the winner, and --trial names one trial; leave one of the two out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the flags fill."""
+
+    promote: PromoteConfig = field()
+
+
+def main(argv: list[str], *, prog: str = "promote") -> int:
+    """Deploy, and say why; return 0, also where the trial is deployed already, and after --watch.
+
+    Exits after one sentence: with code 1 where the trial does not deserve it, with 2 where something cannot be used.
+    """
+    with entry(prog):
+        with exiting_at_once():
+            asked = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["promote"].sentence).promote
+            require_optuna()
+
+            from ml_pipeline.tuning.named_study import open_study
+            from ml_pipeline.tuning.promotion import Promotion, PromotionRules
+            from ml_pipeline.tuning.promotion_watch import described, follow_study
+
+        store = ModelStore(models_folder(asked.models_dir), asked.name or asked.study)
+        study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)
+        rules = PromotionRules(trial=asked.trial, min_dsr=asked.min_dsr, margin=asked.margin)
+        promotion = Promotion(study, folder, store, rules, package_version=__version__)
+        if not asked.watch:
+            print(described(promotion.attempt(), store.name), shown_path(store.folder / CURRENT), sep="\n")
+            return 0
+        try:
+            for sentence in follow_study(study, folder, promotion, lambda: time.sleep(asked.interval_s)):
+                print(f"{time.strftime('%H:%M:%S')}  {sentence}", flush=True)
+        except Interrupted as stop:
+            if stop.number != signal.SIGINT:
+                raise
+    return 0
+
+
+def _note(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
