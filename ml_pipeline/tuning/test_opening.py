@@ -8,6 +8,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ from ml_pipeline.runtime.process_identity import identity_from, is_alive, this_p
 ATTRIBUTE = "test_opened"
 """Of the study: a list of openings, the earliest first."""
 OPENINGS_FILE = "test_opened.jsonl"
+WINNER_TEST_FOLDER = "winner_test"
+"""In a study's folder: the report of the first opening; that of the second is winner_test-2."""
+_REPORT_FOLDER = re.compile(rf"{WINNER_TEST_FOLDER}(-[1-9]\d{{0,8}})?")
 _LOCK_SUFFIX = ".test_opening"
 _LOCK_FILE = f"study{_LOCK_SUFFIX}"
 
@@ -134,6 +138,8 @@ def _from_data(data: object) -> list[Opening]:
             continue
         texts = {name: str(each.get(name) or "") for name in ("when", "version", "by", "checkpoint", "folder")}
         result = each.get("result")
+        if _REPORT_FOLDER.fullmatch(texts["folder"]) is None:  # a storage that others write names no other place
+            texts["folder"] = WINNER_TEST_FOLDER
         found.append(
             Opening(
                 trial=each["trial"],

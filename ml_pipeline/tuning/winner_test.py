@@ -9,12 +9,17 @@ import optuna
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.tuning.held_out import HeldOutTest, held_out_test
-from ml_pipeline.tuning.test_opening import Opening, read_openings, record_opening, record_result, take_over
+from ml_pipeline.tuning.test_opening import (
+    WINNER_TEST_FOLDER,
+    Opening,
+    read_openings,
+    record_opening,
+    record_result,
+    take_over,
+)
 
 OpenTest = Literal["once", "again", "never"]
 """Whether a report may open the test: where it was never opened, for another winner too, or not at all."""
-WINNER_TEST_FOLDER = "winner_test"
-"""In a study's folder: the report of the first opening; that of the second is winner_test-2."""
 
 
 @dataclass(frozen=True, kw_only=True)

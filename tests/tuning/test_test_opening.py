@@ -136,3 +136,11 @@ def test_a_process_of_another_machine_may_still_be_at_it():
     assert opening.is_under_way
     assert replace(opening, process=("broken",)).is_under_way
     assert not replace(opening, result={}).is_under_way
+
+
+def test_a_record_names_no_folder_outside_the_study(tmp_path):
+    study = new_study()
+    for name in ("../x", "/etc", "winner_test/..", "", "winner_test-2"):
+        study.set_user_attr(ATTRIBUTE, [{"when": "2026", "trial": 0, "folder": name}])
+        (opening,) = read_openings(study, tmp_path)
+        assert opening.folder == ("winner_test-2" if name == "winner_test-2" else "winner_test")
