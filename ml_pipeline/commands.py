@@ -99,6 +99,11 @@ COMMANDS = {
         "ml_pipeline.tuning.commands.promote",
         "ml_pipeline.tuning.commands.promote:CommandLine",
     ),
+    "report": Command(
+        "Write a study's page, and open the test split once for its winner.",
+        "ml_pipeline.tuning.commands.report",
+        "ml_pipeline.tuning.report_config:CommandLine",
+    ),
     "rollback": Command(
         "Return a deployed model to the version before it.",
         "ml_pipeline.tuning.commands.rollback",

@@ -141,7 +141,7 @@ COMMANDS = (
     *("cli", "__main__", "commands", "completion"),
     *(f"service.commands.{name}" for name in ("serve", "submit", "logs", "stop", "resume", "scale")),
     "dashboard.commands.dashboard",
-    *(f"tuning.commands.{name}" for name in ("tune", "promote", "rollback", "models")),
+    *(f"tuning.commands.{name}" for name in ("tune", "report", "promote", "rollback", "models")),
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("dashboard.commands.status", "dashboard.commands.watch"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them

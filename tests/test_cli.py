@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = [
     *("train", "evaluate", "backtest", "enjoy", "compare", "export"),
     *("serve", "submit", "status", "watch", "logs", "stop", "resume", "scale", "dashboard"),
-    *("tune", "promote", "rollback", "models"),
+    *("tune", "report", "promote", "rollback", "models"),
     *("sanity", "walk-forward", "inspect-data", "tune-workers", "check", "completion"),
 ]
 
