@@ -94,15 +94,15 @@ COMMANDS = {
         "ml_pipeline.tuning.commands.tune",
         "ml_pipeline.tuning.tune_config:CommandLine",
     ),
-    "promote": Command(
-        "Deploy the best trial of a study, if it deserves to be deployed.",
-        "ml_pipeline.tuning.commands.promote",
-        "ml_pipeline.tuning.commands.promote:CommandLine",
-    ),
     "report": Command(
         "Write a study's page, and open the test split once for its winner.",
         "ml_pipeline.tuning.commands.report",
         "ml_pipeline.tuning.report_config:CommandLine",
+    ),
+    "promote": Command(
+        "Deploy the best trial of a study, if it deserves to be deployed.",
+        "ml_pipeline.tuning.commands.promote",
+        "ml_pipeline.tuning.commands.promote:CommandLine",
     ),
     "rollback": Command(
         "Return a deployed model to the version before it.",
