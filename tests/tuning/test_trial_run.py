@@ -1,6 +1,7 @@
 """A trial is a run, or several: exact, prunable, resumable, and blind to the test split."""
 
 import json
+import math
 import statistics
 
 import pytest
@@ -13,6 +14,7 @@ from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.trial_run import report_interval
 from ml_pipeline.tuning.validation_returns import read_validation_returns
 from tests.tuning.trial_runs import CARTPOLE, TRADING, WatchedTrial, train, trial_runs, weights
@@ -171,3 +173,14 @@ def test_reports_of_trials_with_other_rollouts_are_at_the_same_steps(tmp_path):
 def test_reports_are_a_tenth_of_the_budget_apart_where_the_settings_do_not_say():
     assert report_interval({"n_envs": 8, "n_steps": 16, "num_episodes": 50}) == 640
     assert report_interval({"total_timesteps": 5}) == 1
+
+
+def test_the_returns_kept_while_training_are_those_of_the_best_checkpoint(tmp_path):
+    runs = trial_runs(tmp_path, {**TRADING, "eval_interval": 1})
+    outcome = train(runs, WatchedTrial(), FASTER)
+    kept = read_validation_returns(tmp_path / "trial-0000")
+    (tmp_path / "trial-0000" / RETURNS_FILE).unlink()
+    train(runs, WatchedTrial(1), FASTER, folders=outcome.folders)  # is finished, and measures the best policy anew
+    measured = read_validation_returns(tmp_path / "trial-0000")
+    assert kept.returns.tolist() == measured.returns.tolist()
+    assert outcome.value == pytest.approx(math.log(math.prod(1 + kept.returns)), abs=1e-12)
