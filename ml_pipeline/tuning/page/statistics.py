@@ -29,7 +29,7 @@ def statistics_rows(judgement: Judgement) -> list[tuple[str, str, str]]:
         ),
         (
             "deflated Sharpe ratio, counting trials",
-            _number(judgement.dsr, ".4f"),
+            _number(judgement.dsr_of_trials, ".4f"),
             f"probability that the true Sharpe ratio is above SR0; evidence begins at {LEVEL:g}",
         ),
         (
