@@ -49,7 +49,7 @@ def add(study, tmp_path):
 def test_complete_and_pruned_trials_are_finished_and_others_are_not(study, add, tmp_path):
     add(2.0, reports=10)
     add(0.5, state=TrialState.PRUNED, means=(None,), reports=3)
-    add(state=TrialState.FAIL, void=True)
+    add(9.0, void=True)
     add(state=TrialState.PRUNED, impossible=True, means=(None,))
     add(state=TrialState.FAIL, reason="broke down")
     add(state=TrialState.RUNNING)
