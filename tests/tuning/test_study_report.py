@@ -7,6 +7,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from ml_pipeline.tuning.finished_trials import finished_trials
+from ml_pipeline.tuning.judgement import judge
 from ml_pipeline.tuning.study_files import trial_folder
 from ml_pipeline.tuning.study_report import trials_asked_for, write_study_report
 from ml_pipeline.tuning.test_opening import ATTRIBUTE
@@ -49,11 +51,15 @@ def test_every_trial_is_drawn_with_its_state_and_value(tmp_path):
 
 
 def test_the_verdict_comes_first_and_of_noise_it_is_no_evidence(tmp_path):
-    report = write_study_report(noise_study(tmp_path, 20), tmp_path, n_trials=20)
+    report_study = noise_study(tmp_path, 20)
+    report = write_study_report(report_study, tmp_path, n_trials=20)
     assert report.sentences[0].startswith("No evidence")
     text = report.path.read_text(encoding="utf-8")
     assert text.index("No evidence") < text.index("The winner: trial") < text.index("deflated Sharpe ratio, counting")
     assert data_of(report)["logits"]["counts"]
+    judgement = judge(finished_trials(report_study, tmp_path))
+    for name, value in (("trials", judgement.dsr_of_trials), ("checkpoints", judgement.dsr_of_checkpoints)):
+        assert f"deflated Sharpe ratio, counting {name}</td><td>{value:.4f}</td>" in text
 
 
 def test_importance_is_the_same_each_time_and_finds_the_setting_that_matters(tmp_path):

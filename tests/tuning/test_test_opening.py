@@ -11,6 +11,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.process_identity import ProcessIdentity, this_process
+from ml_pipeline.tuning.storage import open_storage
 from ml_pipeline.tuning.test_opening import (
     ATTRIBUTE,
     OPENINGS_FILE,
@@ -20,7 +21,10 @@ from ml_pipeline.tuning.test_opening import (
     record_result,
     take_over,
 )
+from tests.tuning.postgres_server import find_programs, postgres_server
 from tests.tuning.written_studies import new_study
+
+needs_postgres = pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is not installed")
 
 
 def opened(study, folder, *, trial=3, expected=()):
@@ -144,3 +148,29 @@ def test_a_record_names_no_folder_outside_the_study(tmp_path):
         study.set_user_attr(ATTRIBUTE, [{"when": "2026", "trial": 0, "folder": name}])
         (opening,) = read_openings(study, tmp_path)
         assert opening.folder == ("winner_test-2" if name == "winner_test-2" else "winner_test")
+
+
+@pytest.mark.system
+@needs_postgres
+def test_of_many_machines_on_one_postgresql_one_opens(tmp_path):
+    n, found = 4, []
+    barrier = threading.Barrier(n)
+    with postgres_server() as server:
+        storage = open_storage(server.url, tmp_path, print)
+        new_study(storage=storage)
+
+        def open_it(k):
+            folder = tmp_path / f"machine-{k}"
+            folder.mkdir()
+            study = optuna.load_study(study_name="first", storage=open_storage(server.url, folder, print))
+            barrier.wait()
+            found.append(opened(study, folder, trial=k))
+
+        threads = [threading.Thread(target=open_it, args=(k,)) for k in range(n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(opening is not None for opening in found) == 1
+        seen = optuna.load_study(study_name="first", storage=storage)
+        assert len(read_openings(seen, tmp_path)) == 1

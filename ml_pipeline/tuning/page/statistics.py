@@ -35,7 +35,7 @@ def statistics_rows(judgement: Judgement) -> list[tuple[str, str, str]]:
         (
             "deflated Sharpe ratio, counting checkpoints",
             _number(judgement.dsr_of_checkpoints, ".4f"),
-            "the same, stricter",
+            "the same against the other; the lower of the two is the verdict's",
         ),
         (
             "probability of backtest overfitting (PBO)",

@@ -1,0 +1,39 @@
+"""Draw the picture of docs/tuning.md: the report of a study of 120 trials on noise.
+
+python -m tests.tuning.pictures
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import optuna
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.tuning.study_report import write_study_report
+from tests.tuning.written_studies import noise_study
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def draw(report: Path, picture: Path, *, width: int = 1200, height: int = 1500, scheme: str = "light") -> None:
+    """The upper part of a study's page as a picture. Raises UserError where there is no Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        raise UserError("Chromium is not installed; the picture is drawn in it.")
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
+        page.goto(report.resolve().as_uri())
+        page.wait_for_selector("html[data-drawn=true]")
+        page.screenshot(path=picture)
+        browser.close()
+
+
+if __name__ == "__main__":
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        study = noise_study(Path(folder), 120, name="eurusd_5m")
+        draw(write_study_report(study, Path(folder), n_trials=150).path, DOCS / "study-report.png")
