@@ -157,7 +157,7 @@ class Promotion:
                     "train it again, or promote it by --min-dsr 0."
                 )
             return None, "Its deflated Sharpe ratio is not checked: there are no returns per bar."
-        both = (judgement.dsr, judgement.dsr_of_checkpoints)  # the verdict of the study's report needs both
+        both = (judgement.dsr_of_trials, judgement.dsr_of_checkpoints)  # the study's report needs both, too
         figures = (
             f"a deflated Sharpe ratio of {_figure(both[0])} as the best of {counted(judgement.n_trials, 'trial')} and "
             f"{_figure(both[1])} as the best of {counted(judgement.n_checkpoints, 'checkpoint')}"
