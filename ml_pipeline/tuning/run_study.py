@@ -29,6 +29,7 @@ from ml_pipeline.tuning.worker_processes import WorkerProcesses
 _MANY_ENVS = 1024
 """Environments that warm workers are lent for where nobody limits them."""
 _MB = 1e6
+_N_TRIALS = "n_trials"  # user attribute of the study: how many it was last asked to have
 
 
 class StudyRun:
@@ -41,6 +42,11 @@ class StudyRun:
             order, folder, space_of(order), say=listener.say, stopped=lambda: stop.requested, version=version
         )
         self._trials: list[FrozenTrial] = []
+        self._n_trials = order.tune.n_trials
+        if order.tune.continue_trial is not None:  # which changes nothing about the study's number of trials
+            self._n_trials = self.study.user_attrs.get(_N_TRIALS, self._n_trials)
+        elif self.study.user_attrs.get(_N_TRIALS) != self._n_trials:
+            self.study.set_user_attr(_N_TRIALS, self._n_trials)
         self._base = flat_base(order)
         self._cores = usable_cores()
         self.n_jobs = self._count_jobs()
@@ -113,7 +119,7 @@ class StudyRun:
             write_progress(
                 self.study,
                 self._folder,
-                n_trials=self._order.tune.n_trials,
+                n_trials=self._n_trials,
                 jobs=self.n_jobs,
                 steps_per_trial=steps_per_trial(self._order),
                 state=state,

@@ -16,9 +16,9 @@ _NUMBER = re.compile(r"\d+")
 
 
 class TrialLines:
-    """Lines of the trials of one call; remembers what was said. n_trials: of the study in all."""
+    """Lines of the trials of one call; remembers what was said. n_trials: of the study in all; None: not counted."""
 
-    def __init__(self, n_trials: int) -> None:
+    def __init__(self, n_trials: int | None) -> None:
         self._n_trials = n_trials
         self._reasons: Counter[str] = Counter()
 
@@ -35,7 +35,8 @@ class TrialLines:
             return self._reason_line(number, state, end["reason"])
         best = best_trial(trials)
         beside = "" if best is None else f"; best {shown_value(best.value)} by trial {best.number}"
-        return f"[{finished(trials)}/{self._n_trials}] Trial {number}: {how}{beside}"
+        count = "" if self._n_trials is None else f"[{finished(trials)}/{self._n_trials}] "
+        return f"{count}Trial {number}: {how}{beside}"
 
     def _reason_line(self, number: int, state: str, reason: str | None) -> str | None:
         reason = in_one_line(reason or "No reason is known.", _LONGEST_REASON)

@@ -17,8 +17,9 @@ from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.disk_full import DiskFull, is_about_a_full_disk
-from ml_pipeline.tuning.heartbeat import Heartbeat
+from ml_pipeline.tuning.heartbeat import BEAT_ATTRIBUTE, Beat, Heartbeat
 from ml_pipeline.tuning.lost_trials import fail_lost_trials, queue_again
 from ml_pipeline.tuning.trial_counts import count_trials, may_run
 from ml_pipeline.tuning.trial_run import TrialOutcome
@@ -133,6 +134,8 @@ class Worker:
         return None
 
     def _trained(self, trial: optuna.Trial) -> TrialOutcome | None:
+        # At once, and not only by the heartbeat: a process that is killed before it begins a run is found gone, too.
+        trial.set_user_attr(BEAT_ATTRIBUTE, Beat(trial.number, this_process(), 0).as_json())
         trial.set_user_attr("host", socket.gethostname())
         trial.set_user_attr("pid", os.getpid())
         try:

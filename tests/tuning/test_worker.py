@@ -8,7 +8,9 @@ from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.disk_full import DiskFull
+from ml_pipeline.tuning.heartbeat import BEAT_ATTRIBUTE, beat_from
 from ml_pipeline.tuning.trial_counts import count_trials
 from ml_pipeline.tuning.trial_run import TrialOutcome
 from tests.tuning.stand_in_runs import Heard, StandInRuns, a_worker, open_study, suggest_x
@@ -31,6 +33,20 @@ def test_trials_are_recorded_with_what_others_read(tmp_path):
     assert (told["global_step"], told["validation_sharpe"]) == (100, 0.7)
     assert {"host", "pid", "seconds"} <= told.keys()
     assert heard.began == [end.number for end in heard.ended] == [0, 1]
+
+
+def test_a_trial_tells_from_its_first_moment_whose_it_is(tmp_path):
+    """A process that is killed while it draws settings is then found gone at once."""
+    study = open_study(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        a_worker(tmp_path, n_trials=1, study=study, suggest=_interrupt).work()
+    beat = beat_from(study.trials[0].user_attrs[BEAT_ATTRIBUTE])
+    assert beat is not None
+    assert (beat.trial, beat.process) == (0, this_process())
+
+
+def _interrupt(trial):
+    raise KeyboardInterrupt
 
 
 def test_pruned_and_impossible_trials_are_told_apart(tmp_path):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ml_pipeline import __version__
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.errors import CheckFailed
 from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
@@ -52,8 +53,10 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             _say(_opening(order, run, folder))
             try:
                 has_ended = run.run()
-            finally:
+            except (CheckFailed, Interrupted):
                 _tell_end(run, order, folder)
+                raise
+            _tell_end(run, order, folder)
         if not has_ended:
             _say(f"Go on with:\n  {shlex.join([*prog.split(), *argv])}")
             assert terminal.stopped_by is not None  # nothing else requests a stop
@@ -69,7 +72,7 @@ class _Terminal:
         self.stop = StopRequest()
         self.stopped_by: int | None = None
         self.run: StudyRun | None = None
-        self._lines = TrialLines(order.tune.n_trials)
+        self._lines = TrialLines(order.tune.n_trials if order.tune.continue_trial is None else None)
 
     def request_stop(self, number: int) -> None:
         if self.stopped_by is None:
