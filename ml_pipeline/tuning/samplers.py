@@ -58,7 +58,7 @@ def sampler_remark(name: str, space: Space) -> str | None:
 def _cmaes(seed: int, space: Space) -> CmaEsSampler:
     """Raises UserError where CMA-ES would choose nothing: of fewer than two ranges it leaves all to another."""
     if find_spec("cmaes") is None:  # Optuna says so only when the second trial begins
-        raise UserError('The sampler cmaes needs the package cmaes: pip install -e ".[tune]"')
+        raise UserError('The sampler cmaes needs the package cmaes: pip install -e ".[tune]".')
     distributions = space.distributions()
     if distributions is not None:
         ranges = [of for of in distributions.values() if not isinstance(of, CategoricalDistribution)]

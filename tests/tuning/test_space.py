@@ -247,3 +247,12 @@ def test_a_grid_of_a_continuous_range_of_a_function_or_of_too_many_points_is_ref
     many = {"n_steps": {"int": [1, 1000]}, "minibatch_size": {"int": [1, 1000]}}
     with pytest.raises(UserError, match="has 1,000,000 points, more than 10,000"):
         read_space(space_file(tmp_path, many)).grid()
+
+
+def test_the_examples_of_the_docs_are_spaces(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "tuning.md").read_text()
+    of_yaml, of_python = (page.split(f"```{language}\n")[1].split("```")[0] for language in ("yaml", "python"))
+    declared = read_space(space_file(tmp_path, of_yaml))
+    assert declared.suggest(random_study().ask())["hidden_sizes"] in {(64, 64), (256, 256)}
+    function = read_space(f"{space_file(tmp_path, of_python, 'space.py')}:suggest")
+    assert set(function.suggest(random_study().ask())) == {"hidden_sizes", "learning_rate"}
