@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 DOCS_VENV := .venv-docs
+ZOO_VENV := .venv-zoo
 SITE := site
 INSTALL := -m pip install --disable-pip-version-check --quiet --editable
 # Debian packages that system tests use. Only root installs them (containers, CI); without one, its tests are skipped.
 SYSTEM_PACKAGES := zsh chromium postgresql
 
-.PHONY: help install train test-fast test test-system system-packages lint types mutations determinism soak learn bench docs
+.PHONY: help install train test-fast test test-system system-packages lint types mutations determinism soak learn bench bench-tuning docs
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +33,10 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 # Apart from $(VENV): tianshou needs pandas 2, and vectorbt, which the tests use, pandas 3.
 $(BENCH_VENV)/.installed: pyproject.toml | $(BENCH_VENV)/bin/python
 	$(BENCH_VENV)/bin/python $(INSTALL) '.[bench]'
+	@touch $@
+
+$(ZOO_VENV)/.installed: pyproject.toml | $(ZOO_VENV)/bin/python
+	$(ZOO_VENV)/bin/python $(INSTALL) '.[zoo]'
 	@touch $@
 
 install: $(VENV)/.installed ## install into .venv, for `source .venv/bin/activate` and then `ml-pipeline ...`
@@ -79,6 +84,9 @@ learn: $(VENV)/.installed-dev ## learning curves beside Stable-Baselines3 (hours
 
 bench: $(BENCH_VENV)/.installed ## install the peers into .venv-bench, then steps per second beside them, the short tables
 	$(BENCH_VENV)/bin/python benchmarks/vec_env.py --short
+
+bench-tuning: $(ZOO_VENV)/.installed ## install rl-baselines3-zoo into .venv-zoo, then trials per hour beside it
+	$(ZOO_VENV)/bin/python benchmarks/tuning.py
 
 # The pages read the sources and import nothing of them: the packages of one extra build them, without torch.
 $(DOCS_VENV)/.installed: pyproject.toml | $(DOCS_VENV)/bin/python
