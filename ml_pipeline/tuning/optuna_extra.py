@@ -8,4 +8,4 @@ from ml_pipeline.config.errors import UserError
 def require_optuna() -> None:
     """Raise UserError, with the command that installs it, unless Optuna is there."""
     if find_spec("optuna") is None:
-        raise UserError('Tuning needs Optuna, which is not installed; install it with: pip install -e ".[tune]"')
+        raise UserError('Tuning needs Optuna, which is not installed; pip install -e ".[tune]"')
