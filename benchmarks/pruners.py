@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, get_args
 import optuna
 
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.tuning.objective import ObjectiveConfig
-from ml_pipeline.tuning.pruners import PrunerName, make_pruner
-from ml_pipeline.tuning.samplers import make_sampler
-from ml_pipeline.tuning.space import read_space
-from ml_pipeline.tuning.trial_run import TrialRuns, report_interval
+from ml_pipeline.tuning.search.pruners import PrunerName, make_pruner
+from ml_pipeline.tuning.search.samplers import make_sampler
+from ml_pipeline.tuning.search.space import read_space
+from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.trials.trial_run import TrialRuns, report_interval
 
 BASE: dict[str, Any] = {
     "env_id": "CartPole-v1", "n_envs": 8, "total_timesteps": 20_000, "vec_env": "serial", "eval_episodes": 5

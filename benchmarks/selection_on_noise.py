@@ -18,7 +18,7 @@ from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge
-from ml_pipeline.tuning.validation_returns import ValidationReturns, measure_validation_returns
+from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, measure_validation_returns
 
 N_TRIALS = 200
 FEW_BLOCKS = 4  # CSCV has no part in the verdict

@@ -16,8 +16,8 @@ from unittest import mock
 
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.tuning.objective import ObjectiveConfig
-from ml_pipeline.tuning.trial_run import TrialRuns
+from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.trials.trial_run import TrialRuns
 
 
 class UnprunedTrial:

@@ -27,7 +27,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from ml_pipeline.tuning.space import read_space
+from ml_pipeline.tuning.search.space import read_space
 from ml_pipeline.tuning.study_files import JOURNAL_FILE
 
 SPACE = Path(__file__).with_name("zoo_ppo_space.yaml")

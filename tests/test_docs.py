@@ -205,7 +205,7 @@ def test_python_runs(source, tmp_path, monkeypatch, capsys):
 def test_files_of_settings_are_taken(path, tmp_path):
     file = tmp_path / "settings.yaml"
     for language, block in FENCED.findall(path.read_text()):
-        is_search_space = block.startswith("# space.yaml")  # which tests/tuning/test_space.py reads
+        is_search_space = block.startswith("# space.yaml")  # which tests/tuning/search/test_space.py reads
         if language == "yaml" and not is_search_space:
             file.write_text(block)
             config = parse_train_start(["--config", str(file)]).config

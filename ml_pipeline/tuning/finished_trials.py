@@ -10,7 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from ml_pipeline.tuning.judgement import JudgedTrial
-from ml_pipeline.tuning.validation_returns import ValidationReturns, read_validation_returns
+from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, read_validation_returns
 
 _FOLD = re.compile(r"-fold-\d+$")
 

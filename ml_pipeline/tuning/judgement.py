@@ -28,7 +28,7 @@ from ml_pipeline.tuning.selection import (
     null_variance,
     probability_of_backtest_overfitting,
 )
-from ml_pipeline.tuning.validation_returns import ValidationReturns
+from ml_pipeline.tuning.trials.validation_returns import ValidationReturns
 
 LEVEL = 0.95
 """Of evidence: a deflated Sharpe ratio below says nothing. The luckiest of noise trials reaches 0.5 on average."""

@@ -7,7 +7,7 @@ import optuna
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import in_one_line, shown_path
-from ml_pipeline.tuning.storage import open_storage
+from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.study_files import JOURNAL_FILE, STUDY_FILE
 
 

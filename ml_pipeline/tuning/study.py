@@ -7,11 +7,11 @@ from typing import Any
 import optuna
 
 from ml_pipeline.runs.train_config import layered, train_config
-from ml_pipeline.tuning.pruners import make_pruner
-from ml_pipeline.tuning.samplers import make_sampler
-from ml_pipeline.tuning.space import Space, read_space
-from ml_pipeline.tuning.storage import open_storage
-from ml_pipeline.tuning.trial_seeds import SeededByTrial
+from ml_pipeline.tuning.search.pruners import make_pruner
+from ml_pipeline.tuning.search.samplers import make_sampler
+from ml_pipeline.tuning.search.space import Space, read_space
+from ml_pipeline.tuning.storage.open_storage import open_storage
+from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
 from ml_pipeline.tuning.tune_config import TuneOrder
 
 LENGTHS = ("total_timesteps", "num_episodes")
@@ -89,7 +89,7 @@ def _study(
     wait: bool = False,
 ) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    from ml_pipeline.tuning.trial_run import report_interval  # with torch
+    from ml_pipeline.tuning.trials.trial_run import report_interval  # with torch
 
     base = layered(order.base, order.objective.settings)
     seed = int(base.get("seed") or 0)

@@ -16,7 +16,7 @@ from ml_pipeline.runs.train_command_line import SettingsFrom, given_settings, re
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.trading.market.files import files_of, symbol_of
 from ml_pipeline.trading.market.symbol_files import find_symbol_files
-from ml_pipeline.tuning.objective import ObjectiveConfig
+from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 
 SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
 PrunerName = Literal["asha", "hyperband", "median", "none"]

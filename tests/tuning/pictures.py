@@ -10,7 +10,7 @@ from pathlib import Path
 import optuna
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.tuning.study_report import write_study_report
+from ml_pipeline.tuning.report.study_report import write_study_report
 from tests.tuning.written_studies import noise_study
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from ml_pipeline.runs.trained.deployed import resolved
-from ml_pipeline.tuning.model_store import ModelStore
+from ml_pipeline.tuning.promotion.model_store import ModelStore
 
 FILES = ("best.pt", "config.yaml", "validation/evaluation.json")
 

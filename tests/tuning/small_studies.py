@@ -12,9 +12,9 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.storage import open_storage
+from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.study_files import RETURNS_FILE, trial_folder
-from ml_pipeline.tuning.validation_returns import ValidationReturns, measure_validation_returns
+from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, measure_validation_returns
 
 PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=1, hidden_sizes=(8,), learning_rate=3e-3)
 

@@ -13,7 +13,7 @@ from ml_pipeline.tuning.selection import (
     probability_of_backtest_overfitting,
     sharpe_ratios,
 )
-from ml_pipeline.tuning.validation_returns import ValidationReturns
+from ml_pipeline.tuning.trials.validation_returns import ValidationReturns
 
 START = np.datetime64("2020-01-01", "ns")
 DAY = np.timedelta64(1, "D")

@@ -10,7 +10,7 @@ from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.judgement import JudgedTrial, judge
-from ml_pipeline.tuning.validation_returns import measure_validation_returns
+from ml_pipeline.tuning.trials.validation_returns import measure_validation_returns
 
 
 def random_walk(seed, n_bars=1_500):

@@ -16,8 +16,8 @@ from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning import space as searched
-from ml_pipeline.tuning.space import read_space
+from ml_pipeline.tuning.search import space as searched
+from ml_pipeline.tuning.search.space import read_space
 from ml_pipeline.tuning.study_identity import (
     describe_environment,
     describe_task,

@@ -134,6 +134,6 @@ def test_help_needs_no_optuna():
 def test_without_optuna_the_extra_is_named(tmp_path):
     done = _without_optuna(*CARTPOLE, "--root", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
-    sentence = 'Tuning needs Optuna, which is not installed; install it with: pip install -e ".[tune]"'
+    sentence = 'Tuning needs Optuna, which is not installed; pip install -e ".[tune]"'
     assert done.stderr == f"ml-pipeline tune: {sentence}\n"
     assert list(tmp_path.iterdir()) == []

@@ -4,8 +4,8 @@ import torch
 
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.tuning.objective import ObjectiveConfig
-from ml_pipeline.tuning.trial_run import TrialRuns
+from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.trials.trial_run import TrialRuns
 
 TINY = {"n_envs": 2, "vec_env": "serial", "n_steps": 32, "minibatch_size": 64, "n_epochs": 2, "hidden_sizes": (8,)}
 CARTPOLE = {**TINY, "env_id": "CartPole-v1", "eval_episodes": 1, "total_timesteps": 256, "eval_interval": 1}

@@ -18,7 +18,7 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.study_files import RETURNS_FILE, trial_folder
-from ml_pipeline.tuning.validation_returns import ValidationReturns
+from ml_pipeline.tuning.trials.validation_returns import ValidationReturns
 
 SPACE = {
     "learning_rate": FloatDistribution(1e-5, 1e-2, log=True),

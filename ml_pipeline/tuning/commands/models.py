@@ -29,8 +29,14 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.tuning.model_store import ModelStore, model_names, models_folder
-from ml_pipeline.tuning.model_tables import Rows, model_as_json, rows_of_models, rows_of_versions, switch_lines
+from ml_pipeline.tuning.promotion.model_store import ModelStore, model_names, models_folder
+from ml_pipeline.tuning.promotion.model_tables import (
+    Rows,
+    model_as_json,
+    rows_of_models,
+    rows_of_versions,
+    switch_lines,
+)
 
 _PIPE_WIDTH = 10_000
 _GAP = 2

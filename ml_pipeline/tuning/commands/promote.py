@@ -29,8 +29,8 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.trained.deployed import CURRENT
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
-from ml_pipeline.tuning.model_store import ModelStore, models_folder
 from ml_pipeline.tuning.optuna_extra import require_optuna
+from ml_pipeline.tuning.promotion.model_store import ModelStore, models_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,8 @@ def main(argv: list[str], *, prog: str = "promote") -> int:
             require_optuna()
 
             from ml_pipeline.tuning.named_study import open_study
-            from ml_pipeline.tuning.promotion import Promotion, PromotionRules
-            from ml_pipeline.tuning.promotion_watch import described, follow_study
+            from ml_pipeline.tuning.promotion.promotion import Promotion, PromotionRules
+            from ml_pipeline.tuning.promotion.promotion_watch import described, follow_study
 
         store = ModelStore(models_folder(asked.models_dir), asked.name or asked.study)
         study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)

@@ -18,7 +18,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runtime.interrupts import exiting_at_once
 from ml_pipeline.tuning.optuna_extra import require_optuna
-from ml_pipeline.tuning.report_config import CommandLine
+from ml_pipeline.tuning.report.report_config import CommandLine
 
 
 def main(argv: list[str], *, prog: str = "report") -> int:
@@ -32,7 +32,7 @@ def main(argv: list[str], *, prog: str = "report") -> int:
             require_optuna()
 
             from ml_pipeline.tuning.named_study import open_study
-            from ml_pipeline.tuning.study_report import trials_asked_for, write_study_report
+            from ml_pipeline.tuning.report.study_report import trials_asked_for, write_study_report
 
         study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)
         n_trials = asked.n_trials or trials_asked_for(folder)

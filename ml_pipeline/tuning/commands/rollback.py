@@ -22,7 +22,7 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.trained.deployed import CURRENT, version_number
-from ml_pipeline.tuning.model_store import ModelStore, models_folder
+from ml_pipeline.tuning.promotion.model_store import ModelStore, models_folder
 
 
 @dataclass(frozen=True, kw_only=True)

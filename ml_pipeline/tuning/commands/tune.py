@@ -25,11 +25,11 @@ from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.tuning.optuna_extra import require_optuna
-from ml_pipeline.tuning.trial_lines import TrialLines, closing_lines, finished
 from ml_pipeline.tuning.tune_config import TuneOrder, parse_tune
+from ml_pipeline.tuning.workers.trial_lines import TrialLines, closing_lines, finished
 
 if TYPE_CHECKING:
-    from ml_pipeline.tuning.run_study import StudyRun
+    from ml_pipeline.tuning.workers.run_study import StudyRun
 
 PROG = "tune"
 
@@ -43,7 +43,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             require_optuna()
 
             from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
-            from ml_pipeline.tuning.run_study import StudyRun
+            from ml_pipeline.tuning.workers.run_study import StudyRun
 
         outlive_readers()
         folder = root_of_runs(order.tune.root) / order.study_name

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from ml_pipeline.tuning.commands import models, rollback
-from ml_pipeline.tuning.model_store import ModelStore
+from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.tuning.small_models import promote
 
 STUDY = "eurusd_5m_with_a_name_that_is_long"

@@ -10,7 +10,7 @@ import pytest
 import ml_pipeline
 from ml_pipeline.tuning import optuna_extra
 from ml_pipeline.tuning.commands import promote
-from ml_pipeline.tuning.model_store import ModelStore
+from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.small_runs import trained
 from tests.tuning.small_studies import add_trial, new_study
 
@@ -36,7 +36,7 @@ def run(*words, capsys):
 
 @pytest.mark.slow
 def test_it_deploys_and_says_so_once(root, tmp_path, capsys, monkeypatch):
-    from ml_pipeline.tuning import version_files
+    from ml_pipeline.tuning.promotion import version_files
 
     monkeypatch.setattr(version_files, "export_checkpoint", lambda config: config.path.write_text("exported"))
     words = ("toy", "--root", root, "--models-dir", tmp_path, "--name", "best")

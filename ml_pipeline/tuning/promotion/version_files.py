@@ -1,0 +1,77 @@
+"""What a version of a deployed model is made of: the checkpoint, its settings, its data, a file that runs anywhere,
+and its evaluation on validation data."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.algorithms import OWN
+from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.runs.folder import BEST_CHECKPOINT, SETTINGS_FILE
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.trained.export import export_checkpoint
+from ml_pipeline.runs.trained.export_config import SUFFIXES, ExportConfig, Format
+from ml_pipeline.trading.symbols_task import SymbolsTask
+from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy
+from ml_pipeline.tuning.study_identity import describe_task
+
+DATA_FILE = "data.json"
+"""What the policy was trained on: a fingerprint, and when its splits begin and end."""
+EXPORTED = "policy"
+VALIDATION_FOLDER = "validation"
+
+
+def write_version(run: Path, folder: Path) -> dict[str, Any]:
+    """Write the files of a version, from a run folder into an empty one. Returns what promotion.json says of them.
+
+    Raises UserError where the run or its data cannot be used.
+    """
+    shutil.copyfile(SavedPolicy(run).checkpoint, folder / BEST_CHECKPOINT)
+    if (run / SETTINGS_FILE).is_file():
+        shutil.copyfile(run / SETTINGS_FILE, folder / SETTINGS_FILE)
+    policy = SavedPolicy(folder)
+    config = policy.config
+    task = GymTask.of(config.run) if config.run.env_id is not None else policy.trading_task(config)
+    (folder / DATA_FILE).write_text(json.dumps(_described(task), indent=2) + "\n", encoding="utf-8")
+    evaluation = folder / VALIDATION_FOLDER
+    evaluation.mkdir()
+    if isinstance(task, GymTask):
+        with closing(task.evaluation_env()) as env:
+            act = policy.act_in(env)
+        task.report(act, evaluation)
+    else:
+        with closing(task.evaluation_env("validation")) as env:
+            act = policy.act_in(env)
+        task.evaluate(act, "validation", evaluation)
+    return {"exported": _export(policy, folder)}
+
+
+def _described(task: GymTask | TradingTask | SymbolsTask) -> dict[str, Any]:
+    described = describe_task(task)
+    tasks = task.tasks if isinstance(task, SymbolsTask) else {"": task} if isinstance(task, TradingTask) else {}
+    spans = {symbol: {name: _span(each, name) for name in ("train", "validation")} for symbol, each in tasks.items()}
+    return {**described, **({"splits": spans.get("", spans)} if spans else {})}
+
+
+def _span(task: TradingTask, name: str) -> dict[str, Any]:
+    split, times = task.split(name), task.market.times
+    return {"first": str(times[split.start]), "last": str(times[split.stop - 1]), "bars": split.n_bars}
+
+
+def _export(policy: SavedPolicy, folder: Path) -> Mapping[str, Any]:
+    """Write the policy as a program that needs no part of this package, and say which file, or why there is none."""
+    if policy.config.run.algorithm != OWN:
+        return {"file": None, "reason": f"policies of {policy.config.run.algorithm} are not exported"}
+    has_onnx = all(find_spec(name) for name in ("onnxscript", "onnxruntime"))
+    file_format: Format = "onnx" if has_onnx else "torch"
+    path = folder / f"{EXPORTED}{SUFFIXES[file_format]}"
+    try:
+        export_checkpoint(ExportConfig(checkpoint=folder / BEST_CHECKPOINT, format=file_format, output=path))
+    except (UserError, CheckFailed) as error:
+        return {"file": None, "reason": str(error)}
+    return {"file": path.name, "format": file_format}

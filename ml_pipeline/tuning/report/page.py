@@ -1,0 +1,225 @@
+"""A study as one HTML page that needs no network: the verdict in words, then what it rests on."""
+
+import html
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ml_pipeline.config.wording import in_one_line, written
+from ml_pipeline.reporting.html_page import html_page, html_table
+from ml_pipeline.reporting.interactive_page import interactive_parts, interactive_style, json_block
+from ml_pipeline.reporting.report_files import PAGE_FILE
+from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.tuning.report.chart_data import chart_data
+from ml_pipeline.tuning.report.importance import Importance
+from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished
+from ml_pipeline.tuning.report.tables import failures_table, folder_link, trials_table, why
+from ml_pipeline.tuning.report.winner_test import WinnerTest
+
+_LONGEST_VALUE = 120
+_COUNTED = ("complete", "pruned", "failed", "impossible", "running")
+_LEGEND = (
+    ("complete", "complete"),
+    ("pruned", "pruned, at its last value"),
+    ("failed", "failed or impossible (crosses)"),
+    ("winner", "the winner, and the best value so far"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPage:
+    """Everything that the page shows.
+
+    n_trials: how many were asked for; None where that is not known. winner: its row, and the folder of the run that
+    stands for it. verdict: in words, the first sentence first. evidence: None where there is nothing to judge by.
+    statistics: rows of (name, value, what it means). logits: of the test for overfitting.
+    identity: what is searched: groups of names and values.
+    """
+
+    name: str
+    folder: Path
+    rows: Sequence[TrialRow]
+    n_trials: int | None
+    winner: TrialRow | None
+    winner_folder: str | None
+    verdict: Sequence[str]
+    evidence: bool | None
+    statistics: Sequence[tuple[str, str, str]]
+    test: WinnerTest
+    importance: Importance
+    logits: ArrayLike | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_study_page(path: Path, page: StudyPage) -> None:
+    """Write the page, whole or not at all, whoever else writes it. Raises OSError where it cannot be written."""
+    failures = failures_table(page.rows)
+    tables = [trials_table(page.rows, page.folder), *([failures] if failures else [])]
+    _, (trials, *others), end = interactive_parts(np.empty(0, "datetime64[s]"), [], tables)
+    charts = chart_data(
+        page.rows,
+        winner=page.winner.number if page.winner else None,
+        order=list(page.importance.shares),
+        logits=page.logits,
+    )
+    parts = [
+        _verdict(page),
+        _facts(page),
+        _winner(page),
+        *_test(page),
+        *_statistics(page),
+        *_charts(page),
+        *(["<h2>What failed</h2>", *others] if failures else []),
+        f'<h2>All {len(page.rows):,} trials</h2><p class="hint">A click on a header sorts.</p>',
+        f'<div id="trials">{trials}</div>',
+        *_searched(page),
+        json_block("study", charts),
+        *end,
+        f"<script>{_asset('study.js')}</script>",
+    ]
+    text = html_page(f"Study {page.name}", parts, style=interactive_style() + _asset("study.css"))
+    with alone(path.with_name(f".{path.name}.lock")), written_whole(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _verdict(page: StudyPage) -> str:
+    kind = {True: " good", False: " bad", None: ""}[page.evidence]
+    first, *others = page.verdict
+    rest = "".join(f"<p>{_text(each)}</p>" for each in others)
+    return f'<div class="verdict{kind}"><p><b>{_text(first)}</b></p>{rest}</div>'
+
+
+def _facts(page: StudyPage) -> str:
+    states = Counter[str](row.state for row in page.rows)
+    finished = f"{n_finished(page.rows):,}" + ("" if page.n_trials is None else f" of {page.n_trials:,}")
+    facts = [
+        (finished, "trials finished"),
+        *((f"{states[name]:,}", name) for name in _COUNTED if states[name]),
+        *([(f"{page.winner.value:,.5g}", "best value")] if page.winner and page.winner.value is not None else []),
+        (f"{len(page.test.openings):,}", "times the test was opened"),
+    ]
+    boxes = "".join(f'<div class="fact"><b>{_text(value)}</b><span>{_text(name)}</span></div>' for value, name in facts)
+    return f'<div class="facts">{boxes}</div>'
+
+
+def _winner(page: StudyPage) -> str:
+    if page.winner is None:
+        return "<h2>The winner</h2><p>There is none: no trial has been scored to its end.</p>"
+    winner, folder = page.winner, page.winner_folder or " ".join(page.winner.folders)
+    link = folder_link(folder, page.folder)
+    shown = f'<a href="{html.escape(link)}">{_text(folder)}</a>' if link else _text(folder or "not known")
+    rows = [["setting", "value"], *([name, _value(value)] for name, value in winner.settings.items())]
+    remark = f"<p>{_text(why(winner))}.</p>" if why(winner) else ""
+    return (
+        f"<h2>The winner: trial {winner.number}</h2><p>Value {winner.value:,.6g}. Its run: {shown}.</p>{remark}"
+        f'<div class="plain rows">{html_table(rows)}</div>'
+    )
+
+
+def _test(page: StudyPage) -> list[str]:
+    parts = ["<h2>The test</h2>", _sentences(page.test.sentences)]
+    for opening in page.test.openings:
+        if opening.result is None:
+            continue
+        link = folder_link(opening.folder, page.folder)
+        told = f'; its <a href="{html.escape(link)}">report</a>' if link.endswith(PAGE_FILE) else ""
+        rows = [["figure", "value"], *([_figure(name), _number(value)] for name, value in opening.result.items())]
+        parts.append(f'<h3>Trial {opening.trial}{told}</h3><div class="plain rows">{html_table(rows)}</div>')
+    return parts
+
+
+def _statistics(page: StudyPage) -> list[str]:
+    if not page.statistics:
+        return []
+    rows = [["statistic", "value", "what it says"], *map(list, page.statistics)]
+    parts = ["<h2>How much of it is selection</h2>", f'<div class="plain rows">{html_table(rows)}</div>']
+    if page.logits is not None and len(np.asarray(page.logits)):
+        parts += [
+            '<h3 class="plot-title">Overfitting (CSCV): the best in half of the bars, ranked in the other half</h3>',
+            '<div><div id="logits"></div></div>',
+            '<p class="hint">Left of 0 it ranks below the middle. The share of the bars there is the probability of '
+            "backtest overfitting.</p>",
+        ]
+    return parts
+
+
+def _charts(page: StudyPage) -> list[str]:
+    if not any(row.value is not None for row in page.rows):
+        return []
+    legend = "".join(f'<span><i style="background: var(--{color})"></i>{text}</span>' for color, text in _LEGEND)
+    has_settings = any(row.params for row in page.rows)
+    return [
+        f'<h2>Value by trial</h2><div class="legend">{legend}</div><div><div id="history"></div></div>',
+        "<h2>Importance of settings</h2>",
+        f"<p>{_text(page.importance.sentence)}</p>",
+        _bars(page.importance.shares),
+        *(
+            [
+                '<h2>Value by setting</h2><div class="slices" id="slices"></div>',
+                '<h2>Parallel coordinates</h2><p class="hint" id="parallel-told"></p>'
+                '<div class="wide"><div id="parallel"></div></div>',
+            ]
+            if has_settings
+            else []
+        ),
+        '<h2>Timeline</h2><div><div id="timeline"></div></div>',
+    ]
+
+
+def _bars(shares: Mapping[str, float]) -> str:
+    largest = max(shares.values(), default=0.0) or 1.0
+    rows = "".join(
+        f'<span>{_text(name)}</span><div><i style="width: {100 * share / largest:.1f}%"></i></div>'
+        f"<span>{share:.1%}</span>"
+        for name, share in shares.items()
+    )
+    return f'<div class="bars">{rows}</div>' if shares else ""
+
+
+def _searched(page: StudyPage) -> list[str]:
+    parts = ["<h2>What was searched</h2>"] if page.identity else []
+    for name, content in page.identity.items():
+        pairs = content.items() if isinstance(content, Mapping) else [("", content)]
+        rows = [[str(name), ""], *([str(key), _value(value)] for key, value in pairs)]
+        parts.append(f'<div class="plain rows">{html_table(rows)}</div>')
+    return parts
+
+
+def _sentences(sentences: Sequence[str]) -> str:
+    return '<ul class="sentences">' + "".join(f"<li>{_text(each)}</li>" for each in sentences) + "</ul>"
+
+
+def _text(text: str) -> str:
+    return html.escape(text)
+
+
+def _value(value: Any) -> str:
+    return in_one_line(written(value), _LONGEST_VALUE)
+
+
+def _figure(name: str) -> str:
+    """A figure's name in words: "sharpe_se" is "Sharpe, standard error".
+
+    >>> _figure("buy_and_hold_total_return")
+    'buy and hold total return'
+    >>> _figure("mean_return_se")
+    'mean return, standard error'
+    """
+    return name.removesuffix("_se").replace("_", " ") + (", standard error" if name.endswith("_se") else "")
+
+
+def _number(value: Any) -> str:
+    return "undefined" if value is None else f"{value:,.6g}" if isinstance(value, int | float) else str(value)
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("ml_pipeline.tuning.report").joinpath("assets", name).read_text(encoding="utf-8")

@@ -1,0 +1,157 @@
+"""The report of a study: what was searched, what won, whether it is more than luck, and who saw the test."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
+from ml_pipeline.tuning.finished_trials import finished_trials
+from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, winner_of
+from ml_pipeline.tuning.report.importance import importance_of_settings
+from ml_pipeline.tuning.report.page import StudyPage, write_study_page
+from ml_pipeline.tuning.report.statistics import statistics_rows
+from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished, trial_rows
+from ml_pipeline.tuning.report.winner_test import Candidate, OpenTest, WinnerTest, see_test
+from ml_pipeline.tuning.selection import FloatArray, probability_of_backtest_overfitting
+from ml_pipeline.tuning.study_files import REPORT_FILE, STUDY_FILE
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """Where the page is, and what it says first. test: what is known of the test, and who opened it."""
+
+    path: Path
+    sentences: tuple[str, ...]
+    test: WinnerTest
+
+
+def write_study_report(
+    study: optuna.Study, study_folder: Path, *, n_trials: int | None, open_test: OpenTest = "once"
+) -> StudyReport:
+    """Write report.html into the study's folder, and open the test for the winner where that is allowed.
+
+    n_trials: how many finished trials the study was to have; None: not known, and the test stays closed.
+    open_test: see `see_test`. Raises UserError where the page or the record of the test cannot be written.
+    """
+    rows = trial_rows(study)
+    judged = finished_trials(study, study_folder)
+    judgement = judge(judged)
+    best = winner_of(judged)
+    winner = None if best is None else next((row for row in rows if row.number == best.number), None)
+    candidate = None
+    if best is not None:
+        unfinished = _unfinished(rows, n_trials)
+        candidate = Candidate(number=best.number, folder=best.folder, is_final=not unfinished, unfinished=unfinished)
+    test = see_test(study, study_folder, candidate, open_test)
+    verdict = _verdict(rows, winner, judgement, test)
+    path = study_folder / REPORT_FILE
+    page = StudyPage(
+        name=study.study_name,
+        folder=study_folder,
+        rows=rows,
+        n_trials=n_trials,
+        winner=winner,
+        winner_folder=_name_in(study_folder, best.folder if best else None),
+        verdict=verdict,
+        evidence=None if judgement is None else judgement.evidence == "evidence",
+        statistics=[] if judgement is None else statistics_rows(judgement),
+        test=test,
+        importance=importance_of_settings(study, rows),
+        logits=None if judgement is None else _logits(judged),
+        identity=_identity(study),
+    )
+    try:
+        write_study_page(path, page)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}; make room, or mend its permissions.") from error
+    return StudyReport(path, (*verdict, *test.sentences), test)
+
+
+def trials_asked_for(study_folder: Path) -> int | None:
+    """How many finished trials `tune` was last asked for; None where study.json does not tell."""
+    try:
+        told = json.loads((study_folder / STUDY_FILE).read_text(encoding="utf-8"))["n_trials"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return told if isinstance(told, int) and told > 0 else None
+
+
+def _unfinished(rows: list[TrialRow], n_trials: int | None) -> str:
+    """Why the winner may still change; "" where it cannot."""
+    finished = n_finished(rows)
+    if n_trials is None:
+        return "How many trials the study was to have is not known, so the test stays closed; name it by --n-trials."
+    if finished >= n_trials:
+        return ""
+    return (
+        f"The test is closed: {finished:,} of {counted(n_trials, 'trial')} have finished, and the winner may change. "
+        "It is opened once, when all have."
+    )
+
+
+def _verdict(
+    rows: list[TrialRow], winner: TrialRow | None, judgement: Judgement | None, test: WinnerTest
+) -> tuple[str, ...]:
+    if not rows:
+        return ("No trial has begun.",)
+    if winner is None:
+        return (_without_winner(rows),)
+    if judgement is not None:
+        return judgement.sentences()
+    finished = counted(n_finished(rows), "finished trial")
+    first = f"Trial {winner.number} has the highest value, {winner.value:,.6g}, of {finished}."
+    score = _held_out_score(test, winner)
+    return (
+        first,
+        *([score] if score else []),
+        "The trials have no returns of a market, so there are no statistics of selection: the value of the winner is "
+        "the highest of many and thus too high, by how much is not known.",
+    )
+
+
+def _without_winner(rows: list[TrialRow]) -> str:
+    states = {state: sum(row.state == state for row in rows) for state in ("failed", "pruned", "impossible", "running")}
+    told = ", ".join(f"{n:,} {state}" for state, n in states.items() if n)
+    reasons = {row.reason for row in rows if row.state == "failed"}
+    same = f" All failed for one reason: {reasons.pop()}" if len(reasons) == 1 and states["failed"] == len(rows) else ""
+    what = f"of {counted(len(rows), 'trial')}, {told}" if told else "none has begun"
+    return f"No trial has been scored to its end, so there is no winner: {what}.{same}"
+
+
+def _held_out_score(test: WinnerTest, winner: TrialRow) -> str:
+    opening = test.of_winner
+    if opening is None or opening.result is None or "mean_return" not in opening.result:
+        return ""
+    result = opening.result
+    return (
+        f"In {result['episodes']:,} fresh episodes, which no trial was scored by, it returns "
+        f"{result['mean_return']:,.6g} ± {result['mean_return_se']:,.3g} (standard error)."
+    )
+
+
+def _logits(judged: list[JudgedTrial]) -> FloatArray | None:
+    """Of the overfitting test over the bars that all trials' records share; None where it is undefined."""
+    records = [trial.returns for trial in judged if trial.returns is not None]
+    if len(records) < 2:
+        return None
+    times = reduce(np.intersect1d, [record.time for record in records])
+    together = [record.returns[np.searchsorted(record.time, times)] for record in records]
+    return probability_of_backtest_overfitting(np.column_stack(together)).logits
+
+
+def _identity(study: optuna.Study) -> Mapping[str, Any]:
+    identity = study.user_attrs.get("identity")
+    return identity if isinstance(identity, dict) else {}
+
+
+def _name_in(study_folder: Path, folder: Path | None) -> str | None:
+    if folder is None:
+        return None
+    return folder.relative_to(study_folder).as_posix() if folder.is_relative_to(study_folder) else folder.name

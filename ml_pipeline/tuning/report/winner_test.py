@@ -1,0 +1,155 @@
+"""Opens the test split for the winner of a study, once, and tells who saw it, when, and how often."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import optuna
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.tuning.report.held_out import HeldOutTest, held_out_test
+from ml_pipeline.tuning.report.test_opening import (
+    WINNER_TEST_FOLDER,
+    Opening,
+    read_openings,
+    record_opening,
+    record_result,
+    take_over,
+)
+
+OpenTest = Literal["once", "again", "never"]
+"""Whether a report may open the test: where it was never opened, for another winner too, or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Who the test is for. folder: of its run, None where it is not known. is_final: all trials have ended."""
+
+    number: int
+    folder: Path | None
+    is_final: bool
+    unfinished: str = ""
+    """Why the winner is not final, as a sentence."""
+
+
+@dataclass(frozen=True)
+class WinnerTest:
+    """What is known of the test: every opening, that of the present winner if there is one, and how to say it."""
+
+    openings: tuple[Opening, ...]
+    of_winner: Opening | None
+    sentences: tuple[str, ...]
+
+
+def see_test(
+    study: optuna.Study, study_folder: Path, candidate: Candidate | None, open_test: OpenTest = "once"
+) -> WinnerTest:
+    """Open the test for the winner where that is allowed, and tell what is recorded.
+
+    It is allowed once all trials have ended, and the test was not opened before or `open_test` is "again". The record
+    is on the disk before the evaluation begins. Raises UserError where the record or the report cannot be written.
+    """
+    openings = read_openings(study, study_folder)
+    if candidate is None:
+        return _told(openings, None, ["No trial was scored, so there is no winner to test."])
+    own = _own(openings, candidate)
+    resumable = own is not None and own.result is None and not own.is_under_way
+    closed = _why_closed(openings, candidate, open_test, resumable=resumable)
+    if closed is not None:
+        return _told(openings, candidate, closed)
+    try:
+        if candidate.folder is None:
+            raise UserError(f"Trial {candidate.number} does not say which folder its run is in.")
+        test = held_out_test(candidate.folder)
+    except UserError as error:
+        return _told(openings, candidate, [f"The test could not be opened: {error}"])
+    remarks = []
+    if own is None or not resumable:
+        _open(study, study_folder, openings, candidate, test)
+    elif test.checkpoint != own.checkpoint:
+        remarks = [
+            f"Its evaluation was cut off, and the best checkpoint of trial {own.trial} is another one now, so its "
+            "result will not be known."
+        ]
+    elif take_over(study, study_folder, own):  # the same policy on the same data is no second look
+        record_result(study, study_folder, own, test.run(study_folder / own.folder))
+    return _told(read_openings(study, study_folder), candidate, remarks)
+
+
+def _why_closed(
+    openings: Sequence[Opening], candidate: Candidate, open_test: OpenTest, *, resumable: bool
+) -> list[str] | None:
+    """What to say where nothing is to be evaluated, which may be nothing; None where the winner is."""
+    own = _own(openings, candidate)
+    if open_test == "never":
+        return [] if openings else ["The test was not opened: --no-open-test."]
+    if own is not None and own.result is not None:
+        return []
+    if resumable:
+        return None
+    if own is not None and open_test != "again":  # again: nobody can tell from here whether another machine is at it
+        return []
+    if openings and open_test != "again":
+        return [_another_winner(openings[-1], candidate)]
+    return None if candidate.is_final else [candidate.unfinished]
+
+
+def _open(
+    study: optuna.Study, study_folder: Path, openings: Sequence[Opening], candidate: Candidate, test: HeldOutTest
+) -> None:
+    """Record that the test is opened, and evaluate; nothing where somebody else was faster."""
+    opening = record_opening(
+        study,
+        study_folder,
+        trial=candidate.number,
+        checkpoint=test.checkpoint,
+        folder="-".join([WINNER_TEST_FOLDER, *([str(len(openings) + 1)] if openings else [])]),
+        expected=openings,
+    )
+    if opening is not None:
+        record_result(study, study_folder, opening, test.run(study_folder / opening.folder))
+
+
+def _own(openings: Sequence[Opening], candidate: Candidate) -> Opening | None:
+    """The last opening for this trial."""
+    return next((each for each in reversed(openings) if each.trial == candidate.number), None)
+
+
+def _told(openings: Sequence[Opening], candidate: Candidate | None, remarks: Sequence[str]) -> WinnerTest:
+    of_winner = None if candidate is None else _own(openings, candidate)
+    sentences = [*_history(openings), *remarks]
+    if openings and openings[-1].result is None and not any("cut off" in remark for remark in remarks):
+        last = openings[-1]
+        sentences.append(
+            f"It is being evaluated by {last.by}; write the report again when that has ended."
+            if last.is_under_way
+            else f"The evaluation for trial {last.trial} was cut off before its result was recorded."
+        )
+    return WinnerTest(tuple(openings), of_winner, tuple(sentences))
+
+
+def _history(openings: Sequence[Opening]) -> list[str]:
+    if not openings:
+        return []
+    looks = [f"on {_moment(each.when)} for trial {each.trial} (by {each.by})" for each in openings]
+    if len(openings) == 1:
+        return [f"The test was opened once, {looks[0]}."]
+    return [f"The test was opened {len(openings)} times: {'; '.join(looks)}. Each look makes its result less honest."]
+
+
+def _another_winner(last: Opening, candidate: Candidate) -> str:
+    return (
+        f"The winner is trial {candidate.number} now, and the test was opened for trial {last.trial}. It stays closed, "
+        "because it was seen: a second look is a choice among several, too. --open-test-again opens it nevertheless, "
+        "and counts."
+    )
+
+
+def _moment(when: str) -> str:
+    """An ISO time to the minute.
+
+    >>> _moment("2026-05-04T03:02:01.5+00:00")
+    '2026-05-04 03:02 UTC'
+    """
+    return f"{when[:16].replace('T', ' ')} UTC"

@@ -1,0 +1,90 @@
+"""Samplers by name: what chooses the settings of the next trial."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Literal
+
+from optuna import Study
+from optuna.distributions import CategoricalDistribution
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, GridSampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.tuning.search.space import Space
+
+SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
+_VOID = "void"  # user attribute of a trial that was never run, since another worker had the last place
+
+
+def make_sampler(name: str, seed: int, space: Space) -> BaseSampler:
+    """The sampler with this name.
+
+    - "tpe": tree-structured Parzen estimator (Bergstra et al. 2011), of all parameters together.
+    - "gp": a Gaussian process and log expected improvement; 0.1-0.2 s a trial, and more with hundreds of trials.
+    - "cmaes": CMA-ES (Hansen 2016, arXiv:1604.00772) of the ranges; choices are drawn by TPE.
+    - "random": independently of all trials before.
+    - "grid": every point of a finite space once, in random order.
+
+    Raises UserError: no such name, a package that is missing, a space that the sampler is not for.
+    """
+    makers: dict[str, Callable[[], BaseSampler]] = {
+        "tpe": lambda: TPESampler(seed=seed),
+        "gp": lambda: GPSampler(seed=seed, independent_sampler=TPESampler(seed=seed), warn_independent_sampling=False),
+        "cmaes": lambda: _cmaes(seed, space),
+        "random": lambda: RandomSampler(seed=seed),
+        "grid": lambda: _EveryPoint({each: list(of) for each, of in space.grid().items()}, seed),
+    }
+    if name not in makers:
+        raise UserError(f'There is no sampler "{name}". {nearest(name, makers)}')
+    return makers[name]()
+
+
+def sampler_remark(name: str, space: Space) -> str | None:
+    """A sentence about what the sampler leaves to another one in this space; None where it does everything itself."""
+    distributions = space.distributions()
+    if distributions is None:
+        if name in {"gp", "cmaes"}:
+            return (
+                f"The space {space.name} is a function: the sampler {name} chooses what every trial so far asked for, "
+                "and TPE the rest."
+            )
+        return None
+    choices = [each for each, of in distributions.items() if isinstance(of, CategoricalDistribution)]
+    if name == "cmaes" and choices:
+        return f"The sampler cmaes is for ranges: of the space {space.name}, TPE chooses {', '.join(choices)}."
+    return None
+
+
+def _cmaes(seed: int, space: Space) -> CmaEsSampler:
+    """Raises UserError where CMA-ES would choose nothing: of fewer than two ranges it leaves all to another."""
+    if find_spec("cmaes") is None:  # Optuna says so only when the second trial begins
+        raise UserError('The sampler cmaes needs the package cmaes: pip install -e ".[tune]".')
+    distributions = space.distributions()
+    if distributions is not None:
+        ranges = [of for of in distributions.values() if not isinstance(of, CategoricalDistribution)]
+        if len(ranges) < 2:
+            raise UserError(
+                f"The sampler cmaes needs at least two ranges, but the space {space.name} has {len(ranges) or 'none'}; "
+                "take another sampler, such as tpe."
+            )
+    return CmaEsSampler(seed=seed, independent_sampler=TPESampler(seed=seed), warn_independent_sampling=False)
+
+
+class _EveryPoint(GridSampler):
+    """Optuna's grid for a study that several workers ask and nobody's `optimize` runs."""
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: object) -> None:
+        """Nothing: Optuna would end its own loop here after the last point, and there is none. See is_exhausted()."""
+
+    def _get_unvisited_grid_ids(self, study: Study) -> list[int]:
+        """The points that no trial was run of yet: those of void trials too, which Optuna counts as done."""
+        trials = study._storage.get_all_trials(study._study_id, deepcopy=False)
+        run, void = (
+            {each.system_attrs["grid_id"] for each in trials if _is_of_grid(each, void=is_void)}
+            for is_void in (False, True)
+        )
+        return sorted({*super()._get_unvisited_grid_ids(study), *(void - run)})
+
+
+def _is_of_grid(trial: FrozenTrial, *, void: bool) -> bool:
+    return "grid_id" in trial.system_attrs and bool(trial.user_attrs.get(_VOID)) is void

@@ -1,0 +1,232 @@
+"""Search spaces: which settings a study searches and where, by name, from a YAML file, or by a user's function."""
+
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, get_type_hints
+
+from optuna import Trial
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import OptunaError
+
+from ml_pipeline.config.conversion import convert
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.files import read_mapping
+from ml_pipeline.config.settings import groups_of, hints_of
+from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runtime.user_code import call_user_code, import_by_name, load_user_file
+from ml_pipeline.tuning.search.distribution import Distribution, read_distribution
+from ml_pipeline.tuning.search.searchable import searchable
+
+SPACES: Mapping[str, Path] = {name: Path(__file__).with_name(f"{name}.yaml") for name in ("ppo", "trading")}
+"""Files of the spaces that have a name."""
+_EXTENDS = "extends"
+_MOST_GRID_POINTS = 10_000
+# Settings with values that another setting must allow: they cannot be judged alone.
+_NEED_OTHERS = frozenset(
+    {
+        *("learning_rate_schedule", "ent_coef_schedule", "normalize_advantages_over", "memory_size"),
+        *("frame_stack", "reward_kwargs", "algorithm", "algorithm_kwargs"),
+    }
+)
+
+
+class Space(Protocol):
+    """What a study searches."""
+
+    @property
+    def name(self) -> str:
+        """What errors and tables call it."""
+        ...
+
+    def suggest(self, trial: Trial) -> dict[str, Any]:
+        """The settings of a trial, converted.
+
+        Raises UserError where a user's function fails, and optuna.TrialPruned where it does: such settings are
+        impossible.
+        """
+        ...
+
+    def described(self) -> dict[str, Any]:
+        """The space as JSON: two are the same space where this is equal."""
+        ...
+
+    def distributions(self) -> Mapping[str, BaseDistribution] | None:
+        """Optuna's parameters by name; None where a function decides on them trial by trial."""
+        ...
+
+    def grid(self) -> Mapping[str, Sequence[Any]]:
+        """Every value of each of Optuna's parameters. Raises UserError where the space is not finite, or too large."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeclaredSpace:
+    """A space with a distribution for each of its settings."""
+
+    name: str
+    of: Sequence[Distribution]
+
+    def suggest(self, trial: Trial) -> dict[str, Any]:
+        return {each.name: each.suggest(trial) for each in self.of}
+
+    def described(self) -> dict[str, Any]:
+        """Its distributions by setting, whatever it was read from: a copy of a file is the same space."""
+        return {each.name: dict(each.shown) for each in sorted(self.of, key=lambda each: each.name)}
+
+    def distributions(self) -> Mapping[str, BaseDistribution]:
+        return {each.parameter: each.drawn for each in self.of}
+
+    def grid(self) -> Mapping[str, Sequence[Any]]:
+        points = {}
+        for each in self.of:
+            found = each.points()
+            if found is None:
+                raise UserError(
+                    f"A grid is of finitely many points, but {each.name} in the space {self.name} is a continuous "
+                    "range; give it choices or a step, or take another sampler."
+                )
+            points[each.parameter] = found
+        size = math.prod(map(len, points.values()))
+        if size > _MOST_GRID_POINTS:
+            raise UserError(
+                f"The grid of the space {self.name} has {size:,} points, more than {_MOST_GRID_POINTS:,}; search fewer "
+                "settings or choices, or take another sampler."
+            )
+        return points
+
+
+@dataclass(frozen=True)
+class FunctionSpace:
+    """A space that is a function of the user's: it asks the trial for numbers and returns settings by name."""
+
+    name: str
+    function: Callable[[Trial], Any]
+
+    def suggest(self, trial: Trial) -> dict[str, Any]:
+        returned = call_user_code(self.name, self._asked, trial)
+        if isinstance(returned, OptunaError):
+            raise returned
+        if not isinstance(returned, Mapping):
+            raise UserError(
+                f"{self.name} must return settings by name, such as {{'gamma': 0.99}}, but returned "
+                f"{in_one_line(repr(returned))}."
+            )
+        hints = hints_of(TrainConfig)
+        settings = {}
+        for key, value in returned.items():
+            setting = searchable(key, source=self.name)
+            written = list(value) if isinstance(value, tuple) else value
+            settings[setting] = convert(written, hints[setting], name=f"{self.name}: {setting}")
+        return settings
+
+    def _asked(self, trial: Trial) -> Any:
+        """What the function returns, or Optuna's own exception, such as the TrialPruned that it may raise."""
+        try:
+            return self.function(trial)
+        except OptunaError as error:
+            return error
+
+    def described(self) -> dict[str, Any]:
+        """Its name without a folder, and the digest of its source: a function that was changed is another space."""
+        try:
+            source = inspect.getsource(self.function)
+        except (OSError, TypeError):  # typed into a notebook, or no function but an object
+            source = ""
+        _, _, called = self.name.replace("\\", "/").rpartition("/")
+        return {"function": called, "sha256": hashlib.sha256(source.encode()).hexdigest()}
+
+    def distributions(self) -> None:
+        return None
+
+    def grid(self) -> Mapping[str, Sequence[Any]]:
+        raise UserError(
+            f"A grid is of points that are known beforehand, but the space {self.name} is a function, which decides "
+            "trial by trial; write it as a YAML file, or take another sampler."
+        )
+
+
+def read_space(named: str | Path | Callable[[Trial], Any]) -> Space:
+    """The space with this name ("ppo", "trading"), in this YAML file, or of a function.
+
+    named: a name, a path, "module:function", "file.py:function", or the function itself, which takes an `optuna.Trial`
+    and returns settings by name.
+    Raises UserError: no such name, file or function, a line that describes no distribution, a setting that is unknown
+    or is not searched.
+    """
+    if callable(named):
+        return FunctionSpace(f"{named.__module__}:{getattr(named, '__qualname__', type(named).__name__)}", named)
+    text = str(named)
+    if text in SPACES:
+        return DeclaredSpace(text, _read_file(SPACES[text]))
+    if Path(text).suffix in {".yaml", ".yml", ".json"}:
+        return DeclaredSpace(Path(text).name, _read_file(Path(text)))
+    if ":" in text:
+        return FunctionSpace(text, _function(text))
+    raise UserError(
+        f'There is no search space "{text}". {nearest(text, SPACES)} One of your own is a file such as space.yaml, or '
+        "a function such as space.py:suggest."
+    )
+
+
+def _function(named: str) -> Callable[[Trial], Any]:
+    place, _, attribute = named.rpartition(":")
+    found: Any = getattr(_module(place, attribute), attribute) if place.endswith(".py") else import_by_name(named)
+    if not callable(found):
+        raise UserError(f"{named} must be a function that takes an optuna.Trial, but is {in_one_line(repr(found))}.")
+    return found
+
+
+def _module(path: str, attribute: str) -> ModuleType:
+    """The module that a Python file makes. Raises UserError where it cannot be read or run, or lacks the attribute."""
+    module = load_user_file(Path(path))
+    if not hasattr(module, attribute):
+        own = [name for name in vars(module) if not name.startswith("_")]
+        raise UserError(f'{path} has no "{attribute}". {nearest(attribute, own) if own else "It defines nothing."}')
+    return module
+
+
+def _read_file(path: Path) -> tuple[Distribution, ...]:
+    """The distributions of a file and of the space that it extends, in the order in which they are named."""
+    source = path.stem if path in SPACES.values() else str(path)
+    content = dict(read_mapping(path))
+    found: dict[str, Distribution] = {}
+    if _EXTENDS in content:
+        base = content.pop(_EXTENDS)
+        if base not in SPACES:
+            raise UserError(
+                f'{source}: extends must name a space, but got "{in_one_line(base)}". {nearest(str(base), SPACES)}'
+            )
+        found = {each.name: each for each in _read_file(SPACES[base])}
+    hints = hints_of(TrainConfig)
+    named: set[str] = set()
+    for key, value in content.items():
+        setting = searchable(key, source=source)
+        if setting in named:
+            raise UserError(f"{source}: {setting} is set twice; keep one of the two.")
+        named.add(setting)
+        found[setting] = read_distribution(setting, value, hints[setting], where=f"{source}: {setting}")
+        _check_edges(found[setting], source)
+    if not found:
+        raise UserError(
+            f"{source} names no setting to search; write lines such as learning_rate: {{log: [1e-5, 1e-2]}}."
+        )
+    return tuple(found.values())
+
+
+def _check_edges(distribution: Distribution, source: str) -> None:
+    """Raise UserError where a choice, or an end of a range, is a value that the setting never takes."""
+    name = distribution.name
+    if name in _NEED_OTHERS:
+        return
+    group = next(each for each in groups_of(TrainConfig).values() if name in get_type_hints(each))
+    for value in distribution.edges():
+        try:
+            group(**{name: value})
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from error

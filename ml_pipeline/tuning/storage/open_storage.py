@@ -1,0 +1,117 @@
+"""Where a study is stored: a journal file in its folder or anywhere else, or a PostgreSQL.
+
+Several processes, of one machine or many, that open the same storage work on one study.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from optuna.exceptions import DuplicatedStudyError
+from optuna.storages import BaseStorage, JournalStorage
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.tuning.storage.journal_file import JournalFile
+from ml_pipeline.tuning.study_files import JOURNAL_FILE
+
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_EXPECTED = "a journal file such as /shared/study.log, or a database such as postgresql://user@host/tuning"
+
+
+def _never() -> bool:
+    return False
+
+
+def open_storage(
+    named: str | None,
+    study_folder: Path,
+    say: Callable[[str], None],
+    *,
+    wait: bool = False,
+    stopped: Callable[[], bool] = _never,
+) -> BaseStorage:
+    """The storage of a study, for `optuna.create_study` or `optuna.load_study`; from any process, and several at once.
+
+    named: a journal file or the URL of a PostgreSQL; None: the journal in the study's folder, which is made where it is
+    missing. say: is told of repairs, and of a PostgreSQL that is away and back. wait: whether to wait for a PostgreSQL
+    that is away already, as a worker does that is started anew in the middle of a study. stopped: whether calls that
+    wait for a PostgreSQL shall give up, by StorageAway.
+    Raises UserError where the storage is not there, may not be written, or is of a kind that studies cannot use.
+    """
+    if named is None:
+        return _open_journal(_in_new_folder(study_folder), say)
+    url = _URL.match(named)
+    if url is None:
+        return _open_journal(_named_journal(named), say)
+    kind = url[1].lower()
+    if kind in _POSTGRES:
+        from ml_pipeline.tuning.storage.postgres import open_postgres  # needs an extra
+
+        return open_postgres(named, say, shown=shown_storage(named, study_folder), wait=wait, stopped=stopped)
+    if kind.startswith("sqlite"):
+        raise UserError(
+            "A study cannot be stored in SQLite: several workers that write at once lock each other out of it. Leave "
+            f"--storage out for a journal in the study's folder, or name {_EXPECTED}."
+        )
+    raise UserError(f'Storage "{kind}" is not known; expected is {_EXPECTED}.')
+
+
+def is_shared(named: str | None) -> bool:
+    """Whether a storage may be used by machines that do not see the study's folder.
+
+    >>> is_shared(None), is_shared("postgresql://host/tuning")
+    (False, True)
+    """
+    return named is not None
+
+
+def shown_storage(named: str | None, study_folder: Path) -> str:
+    """A storage as it may be printed and written down: without its password.
+
+    >>> shown_storage("postgresql://ann:secret@db/tuning", Path("study"))
+    'postgresql://ann:***@db/tuning'
+    >>> shown_storage(None, Path("study"))
+    'study/journal.log'
+    """
+    if named is None:
+        return (study_folder / JOURNAL_FILE).as_posix()
+    shown = re.sub(r"^([^/?#]*://[^/?#@:]*):.*@", r"\1:***@", named)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", shown)
+
+
+def _open_journal(path: Path, say: Callable[[str], None]) -> JournalStorage:
+    try:
+        return JournalStorage(JournalFile(path, say))
+    except (KeyError, TypeError, AttributeError, AssertionError, DuplicatedStudyError) as error:
+        raise UserError(
+            f"The journal {shown_path(path)} cannot be used: its lines are records, but not those of this version of "
+            "Optuna; put back a copy, or name a new file."
+        ) from error
+
+
+def _in_new_folder(study_folder: Path) -> Path:
+    try:
+        study_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The study's folder {shown_path(study_folder)} cannot be made: {error.strerror}; choose another --root."
+        ) from error
+    return study_folder / JOURNAL_FILE
+
+
+def _named_journal(named: str) -> Path:
+    if not named.strip():
+        raise UserError(f"--storage is empty; expected is {_EXPECTED}, or leave it out.")
+    path = Path(named).expanduser().absolute()
+    if path.is_dir():
+        raise UserError(f"--storage {named} is a folder; name a file in it, such as {Path(named) / JOURNAL_FILE}.")
+    if path.exists() and not path.is_file():
+        raise UserError(f"--storage {named} is no regular file; expected is {_EXPECTED}.")
+    if not path.parent.is_dir():
+        raise UserError(
+            f"--storage {named} lies in a folder that is not there: {path.parent}; make it, mount its disk, or name "
+            "another file."
+        )
+    return path

@@ -1,0 +1,164 @@
+"""Goes on with a trial that was pruned or stopped, or trains any trial for longer; the study has the result as a new
+trial."""
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT
+from ml_pipeline.runs.state import STATE_FILE, check_not_written
+from ml_pipeline.runs.stop import STOP_NOTE, StopRequest
+from ml_pipeline.runs.train_config import layered, train_config
+from ml_pipeline.runtime.process_identity import this_process
+from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, RETURNS_FILE
+from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns
+
+_OF_AN_END = (STATE_FILE, f"{STATE_FILE}.lock", STOP_NOTE, HEARTBEAT_FILE, RETURNS_FILE)
+"""What a copied run does not take along: it tells of the process and of the end of the run that it comes from."""
+
+
+def continue_trial(
+    study: optuna.Study,
+    study_folder: Path,
+    number: int,
+    *,
+    base: Mapping[str, Any],
+    objective: ObjectiveConfig,
+    total_timesteps: int | None = None,
+    stop: StopRequest,
+    say: Callable[[str], None],
+) -> TrialOutcome:
+    """Train trial `number` to its full budget or to `total_timesteps`, bit for bit as if it had not ended before.
+
+    Its own run folders go on. Those of a trial that completed stay as they are, since its value was told of them:
+    copies named after the new budget go on. A continuation that completes is added to the study as a trial of its own,
+    with the user attribute "continues"; one that is stopped goes on when this is called again.
+
+    Raises UserError where there is no such trial, it has nothing left to do, or its checkpoints are gone.
+    """
+    trial = _trial_of(study, number)
+    settings = trial.user_attrs["settings"]
+    planned = train_config(layered(base, settings)).timesteps
+    if total_timesteps is not None and total_timesteps < planned:
+        raise UserError(
+            f"Trial {number} is for {planned:,} steps, but got total_timesteps {total_timesteps:,}; name more, or "
+            "leave it out to go on to its full budget."
+        )
+    folders = [str(name) for name in trial.user_attrs["folders"]]
+    _require_checkpoint(study_folder, number, folders)
+    if trial.state == TrialState.COMPLETE:
+        if total_timesteps is None or total_timesteps == planned:
+            raise UserError(
+                f"Trial {number} has finished its {planned:,} steps; name more by total_timesteps to train it for "
+                "longer."
+            )
+        folders = [_copied(study_folder, name, _longer(name, total_timesteps)) for name in folders]
+    watched = _Unpruned(number)
+    began = time.perf_counter()
+    outcome = TrialRuns(base, objective, study_folder).train(
+        watched,
+        settings,
+        folders=folders,
+        changes={} if total_timesteps is None else {"total_timesteps": total_timesteps},
+        stop=stop,
+        say=say,
+    )
+    if outcome.state == "complete":
+        attributes = {
+            "continues": number,
+            "folders": list(outcome.folders),
+            "settings": {**settings, **({} if total_timesteps is None else {"total_timesteps": total_timesteps})},
+            "global_step": outcome.global_step,
+            "seconds": time.perf_counter() - began,
+            "host": this_process().host,
+            "pid": this_process().pid,
+        }
+        if outcome.validation_sharpe is not None:
+            attributes["validation_sharpe"] = outcome.validation_sharpe
+        study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE,
+                value=outcome.value,
+                params=trial.params,
+                distributions=trial.distributions,
+                user_attrs=attributes,
+                intermediate_values=watched.reported,
+            )
+        )
+    return outcome
+
+
+class _Unpruned:
+    """A trial that is not pruned, and keeps what it was told."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.reported: dict[int, float] = {}
+
+    def report(self, value: float, step: int) -> None:
+        self.reported[step] = value
+
+    def should_prune(self) -> bool:
+        return False
+
+
+def _trial_of(study: optuna.Study, number: int) -> FrozenTrial:
+    trials = study.get_trials(deepcopy=False)
+    if not 0 <= number < len(trials):
+        has = f"trials 0 to {len(trials) - 1}" if trials else "no trials yet"
+        raise UserError(f"The study {study.study_name} has no trial {number}, but {has}.")
+    trial = trials[number]
+    if trial.state == TrialState.RUNNING:
+        raise UserError(f"Trial {number} is running; wait for its end, or stop it.")
+    if not {"folders", "settings"} <= trial.user_attrs.keys():
+        why = trial.user_attrs.get("reason") or "it never began"
+        raise UserError(f"Trial {number} has no run to go on with: {str(why).rstrip('.')}.")
+    later = [each.number for each in trials if each.user_attrs.get("continues") == number]
+    if later and trial.state != TrialState.COMPLETE:
+        raise UserError(f"Trial {number} was continued to its end, as trial {later[-1]}; continue that one.")
+    return trial
+
+
+def _require_checkpoint(study_folder: Path, number: int, folders: list[str]) -> None:
+    """Raise UserError unless the first of the runs, which begin one after another, left a checkpoint."""
+    checkpoint = study_folder / folders[0] / LATEST_CHECKPOINT
+    if not checkpoint.is_file():
+        raise UserError(
+            f"Trial {number} cannot go on: there is no checkpoint {shown_path(checkpoint)}; was its folder removed, or "
+            "is it on another machine?"
+        )
+
+
+def _longer(name: str, total_timesteps: int) -> str:
+    """The name of a copy of a run folder.
+
+    >>> _longer("trial-0007-512-steps", 1024)
+    'trial-0007-1024-steps'
+    """
+    return f"{re.sub(r'-[0-9]+-steps$', '', name)}-{total_timesteps}-steps"
+
+
+def _copied(study_folder: Path, name: str, copy: str) -> str:
+    """The name of a copy of a run folder, whole, in which the run can go on; one that is there already is kept."""
+    source, target = study_folder / name, study_folder / copy
+    if target.is_dir():
+        return copy
+    check_not_written(source)
+    unfinished = study_folder / f".{copy}"
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a copy that was killed
+        shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns(*_OF_AN_END))
+        unfinished.rename(target)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise UserError(f"{source} cannot be copied to {target}: {error.strerror}; make room.") from error
+    return copy

@@ -1,0 +1,205 @@
+"""A trial of a study as what it is: one run, or one for each seed or fold, below the study's folder.
+
+It knows of Optuna no more than `Trial` says, and reads and writes no storage: who asks for trials also tells of them.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
+from ml_pipeline.models.rl.core.division import measuring_once
+from ml_pipeline.runs.earlier_runs import resumed_config
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT
+from ml_pipeline.runs.run import Run, RunResult
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
+from ml_pipeline.tuning.study_files import trial_folder
+from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.trials.task_source import TaskSource
+from ml_pipeline.tuning.trials.trial_progress import Trial, TrialProgress
+from ml_pipeline.tuning.trials.trial_task import TrialTask
+
+EVALUATIONS = 10
+"""Of a run, where the settings do not say how often to evaluate: what pruners can decide by."""
+_LONGEST_REASON = 2_000
+
+TrialState = Literal["complete", "pruned", "stopped", "failed", "impossible"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOutcome:
+    """How a trial ended.
+
+    value: the median over its runs so far of the best score of each; None before the first evaluation. reason: why it
+    did not complete. folders: of all its runs, as paths from the study's folder. global_step: of its runs together.
+    validation_sharpe: annualized, of the best checkpoints, the median over the runs; None where the trial did not
+    complete, has no returns, or they do not vary.
+    """
+
+    state: TrialState
+    value: float | None = None
+    reason: str | None = None
+    folders: tuple[str, ...] = ()
+    global_step: int = 0
+    validation_sharpe: float | None = None
+
+
+class TrialRuns:
+    """Trains trials of a study in this process, one after another; the market stays loaded between them."""
+
+    def __init__(self, base: Mapping[str, Any], objective: ObjectiveConfig, study_folder: Path) -> None:
+        """base: the settings that all trials share: those that the user named, not the defaults of the others.
+
+        Raises UserError where trials of these settings cannot be judged by the objective.
+        """
+        objective.check(base)
+        self._base = layered(base, objective.settings)
+        self._objective = objective
+        self._study_folder = study_folder.absolute()
+        self._tasks = TaskSource()
+        self._report_every = report_interval(self._base)
+
+    def folders(self, number: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of the run folders of a trial that begins anew.
+
+        Raises UserError where its settings are impossible.
+        """
+        units = self._objective.units(train_config(layered(self._base, settings)))
+        return tuple(trial_folder(self._study_folder, number, unit.name).name for unit in units)
+
+    def train(
+        self,
+        trial: Trial,
+        settings: Mapping[str, Any],
+        *,
+        folders: Sequence[str] | None = None,
+        changes: Mapping[str, Any] | None = None,
+        stop: StopRequest,
+        say: Callable[[str], None],
+    ) -> TrialOutcome:
+        """Train the runs of a trial, one after another, and report their evaluations to it; prune it where it asks to.
+
+        A run that is pruned or stopped ends before its next step, is saved, and can be resumed. folders: of an earlier
+        trial with these settings, whose runs go on where their checkpoints are, bit for bit, with `changes` to their
+        settings. What breaks a run down makes the outcome "failed". What the trial itself raises, as where its storage
+        is away, is raised here after the run was saved, and so is a second Ctrl-C.
+        """
+        try:
+            every = self._settings_of_runs(settings)
+        except UserError as error:
+            return TrialOutcome(state="impossible", reason=str(error))
+        names = tuple(folders) if folders else self.folders(trial.number, settings)
+        progress = TrialProgress(trial, n_units=len(every), report_every=self._report_every)
+        ended = _Ended(names)
+        for its_settings, name in zip(every, names, strict=True):
+            if stop.requested:
+                return ended.outcome("stopped", stop.reason)
+            try:
+                config, checkpoint = self._start_of(name, its_settings, changes or {}, resumes=folders is not None)
+                task = TrialTask(self._tasks.task(config), is_resumed=checkpoint is not None)
+            except UserError as error:
+                return ended.outcome("failed", str(error))
+            if checkpoint is not None:
+                say(f"Trial {trial.number} goes on in {name}.")
+            its_cost = self._tasks.step_cost(config)
+            progress.begin_run(self._study_folder / name, timesteps=config.timesteps)
+            run = Run(config, task, checkpoint=checkpoint, sinks=[progress], listener=progress, stop=progress.stop)
+            with stop.told_to(lambda: progress.stop.request(str(stop.reason))), measuring_once(its_cost):
+                state, reason = _trained(run)
+            if progress.error is not None:
+                raise progress.error
+            if run.result is not None:
+                ended.add(run.result, task)
+            if progress.pruned is not None and (state == "stopped" or name != names[-1]):
+                return ended.outcome("pruned", progress.pruned)
+            if state != "complete":
+                return ended.outcome(state, reason)
+        return ended.outcome("complete", None)
+
+    def _start_of(
+        self, name: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, resumes: bool
+    ) -> tuple[TrainConfig, Path | None]:
+        """The settings of a run, and the checkpoint where it goes on, if there is one. Raises UserError as those do."""
+        folder = self._study_folder / name
+        checkpoint = folder / LATEST_CHECKPOINT
+        if resumes and checkpoint.is_file():
+            return resumed_config(checkpoint, changes), checkpoint
+        return train_config(layered(settings, changes, {"checkpoint_dir": folder})), None
+
+    def _settings_of_runs(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The settings of each run of a trial, those that are not the default. Raises UserError where impossible."""
+        given = layered(self._base, settings)
+        config = train_config(given)
+        if "eval_interval" not in given:
+            given["eval_interval"] = max(1, self._report_every // (config.run.n_envs * config.ppo.n_steps))
+        every = [layered(given, unit.settings) for unit in self._objective.units(config)]
+        for each in every:
+            train_config(each)
+        return every
+
+
+def report_interval(base: Mapping[str, Any]) -> int:
+    """How many environment steps lie between two reports of a trial: the same for all trials of a study.
+
+    >>> report_interval({"total_timesteps": 50_000})
+    5000
+    >>> report_interval({"n_envs": 4, "n_steps": 100, "eval_interval": 2})
+    800
+    """
+    usual: dict[str, Any] = {**vars(RunConfig()), **vars(PPOConfig())}
+    values = layered(usual, base)
+    rollout = values["n_envs"] * values["n_steps"]
+    if "eval_interval" in base:
+        return int(max(1, values["eval_interval"] * rollout))
+    timesteps = values["total_timesteps"] or values["num_episodes"] * rollout
+    return int(max(1, timesteps // EVALUATIONS))
+
+
+def _trained(run: Run) -> tuple[TrialState, str | None]:
+    """How a run ended, and why, where it did not finish."""
+    try:
+        result = run.train()
+    except InterruptedBetweenSteps:
+        return "stopped", None if run.result is None else run.result.reason
+    except Exception as error:
+        reason = None if run.result is None else run.result.reason
+        return "failed", excerpt(reason or str(error) or type(error).__name__, _LONGEST_REASON)
+    return ("complete", None) if result.status == "finished" else ("stopped", result.reason)
+
+
+class _Ended:
+    """The runs of a trial that have ended."""
+
+    def __init__(self, folders: tuple[str, ...]) -> None:
+        self._folders = folders
+        self._scores: list[float] = []
+        self._sharpes: list[float] = []
+        self._global_step = 0
+
+    def add(self, result: RunResult, task: TrialTask) -> None:
+        self._global_step += result.global_step
+        if result.best_score is not None:
+            self._scores.append(result.best_score)
+        if task.returns is not None:
+            self._sharpes.append(task.returns.sharpe)
+
+    def outcome(self, state: TrialState, reason: str | None) -> TrialOutcome:
+        value = statistics.median(self._scores) if self._scores else None
+        sharpe = statistics.median(self._sharpes) if self._sharpes and state == "complete" else math.nan
+        if state == "complete" and (value is None or math.isnan(value)):
+            state, reason = "failed", "Its score is not a number."
+        return TrialOutcome(
+            state=state,
+            value=value,
+            reason=reason,
+            folders=self._folders,
+            global_step=self._global_step,
+            validation_sharpe=None if math.isnan(sharpe) else sharpe,
+        )

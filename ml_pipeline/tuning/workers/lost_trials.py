@@ -1,0 +1,192 @@
+"""Trials whose process was killed: failed within a minute, and queued again to continue from their checkpoints.
+
+Any process of a study may look for them, and several may at once: the storage lets one of them fail a trial.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.state import record_end_of_lost
+from ml_pipeline.runtime.process_identity import is_alive
+from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, trial_folder
+from ml_pipeline.tuning.workers.heartbeat import BEAT_ATTRIBUTE, Beat, beat_from, read_beat
+
+SILENCE_S = 45.0
+"""A trial without a sign of life for so long is lost."""
+MAX_RETRIES = 3
+"""A trial that is lost more often than this is not tried again: it may be what kills its process."""
+_LONGEST_LOOK_S = 15.0
+_OF_ONE_ATTEMPT = (
+    "reason",
+    "global_step",
+    "validation_sharpe",
+    "host",
+    "pid",
+    "seconds",
+    BEAT_ATTRIBUTE,
+)  # attributes that a retry does not take over
+
+
+@dataclass
+class _Sighting:
+    """What was last seen of a running trial. silent_s: for how long it has been the same, by this process's clock."""
+
+    beats: tuple[Beat | None, Beat | None]
+    seen: float
+    silent_s: float = 0.0
+
+
+class LostTrials:
+    """Watches the running trials of a study; `fail` is called every few seconds, or between trials.
+
+    Silence is measured by changes that this process sees, and by its own clock, so that the clocks of other machines
+    do not matter. A process of this machine that is gone is known at once.
+    """
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        study_folder: Path,
+        say: Callable[[str], None],
+        *,
+        max_retries: int = MAX_RETRIES,
+        silence_s: float = SILENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._study = study
+        self._folder = study_folder
+        self._say = say
+        self._max_retries = max_retries
+        self._silence_s = silence_s
+        self._clock = clock
+        self.seen: dict[int, _Sighting] = {}
+        """What was last seen of each running trial."""
+
+    def fail(self) -> list[int]:
+        """Fail the trials that are lost, and queue each again; the numbers of those that this process failed."""
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        self.seen = {trial.number: each for trial in running if (each := self.seen.get(trial.number)) is not None}
+        return [trial.number for trial in running if (why := self._why_lost(trial)) and self._fail(trial, why)]
+
+    def _why_lost(self, trial: FrozenTrial) -> str | None:
+        beats = self._beats_of(trial)
+        processes = [beat.process for beat in beats if beat is not None]
+        alive = [is_alive(process) for process in processes]
+        if True in alive:
+            return None  # it may be slow or stopped for a while, and two must not write one folder
+        if False in alive:
+            process = processes[alive.index(False)]
+            return f"Its process {process.pid} on {process.host} is gone: it was killed, or the machine went down."
+        silent_s = self._silence(trial.number, beats)
+        if silent_s < self._silence_s:
+            return None
+        who = f"Process {processes[0].pid} on {processes[0].host}" if processes else "The process that began it"
+        return f"{who} gave no sign of life for {silent_s:.0f} s."
+
+    def _beats_of(self, trial: FrozenTrial) -> tuple[Beat | None, Beat | None]:
+        """Its sign of life in its folder, and that in the storage."""
+        in_folder = read_beat(folders_of(trial, self._folder)[0])
+        if in_folder is not None and in_folder.trial != trial.number:
+            in_folder = None  # of the trial that this one continues
+        return in_folder, beat_from(trial.user_attrs.get(BEAT_ATTRIBUTE))
+
+    def _silence(self, number: int, beats: tuple[Beat | None, Beat | None]) -> float:
+        now = self._clock()
+        known = self.seen.get(number)
+        if known is None or known.beats != beats:
+            self.seen[number] = _Sighting(beats, now)
+            return 0.0
+        # A long gap between two looks may be our own sleep, in which the others slept as well.
+        known.silent_s += min(now - known.seen, _LONGEST_LOOK_S)
+        known.seen = now
+        return known.silent_s
+
+    def _fail(self, trial: FrozenTrial, why: str) -> bool:
+        history = [*_history(trial), trial.number]
+        again = len(history) <= self._max_retries
+        reason = why if again else f"{why} It was lost {len(history)} times, and is not tried again."
+        storage = self._study._storage  # `tell` would also ask the sampler, of which a grid then stops the study
+        try:
+            storage.set_trial_user_attr(trial._trial_id, "reason", reason)
+            storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+        except (UpdateFinishedTrialError, optuna.exceptions.StorageInternalError):
+            return False  # its own process, or another finder, was first
+        for folder in folders_of(trial, self._folder):
+            with contextlib.suppress(UserError, OSError):
+                record_end_of_lost(folder, reason)
+            with contextlib.suppress(OSError):
+                (folder / HEARTBEAT_FILE).unlink()
+        if again and _has_begun(trial, self._folder):
+            self._study.add_trial(_repeated(trial, history, self._folder))
+            self._say(f"Trial {trial.number} is lost and queued again, to go on from its checkpoint. {why}")
+        else:
+            self._say(f"Trial {trial.number} is lost. {reason}")
+        return True
+
+
+_watched: dict[tuple[str, Path], dict[int, _Sighting]] = {}  # the sightings of this process, by study and its folder
+
+
+def fail_lost_trials(study: optuna.Study, study_folder: Path, say: Callable[[str], None]) -> list[int]:
+    """Fail the lost trials of a study as `LostTrials` does; what was seen is kept between the calls of a process."""
+    watch = LostTrials(study, study_folder, say)
+    key = (study.study_name, study_folder.absolute())
+    watch.seen = _watched.get(key, {})
+    try:
+        return watch.fail()
+    finally:
+        _watched[key] = watch.seen
+
+
+def queue_again(study: optuna.Study, number: int, study_folder: Path) -> None:
+    """Queue a trial that was stopped and told as failed, to go on from its checkpoint. It does not count as lost."""
+    trial = study.get_trials(deepcopy=False)[number]
+    study.add_trial(_repeated(trial, _history(trial), study_folder))
+
+
+def folders_of(trial: FrozenTrial, study_folder: Path) -> list[Path]:
+    """The run folders of a trial, at least one; it may not be there yet."""
+    named = trial.user_attrs.get("folders")
+    if isinstance(named, list) and named:
+        return [study_folder / str(each) for each in named]
+    first = trial_folder(study_folder, trial.number)
+    several = [each for each in study_folder.glob(f"{first.name}-*") if each.is_dir()]
+    return [first] if first.is_dir() or not several else sorted(several)
+
+
+def _history(trial: FrozenTrial) -> list[int]:
+    found = trial.user_attrs.get("retry_history")
+    return [int(each) for each in found] if isinstance(found, list) else []
+
+
+def _has_begun(trial: FrozenTrial, study_folder: Path) -> bool:
+    """Whether there is anything to try again: settings, or a folder; else a new trial is as good."""
+    has_settings = bool(trial.params) or "fixed_params" in trial.system_attrs
+    return has_settings or any(folder.is_dir() for folder in folders_of(trial, study_folder))
+
+
+def _repeated(trial: FrozenTrial, history: list[int], study_folder: Path) -> FrozenTrial:
+    """A waiting trial with the same settings, which continues the folders; what was reported stays reported."""
+    first = trial.user_attrs.get("failed_trial", trial.number)
+    retried: Mapping[str, Any] = {"failed_trial": first, "retry_history": history}
+    kept = {name: value for name, value in trial.user_attrs.items() if name not in _OF_ONE_ATTEMPT}
+    folders = [folder.name for folder in folders_of(trial, study_folder) if folder.is_dir()]
+    if folders:
+        kept.setdefault("folders", folders)
+    return create_trial(
+        state=TrialState.WAITING,
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs={**kept, **retried},
+        system_attrs={**trial.system_attrs, **retried},
+        intermediate_values=trial.intermediate_values,
+    )

@@ -1,0 +1,128 @@
+"""One call of `tune`: opens the study, and runs its trials in worker processes. It prints nothing."""
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.service.budget import Need
+from ml_pipeline.service.env_pool import EnvPool
+from ml_pipeline.service.free_memory import free_memory_bytes
+from ml_pipeline.tuning.progress import write_progress
+from ml_pipeline.tuning.study import make_study, space_of, steps_per_trial
+from ml_pipeline.tuning.tune_config import TuneOrder, flat_base
+from ml_pipeline.tuning.workers.jobs import Jobs, Listener
+from ml_pipeline.tuning.workers.n_jobs import jobs_that_fit, settings_of_workers, threads_of_workers
+from ml_pipeline.tuning.workers.trial_counts import count_trials
+from ml_pipeline.tuning.workers.worker_process import WorkerOrder
+from ml_pipeline.tuning.workers.worker_processes import WorkerProcesses
+
+_MANY_ENVS = 1024
+"""Environments that warm workers are lent for where nobody limits them."""
+_MB = 1e6
+_N_TRIALS = "n_trials"  # user attribute of the study: how many it was last asked to have
+
+
+class StudyRun:
+    """A study that is open, and whose trials `run` trains. study: Optuna's. n_jobs: trials at once."""
+
+    def __init__(self, order: TuneOrder, folder: Path, *, listener: Listener, stop: StopRequest, version: str) -> None:
+        """version: of this program. Raises UserError where the order cannot be followed: nothing was trained then."""
+        self._order, self._folder, self._listener, self._stop = order, folder, listener, stop
+        self.study: optuna.Study = make_study(
+            order, folder, space_of(order), say=listener.say, stopped=lambda: stop.requested, version=version
+        )
+        self._trials: list[FrozenTrial] = []
+        self._n_trials = order.tune.n_trials
+        if order.tune.continue_trial is not None:  # which changes nothing about the study's number of trials
+            self._n_trials = self.study.user_attrs.get(_N_TRIALS, self._n_trials)
+        elif self.study.user_attrs.get(_N_TRIALS) != self._n_trials:
+            self.study.set_user_attr(_N_TRIALS, self._n_trials)
+        self._base = flat_base(order)
+        self._cores = usable_cores()
+        self.n_jobs = self._count_jobs()
+
+    def _count_jobs(self) -> int:
+        tune = self._order.tune
+        if tune.continue_trial is not None:
+            return 1
+        left = max(1, tune.n_trials - count_trials(self.study).finished)
+        has_choice = tune.n_jobs == "auto"
+        room = Need(
+            runs=math.inf if tune.n_jobs == "auto" else tune.n_jobs,
+            cores=max(1.0, self._cores) if has_choice else math.inf,
+            memory_mb=free_memory_bytes() / _MB if has_choice else math.inf,
+            envs=tune.max_concurrent_envs or math.inf,
+        )
+        return jobs_that_fit(self._base, room, n_trials=left)
+
+    def trials(self) -> list[FrozenTrial]:
+        """Those of the study, as they are now; as they were last seen where the storage is away or gone."""
+        with suppress(UserError):
+            self._trials = self.study.get_trials(deepcopy=False)
+        return self._trials
+
+    def run(self) -> bool:
+        """Return whether the study has come to its end, as `Jobs.run` does, which says what is raised."""
+        continues = self._order.tune.continue_trial
+        if continues is None and count_trials(self.study).finished >= self._order.tune.n_trials:
+            self._write_progress(state="stopped")
+            return True
+        own = settings_of_workers(self._base, n_jobs=self.n_jobs, cores=self._cores)
+        order = replace(self._order, base={**self._order.base, **own})
+        with ExitStack() as stack:
+            environment = {**self._environment(), **self._pool({**self._base, **own}, stack)}
+            worker_order = WorkerOrder(order=order, study_folder=self._folder)
+            processes = WorkerProcesses(worker_order, environment=environment)
+            stack.callback(processes.close)
+            jobs = Jobs(
+                self.study,
+                self._folder,
+                processes,
+                listener=self._listener,
+                stop=self._stop,
+                on_tick=self._write_progress,
+            )
+            try:
+                return jobs.run(self.n_jobs)
+            finally:
+                self._write_progress(state="stopped")
+
+    def _environment(self) -> dict[str, str]:
+        """OMP_WAIT_POLICY: where more threads wait than there are cores, they sleep and do not spin."""
+        gpu = self._order.tune.gpu
+        shown = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {"OMP_WAIT_POLICY": "passive", **threads_of_workers(n_jobs=self.n_jobs, cores=self._cores), **shown}
+
+    def _pool(self, settings: Mapping[str, Any], stack: ExitStack) -> dict[str, str]:
+        """A variable that leads workers to warm processes for their environments, where they use any."""
+        if settings["vec_env"] != "parallel" or settings["n_workers"] == 0:
+            return {ENV_POOL_VARIABLE: ""}
+        try:
+            pool = stack.enter_context(EnvPool(self._order.tune.max_concurrent_envs or _MANY_ENVS))
+        except UserError as error:
+            self._listener.say(f"There are no warm processes for environments: {error} Trials start their own.")
+            return {ENV_POOL_VARIABLE: ""}
+        return {ENV_POOL_VARIABLE: pool.address}
+
+    def _write_progress(self, *, state: Any = "running") -> None:
+        try:
+            write_progress(
+                self.study,
+                self._folder,
+                n_trials=self._n_trials,
+                jobs=self.n_jobs,
+                steps_per_trial=steps_per_trial(self._order),
+                state=state,
+            )
+        except UserError:  # the storage is away or gone, which is told where it matters
+            return

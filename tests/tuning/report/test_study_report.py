@@ -1,0 +1,229 @@
+"""The report of a study: its words first, every trial in it, and nothing that a hostile name could start."""
+
+import json
+import re
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from ml_pipeline.tuning.finished_trials import finished_trials
+from ml_pipeline.tuning.judgement import judge
+from ml_pipeline.tuning.report.study_report import trials_asked_for, write_study_report
+from ml_pipeline.tuning.report.test_opening import ATTRIBUTE
+from ml_pipeline.tuning.study_files import trial_folder
+from tests.small_runs import trained
+from tests.tuning.written_studies import (
+    add_trial,
+    new_study,
+    noise_study,
+    untrained_cartpole,
+    untrained_trader,
+    write_returns,
+)
+
+EVIL = "</script><img src=x onerror=document.title='broken'>"
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def data_of(report, name="study"):
+    text = report.path.read_text(encoding="utf-8")
+    (data,) = re.findall(rf'<script type="application/json" id="{name}">(.*?)</script>', text)
+    return json.loads(data)
+
+
+def test_every_trial_is_drawn_with_its_state_and_value(tmp_path):
+    study = noise_study(tmp_path, 20)
+    report = write_study_report(study, tmp_path, n_trials=30)
+    drawn = data_of(report)
+    trials = study.get_trials()
+    assert drawn["number"] == list(range(20))
+    assert drawn["state"].count("pruned") == 4
+    assert drawn["state"][16] == "failed"
+    complete = [trial.value for trial in trials if trial.state == TrialState.COMPLETE]
+    assert drawn["best"][-1] == max(complete)
+    assert drawn["winner"] == next(trial.number for trial in trials if trial.value == max(complete))
+    assert [setting["name"] for setting in drawn["settings"] if setting["log"]] == ["learning_rate"]
+
+
+def test_the_verdict_comes_first_and_of_noise_it_is_no_evidence(tmp_path):
+    report_study = noise_study(tmp_path, 20)
+    report = write_study_report(report_study, tmp_path, n_trials=20)
+    assert report.sentences[0].startswith("No evidence")
+    text = report.path.read_text(encoding="utf-8")
+    assert text.index("No evidence") < text.index("The winner: trial") < text.index("deflated Sharpe ratio, counting")
+    assert data_of(report)["logits"]["counts"]
+    judgement = judge(finished_trials(report_study, tmp_path))
+    for name, value in (("trials", judgement.dsr_of_trials), ("checkpoints", judgement.dsr_of_checkpoints)):
+        assert f"deflated Sharpe ratio, counting {name}</td><td>{value:.4f}</td>" in text
+
+
+def test_importance_is_the_same_each_time_and_finds_the_setting_that_matters(tmp_path):
+    study = new_study()
+    for number in range(40):
+        chosen = {"ent_coef": (number * 7 % 40) / 1000, "n_epochs": 1 + number * 3 % 20}
+        add_trial(study, chosen["n_epochs"] ** 2.0, params=chosen)
+    pages = [write_study_report(study, tmp_path, n_trials=99).path.read_text() for _ in range(2)]
+    assert pages[0] == pages[1]
+    shares = [float(share) for share in re.findall(r"</div><span>([\d.]+)%</span>", pages[0])]
+    assert data_of(write_study_report(study, tmp_path, n_trials=99))["settings"][0]["name"] == "n_epochs"
+    assert shares[0] > 90
+
+
+def test_too_few_trials_say_so_in_place_of_importance(tmp_path):
+    report = write_study_report(noise_study(tmp_path, 5), tmp_path, n_trials=5)
+    assert "Too few trials: 4 were scored, and importance needs 10." in report.path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("n_failed", [0, 3])
+def test_without_any_scored_trial_there_is_no_winner(tmp_path, n_failed):
+    study = new_study()
+    for _ in range(n_failed):
+        add_trial(study, None, state=TrialState.FAIL, reason="Out of memory.")
+    report = write_study_report(study, tmp_path, n_trials=10)
+    expected = (
+        "No trial has begun." if not n_failed else "of 3 trials, 3 failed. All failed for one reason: Out of memory."
+    )
+    assert report.sentences[0].endswith(expected)
+    assert report.test.openings == ()
+
+
+def test_one_reason_is_told_once_with_how_often_it_was_met(tmp_path):
+    study = new_study()
+    for _ in range(30):
+        add_trial(study, None, state=TrialState.FAIL, reason="Out of memory.")
+    tables = data_of(write_study_report(study, tmp_path, n_trials=30), "data")["tables"]
+    assert tables[1]["columns"][0]["values"]["words"] == ["Out of memory."]
+    assert tables[1]["columns"][2]["values"]["first"] == 30
+
+
+def test_a_single_finished_trial_is_reported(tmp_path):
+    study = new_study()
+    add_trial(study, write_returns(trial_folder(tmp_path, 0), mean=0.001))
+    report = write_study_report(study, tmp_path, n_trials=2)
+    assert "The winner: trial 0" in report.path.read_text(encoding="utf-8")
+
+
+def test_lost_races_are_no_trials_and_impossible_ones_are_told_apart(tmp_path):
+    study = new_study()
+    add_trial(study, 1.0)
+    add_trial(study, None, state=TrialState.FAIL, void=True)
+    add_trial(study, None, state=TrialState.PRUNED, impossible=True, reason="minibatch_size must divide 64.")
+    drawn = data_of(write_study_report(study, tmp_path, n_trials=9))
+    assert (drawn["number"], drawn["state"]) == ([0, 2], ["complete", "impossible"])
+
+
+def test_the_test_of_an_unfinished_study_is_closed_with_a_sentence(tmp_path):
+    report = write_study_report(noise_study(tmp_path, 4), tmp_path, n_trials=10)
+    assert report.sentences[-1].startswith("The test is closed: 4 of 10 trials have finished")
+    unknown = write_study_report(noise_study(tmp_path, 4), tmp_path, n_trials=None)
+    assert "is not known, so the test stays closed" in unknown.sentences[-1]
+
+
+@pytest.mark.slow
+def test_a_complete_study_opens_the_test_and_links_its_report(tmp_path):
+    study = noise_study(tmp_path, 4)
+    winner = max(study.get_trials(), key=lambda trial: -9 if trial.value is None else trial.value).number
+    untrained_trader(trial_folder(tmp_path, winner))
+    report = write_study_report(study, tmp_path, n_trials=4)
+    assert [each["trial"] for each in study.user_attrs[ATTRIBUTE]] == [winner]
+    text = report.path.read_text(encoding="utf-8")
+    assert 'href="./winner_test/report.html"' in text
+    assert "The test was opened once" in text
+    assert "sharpe, standard error" in text
+
+
+@pytest.mark.slow
+def test_a_study_of_cartpole_leaves_statistics_out_and_gives_a_standard_error(tmp_path):
+    study = new_study()
+    for number in range(2):
+        untrained_cartpole(trial_folder(tmp_path, number), policy_seed=number)
+        add_trial(study, 20.0 + number)
+    trained(trial_folder(tmp_path, 2))
+    add_trial(study, 30.0)
+    report = write_study_report(study, tmp_path, n_trials=3)
+    assert report.sentences[0].startswith("Trial 2 has the highest value, 30, of 3 finished trials.")
+    assert re.match(r"In 30 fresh episodes, .* it returns [\d.]+ ± [\d.]+ \(standard error\)", report.sentences[1])
+    assert "no statistics of selection" in report.sentences[2]
+    assert "How much of it is selection" not in report.path.read_text(encoding="utf-8")
+
+
+def evil_study(folder):
+    study = new_study(EVIL)
+    (folder / "trial-0000").mkdir(exist_ok=True)
+    for number in range(12):
+        params = {"activation": "tanh", "n_epochs": 1 + number}
+        add_trial(study, float(number), params=params, host=EVIL, reason=EVIL, settings={EVIL: EVIL}, folders=[EVIL])
+    add_trial(study, None, state=TrialState.FAIL, reason=EVIL, folders=["../..", "/etc"])
+    study.set_user_attr("identity", {EVIL: {EVIL: EVIL}})
+    study.set_user_attr(ATTRIBUTE, [{"when": EVIL, "trial": 0, "by": EVIL, "folder": "../x", "result": {EVIL: EVIL}}])
+    return study
+
+
+def test_hostile_names_are_text_and_lead_nowhere(tmp_path):
+    report = write_study_report(evil_study(tmp_path), tmp_path, n_trials=20)
+    text = report.path.read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert text.count("</script>") == 5
+    assert not re.search(r'href="(?!\./trial-)', text)
+    assert set(data_of(report, "data")["tables"][0]["columns"][3]["links"]) == {""}
+
+
+@pytest.mark.system
+def test_a_browser_draws_a_study_and_marks_one_trial_in_every_chart(tmp_path, browser_page):
+    page = browser_page(write_study_report(noise_study(tmp_path, 40), tmp_path, n_trials=50).path)
+    page.wait_for_selector("html[data-drawn=true]")
+    assert page.locator("html").get_attribute("data-plots") == str(1 + 4 + 1 + 1 + 1)
+    page.locator("#history").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("html").get_attribute("data-chosen") == "0"
+    assert "trial 0, complete" in page.locator("#tip").inner_text()
+    page.locator("#trials th button", has_text="value").click()
+    page.locator("#trials th button", has_text="value").click()
+    values = [float(each) for each in page.locator("#trials tbody td:nth-child(3)").all_inner_texts() if each != "–"]
+    assert values == sorted(values, reverse=True)
+    first = page.locator("#trials tbody tr").first
+    first.click()
+    assert page.locator("html").get_attribute("data-chosen") == first.locator("td").first.inner_text()
+
+    # Dragging along the axis of values keeps the trials between.
+    page.locator("#parallel").scroll_into_view_if_needed()
+    box = page.locator("#parallel canvas").first.bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 40, box["y"] + 120, steps=4)
+    page.mouse.up()
+    assert re.match(r"\d+ of \d+ scored trials lie in the chosen ranges", page.locator("#parallel-told").inner_text())
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_narrow_screen_and_hostile_names_start_nothing(tmp_path, browser_page, scheme):
+    report = write_study_report(evil_study(tmp_path), tmp_path, n_trials=20)
+    page = browser_page(report.path, color_scheme=scheme, viewport={"width": 390, "height": 844})
+    page.wait_for_selector("html[data-drawn=true]")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.title() == f"Study {EVIL}"
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.slow
+def test_five_hundred_trials_take_less_than_a_megabyte(tmp_path):
+    study = new_study()
+    for number in range(500):
+        add_trial(study, float(number % 7), seconds=number)
+    report = write_study_report(study, tmp_path, n_trials=600)
+    assert report.path.stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [('{"n_trials": 7}', 7), ("{", None), ("[]", None), ('{"n_trials": "7"}', None), (None, None)]
+)
+def test_how_many_trials_were_asked_for_is_read_from_the_studys_file(tmp_path, text, expected):
+    if text is not None:
+        (tmp_path / "study.json").write_text(text)
+    assert trials_asked_for(tmp_path) == expected

@@ -1,0 +1,110 @@
+"""Workers on one study that are killed at random moments and started anew: `python -m tests.tuning.workers.killed_workers`.
+
+A process of its own, since it forks: a worker begins in milliseconds, in place of the second that imports take.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import optuna
+from optuna.trial import TrialState
+
+from ml_pipeline.tuning.storage.open_storage import open_storage
+from ml_pipeline.tuning.workers.heartbeat import Heartbeat, record_process
+from ml_pipeline.tuning.workers.lost_trials import LostTrials, folders_of
+
+TAKES_A_PLACE = (TrialState.RUNNING, TrialState.WAITING, TrialState.COMPLETE, TrialState.PRUNED)
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+STEPS = 5
+LOST_AFTER_S = 2.0
+
+
+def work(named: str | None, folder: Path, n_trials: int) -> None:
+    """Run trials until the study has n of them; each counts its steps in a file, as a run does in its checkpoint."""
+    say = partial(print, file=sys.stderr, flush=True)
+    study = optuna.load_study(storage=open_storage(named, folder, say, wait=True), study_name="s")
+    # Between two looks pass at most 15 s of silence: looking often makes the test short.
+    watch = LostTrials(study, folder, say, max_retries=1000, silence_s=LOST_AFTER_S)
+    pause = random.Random(os.getpid())
+    while True:
+        watch.fail()
+        trials = [trial for trial in study.get_trials(deepcopy=False) if "void" not in trial.user_attrs]
+        if sum(trial.state in ENDED for trial in trials) >= n_trials:
+            return
+        if sum(trial.state in ENDED or trial.state is TrialState.RUNNING for trial in trials) >= n_trials:
+            time.sleep(0.05)
+            continue
+        trial = study.ask()
+        record_process(trial, trial.number)
+        before = [each for each in study.get_trials(deepcopy=False)[: trial.number] if "void" not in each.user_attrs]
+        if sum(each.state in TAKES_A_PLACE for each in before) >= n_trials:
+            trial.set_user_attr("void", True)
+            study.tell(trial, state=TrialState.FAIL)
+            continue
+        run_folder = folders_of(study.trials[trial.number], folder)[0]
+        with Heartbeat(run_folder, trial.number, stored=trial if named else None):
+            value = trial.suggest_float("x", 0, 1)
+            steps = run_folder / "steps"
+            done = int(steps.read_text() or 0) if steps.is_file() else 0
+            reported = study.trials[trial.number].intermediate_values
+            for step in range(done + 1, STEPS + 1):
+                time.sleep(pause.uniform(0.001, 0.02))
+                if step not in reported:
+                    trial.report(value, step)
+                steps.write_text(str(step))
+        study.tell(trial, value)
+
+
+def _fork(named: str | None, folder: Path, n_trials: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(named, folder, n_trials)
+            os._exit(0)
+        finally:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            os._exit(1)
+    return pid
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--storage")
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    drawn = random.Random(args.seed)
+    begin = partial(_fork, args.storage, args.folder, args.trials)
+    workers = {begin() for _ in range(args.workers)}
+    killed = 0
+    statuses = []
+    while workers:
+        if killed < args.kills:
+            time.sleep(drawn.uniform(0.0, 0.25))
+            pid = drawn.choice(sorted(workers))
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        else:
+            pid = 0
+        ended, status = os.waitpid(pid or -1, 0)
+        workers.discard(ended)
+        if os.waitstatus_to_exitcode(status) == -signal.SIGKILL:
+            workers.add(begin())
+        else:
+            statuses.append(os.waitstatus_to_exitcode(status))
+    print(json.dumps({"killed": killed, "statuses": statuses}))
+
+
+if __name__ == "__main__":
+    main()

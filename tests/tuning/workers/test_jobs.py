@@ -1,0 +1,256 @@
+"""Workers are started, heard, replaced where they are killed, and ended."""
+
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runtime.interrupts import Interrupted
+from ml_pipeline.tuning.study import load_study, space_of
+from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.tune_config import TuneConfig, TuneOrder
+from ml_pipeline.tuning.workers.jobs import Jobs
+from ml_pipeline.tuning.workers.setbacks import MOST_FAILED
+from ml_pipeline.tuning.workers.trial_counts import count_trials
+from ml_pipeline.tuning.workers.worker_process import WorkerOrder
+from ml_pipeline.tuning.workers.worker_processes import WORKERS_LOG, WorkerEvent, WorkerProcesses
+from tests.tuning.stand_in_runs import open_study
+
+STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in_worker.py")))
+
+
+class Listener:
+    def __init__(self, on_end=lambda end: None):
+        self.ended, self.said = [], []
+        self._on_end = on_end
+
+    def trial_ended(self, end):
+        self.ended.append(end)
+        self._on_end(end)
+
+    def say(self, sentence):
+        self.said.append(sentence)
+
+
+class Scripted:
+    """Stands for WorkerProcesses: each worker tells what its script says."""
+
+    log = Path("s") / WORKERS_LOG
+
+    def __init__(self, *scripts):
+        self._scripts = list(scripts)
+        self._events: queue.SimpleQueue = queue.SimpleQueue()
+        self.pids: tuple[int, ...] = ()
+        self.started = self.stops = self.kills = 0
+
+    def start(self):
+        script = self._scripts[min(self.started, len(self._scripts) - 1)]
+        self.started += 1
+        self.pids = (*self.pids, self.started)
+        for told in script:
+            ended = isinstance(told, int)
+            self._events.put(WorkerEvent(self.started, {} if ended else told, told if ended else None))
+        return self.started
+
+    def next_event(self, timeout_s):
+        try:
+            event = self._events.get(timeout=0)
+        except queue.Empty:
+            return None
+        if isinstance(event, WorkerEvent) and event.exit_code is not None:
+            self.pids = tuple(pid for pid in self.pids if pid != event.worker)
+        return event
+
+    def stop(self):
+        self.stops += 1
+        for pid in self.pids:
+            self._events.put(WorkerEvent(pid, {}, 0))
+
+    def kill(self):
+        self.kills += 1
+
+
+def _jobs(tmp_path, processes, *, listener=None, stop=None):
+    return Jobs(
+        open_study(tmp_path),
+        tmp_path,
+        processes,
+        listener=listener or Listener(),
+        stop=stop or StopRequest(),
+        on_tick=lambda: None,
+    )
+
+
+def _end(state, number=0):
+    told = {"number": number, "state": state, "value": 1.0, "reason": "It broke.", "global_step": 1, "seconds": 1.0}
+    return {"ended": told}
+
+
+DONE = ({"done": True}, 0)
+
+
+def test_the_study_ends_once_all_workers_are_done(tmp_path):
+    listener, processes = Listener(), Scripted([{"began": 0}, _end("complete"), *DONE], [*DONE])
+    assert _jobs(tmp_path, processes, listener=listener).run(2)
+    assert (len(listener.ended), processes.started) == (1, 2)
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, 1, 0])
+def test_a_worker_that_ends_too_early_is_replaced(tmp_path, code):
+    listener, processes = Listener(), Scripted([{"began": 7}, code], [*DONE])
+    assert _jobs(tmp_path, processes, listener=listener).run(1)
+    assert processes.started == 2
+    assert "in trial 7. Another one takes its place." in listener.said[0]
+
+
+def test_what_one_worker_refuses_ends_all_with_its_sentence(tmp_path):
+    processes = Scripted([{"refused": "The disk is full."}, 2], [])
+    with pytest.raises(UserError, match="The disk is full"):
+        _jobs(tmp_path, processes).run(2)
+    assert (processes.stops, processes.started) == (1, 2)
+
+
+def test_trials_that_all_fail_end_the_study_with_the_reason(tmp_path):
+    processes = Scripted([_end("failed", number) for number in range(MOST_FAILED)])
+    with pytest.raises(CheckFailed, match=r"10 trials failed one after another, so the study ends here. It broke."):
+        _jobs(tmp_path, processes).run(1)
+    assert processes.stops == 1
+
+
+def test_workers_that_always_crash_end_the_study(tmp_path):
+    processes = Scripted([-signal.SIGSEGV])
+    with pytest.raises(CheckFailed, match="SIGSEGV"):
+        _jobs(tmp_path, processes).run(2)
+
+
+def test_a_stop_request_asks_all_workers_once(tmp_path):
+    stop = StopRequest()
+    processes = Scripted([_end("complete")], [])
+    assert not _jobs(tmp_path, processes, listener=Listener(lambda end: stop.request()), stop=stop).run(2)
+    assert (processes.stops, processes.started) == (1, 2)
+
+
+def test_a_second_interrupt_kills_the_workers(tmp_path):
+    def interrupt(end):
+        raise Interrupted(signal.SIGINT)
+
+    processes = Scripted([_end("complete")], [])
+    with pytest.raises(Interrupted):
+        _jobs(tmp_path, processes, listener=Listener(interrupt)).run(2)
+    assert processes.kills == 1
+
+
+def test_what_several_workers_say_at_once_is_said_once(tmp_path):
+    listener = Listener()
+    sentence = {"say": "The database is away."}
+    _jobs(tmp_path, Scripted([sentence, *DONE], [sentence, *DONE]), listener=listener).run(2)
+    assert listener.said == ["The database is away."]
+
+
+# Processes
+
+
+def _order(folder, n_trials):
+    tune = TuneConfig(study_name="s", n_trials=n_trials, sampler="random", pruner="none")
+    base = {"env_id": "CartPole-v1", "total_timesteps": 100}
+    return TuneOrder(tune=tune, objective=ObjectiveConfig(), base=base)
+
+
+def _study(order, folder):
+    folder.mkdir(exist_ok=True)
+    return load_study(order, folder, space_of(order), say=pytest.fail, stopped=lambda: False)
+
+
+def _run(folder, *, n_trials, n_jobs, stop=None, on_start=lambda processes: None, on_end=lambda end: None):
+    order = _order(folder, n_trials)
+    study = _study(order, folder)
+    processes = WorkerProcesses(WorkerOrder(order=order, study_folder=folder), environment={}, command=STAND_IN)
+    listener = Listener(on_end)
+    try:
+        on_start(processes)
+        jobs = Jobs(study, folder, processes, listener=listener, stop=stop or StopRequest(), on_tick=lambda: None)
+        return jobs.run(n_jobs), study, listener
+    finally:
+        processes.close()
+
+
+def _attempts(folder):
+    return [path.read_text().splitlines() for path in sorted(folder.glob("trial-*/attempts"))]
+
+
+@pytest.mark.slow
+def test_a_study_whose_workers_are_killed_has_exactly_its_trials(tmp_path):
+    folder, chance, over = tmp_path / "s", random.Random(3), threading.Event()
+    killed = []
+
+    def kill_now_and_then(processes):
+        def go_on():
+            while len(killed) < 6 and not over.wait(chance.uniform(0.3, 1.2)):
+                if (pids := processes.pids) and any(folder.glob("trial-*/attempts")):
+                    killed.append(chance.choice(pids))
+                    os.kill(killed[-1], signal.SIGKILL)
+
+        threading.Thread(target=go_on).start()
+
+    try:
+        ended, study, _ = _run(folder, n_trials=12, n_jobs=3, on_start=kill_now_and_then)
+    finally:
+        over.set()
+    assert ended
+    assert killed
+    assert count_trials(study) == (12, 0)
+    assert not [trial for trial in study.trials if trial.state == TrialState.RUNNING]
+    for attempts in _attempts(folder):  # of one trial, by one or several processes: with the same settings
+        assert len({line.split()[1] for line in attempts}) == 1
+
+
+@pytest.mark.slow
+def test_one_worker_draws_the_same_settings_also_where_it_is_stopped_and_goes_on(tmp_path):
+    _run(tmp_path / "whole", n_trials=5, n_jobs=1)
+    stop = StopRequest()
+    _run(tmp_path / "parts", n_trials=5, n_jobs=1, stop=stop, on_end=lambda end: stop.request())
+    _, study, _ = _run(tmp_path / "parts", n_trials=5, n_jobs=1)
+    assert count_trials(study) == (5, 0)
+    drawn, in_parts = ([lines[0].split()[1] for lines in _attempts(tmp_path / part)] for part in ("whole", "parts"))
+    assert in_parts == drawn
+
+
+_TUNE = """
+import sys, time
+from pathlib import Path
+from tests.tuning.workers.test_jobs import _run
+_run(Path(sys.argv[1]), n_trials=4, n_jobs=2)
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_when_tune_is_killed_and_leave_their_trials_to_the_next_one(tmp_path):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "hold").touch()  # so that no trial ends by itself
+    tune = subprocess.Popen([sys.executable, "-c", _TUNE, str(folder)], cwd=Path(__file__).parents[3])
+    try:
+        while len(_attempts(folder)) < 2 and tune.poll() is None:
+            tune_workers = psutil.Process(tune.pid).children()
+        assert len(tune_workers) == 2
+    finally:
+        tune.kill()
+        tune.wait()
+    _, alive = psutil.wait_procs(tune_workers, timeout=60)
+    assert alive == []
+    (folder / "hold").unlink()
+    study = _study(_order(folder, 4), folder)
+    assert {trial.state for trial in study.trials} == {TrialState.FAIL, TrialState.WAITING}
+    ended, study, _ = _run(folder, n_trials=4, n_jobs=2)
+    assert ended
+    assert count_trials(study) == (4, 0)

@@ -1,0 +1,61 @@
+"""What the terminal shows of a study."""
+
+from pathlib import Path
+
+from optuna.trial import TrialState, create_trial
+
+from ml_pipeline.tuning.workers.trial_lines import TrialLines, closing_lines
+
+
+def _trials():
+    told = [
+        (TrialState.COMPLETE, 1.5, {"settings": {"gamma": 0.9}, "folders": ["trial-0000"]}),
+        (TrialState.PRUNED, None, {"reason": "behind"}),
+        (TrialState.PRUNED, None, {"impossible": True, "reason": "too large"}),
+        (TrialState.FAIL, None, {"void": True}),
+        (TrialState.FAIL, None, {"reason": "stopped"}),
+        (TrialState.FAIL, None, {"reason": "It broke."}),
+        (TrialState.COMPLETE, 2.5, {"settings": {"gamma": 0.8}, "folders": ["trial-0006-seed-0", "trial-0006-seed-1"]}),
+    ]
+    trials = [create_trial(state=state, value=value, user_attrs=attributes) for state, value, attributes in told]
+    for number, trial in enumerate(trials):
+        trial.number = number
+    return trials
+
+
+def _end(**told):
+    return {"number": 6, "state": "complete", "value": 2.5, "reason": None, "global_step": 100, "seconds": 3.21, **told}
+
+
+def test_each_trial_that_finishes_is_a_line():
+    lines = TrialLines(10)
+    assert lines.line(_end(), _trials()) == "[3/10] Trial 6: 2.5 in 3.2 s; best 2.5 by trial 6"
+    pruned = lines.line(_end(state="pruned", value=1.0, global_step=10_240), _trials())
+    assert pruned == "[3/10] Trial 6: pruned at step 10,240 with 1; best 2.5 by trial 6"
+
+
+def test_a_reason_is_told_once():
+    lines = TrialLines(500)
+    told = [
+        lines.line(_end(number=number, state="failed", reason=f"It broke at step {number}."), []) for number in range(9)
+    ]
+    assert [line for line in told if line] == ["Trial 0 failed: It broke at step 0."]
+    other = lines.line(_end(state="failed", reason="The disk\nis away."), [])
+    assert other == "Trial 6 failed: The disk is away."
+
+
+def test_the_end_names_the_best_trial_its_settings_and_its_folder():
+    lines = closing_lines("s", _trials(), folder=Path("/runs/s"))
+    assert lines == [
+        "Study s: 3 trials finished (2 complete, 1 pruned, 1 failed, 1 impossible).",
+        "  1 x It broke.",
+        "Best value 2.5, by trial 6 in /runs/s/trial-0006-seed-0",
+        "  gamma: 0.8",
+    ]
+
+
+def test_a_study_without_a_complete_trial_has_no_best_one():
+    assert closing_lines("s", [], folder=Path("s")) == [
+        "Study s: 0 trials finished (none).",
+        "No trial is complete, so that none is the best.",
+    ]
