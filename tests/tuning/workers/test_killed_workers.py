@@ -19,8 +19,8 @@ from optuna.trial import TrialState
 
 from ml_pipeline.tuning.storage.journal_file import JournalFile
 from ml_pipeline.tuning.storage.open_storage import open_storage
-from tests.tuning.workers.killed_workers import STEPS
 from tests.tuning.postgres_server import PostgresServer, find_programs, postgres_server
+from tests.tuning.workers.killed_workers import STEPS
 
 needs_postgres = pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is not installed")
 
