@@ -1,4 +1,4 @@
-"""Workers on one study that are killed at random moments and started anew: `python -m tests.tuning.workers.killed_workers`.
+"""Workers on one study that are killed at random moments and started anew.
 
 A process of its own, since it forks: a worker begins in milliseconds, in place of the second that imports take.
 """
