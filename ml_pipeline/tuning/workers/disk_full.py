@@ -5,7 +5,8 @@ import os
 
 from ml_pipeline.config.errors import UserError
 
-_FULL = tuple(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT))
+# The last is what a checkpoint says that the disk took a part of.
+_FULL = (*(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT)), "the disk is full")
 
 
 class DiskFull(UserError):

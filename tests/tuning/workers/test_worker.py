@@ -112,9 +112,10 @@ def test_a_trial_may_be_stopped_any_number_of_times(tmp_path):
     assert [call["folders"] for call in last.calls] == [["trial-0000"]]
 
 
-def test_a_full_disk_ends_the_worker_and_keeps_the_trial(tmp_path):
+@pytest.mark.parametrize("why", ["No space left on device.", "the disk is full, or took only a part of it."])
+def test_a_full_disk_ends_the_worker_and_keeps_the_trial(tmp_path, why):
     study = open_study(tmp_path)
-    full = TrialOutcome(state="failed", reason="Cannot write the checkpoint latest.pt: No space left on device.")
+    full = TrialOutcome(state="failed", reason=f"Cannot write the checkpoint latest.pt: {why}")
     with pytest.raises(DiskFull, match="Make room and start the same command again"):
         a_worker(tmp_path, n_trials=3, study=study, runs=StandInRuns(_outcomes(full))).work()
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.WAITING]
