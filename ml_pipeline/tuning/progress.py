@@ -55,7 +55,7 @@ class StudyProgress:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._ended: dict[int, _Ended | None] = {}  # None: void
+        self._ended: dict[int, _Ended | None] = {}  # None: does not count
 
     def text(
         self,
@@ -109,10 +109,10 @@ class StudyProgress:
         return f'{json.dumps(values, allow_nan=False)[:-1]}, "trials": [\n{trials_text}\n]}}\n'
 
     def _look(self, trials: "Sequence[FrozenTrial]") -> list[_Ended]:
-        """Those that ended and are not void, by number."""
+        """Those that ended and count, by number."""
         for trial in trials:
             if trial.number not in self._ended and trial.state.is_finished():
-                self._ended[trial.number] = None if trial.user_attrs.get("void") else _ended(trial)
+                self._ended[trial.number] = _ended(trial) if _counts(trial) else None
         return [each for _, each in sorted(self._ended.items()) if each is not None]
 
 
@@ -177,6 +177,12 @@ def _replace(path: Path, text: str) -> None:
         with open(temporary, "x", encoding="utf-8") as file:
             file.write(text)
         temporary.replace(path)
+
+
+def _counts(trial: "FrozenTrial") -> bool:
+    """Whether a trial that ended is none that is void, or that was stopped and goes on as a later one."""
+    was_stopped = trial.state.name == "FAIL" and trial.user_attrs.get("reason") == "stopped"
+    return not (was_stopped or trial.user_attrs.get("void"))
 
 
 def _ended(trial: "FrozenTrial") -> _Ended:

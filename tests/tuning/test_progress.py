@@ -72,12 +72,13 @@ def test_trials_are_counted_by_how_they_ended(trials, told):
     trials.add("PRUNED", impossible=True, reason="minibatch_size must divide")
     trials.add("FAIL", reason="Worker 1 died.")
     trials.add("FAIL", void=True)
+    trials.add("FAIL", reason="stopped")  # Ctrl-C; a later trial goes on with its run
     trials.add("RUNNING", steps={250: 3.0}, host="box")
     found = told()
     names = ("finished", "complete", "pruned", "failed", "impossible", "n_trials", "state", "direction", "jobs")
     assert [found[name] for name in names] == [2, 1, 1, 1, 1, 10, "running", "maximize", 2]
     (running,) = found["running"]
-    assert (running["number"], running["folder"], running["host"]) == (5, "trial-0005", "box")
+    assert (running["number"], running["folder"], running["host"]) == (6, "trial-0006", "box")
     assert (running["progress"], running["value"]) == (0.25, 3.0)
     assert datetime.fromisoformat(running["began"]) == minutes(10).astimezone(UTC)
     assert [each["number"] for each in found["trials"]] == [0, 1, 2, 3]
