@@ -32,7 +32,7 @@ from ml_pipeline.tuning.study_files import JOURNAL_FILE
 
 SPACE = Path(__file__).with_name("zoo_ppo_space.yaml")
 ENV_ID, N_ENVS, EVAL_EPISODES, N_EVALUATIONS = "CartPole-v1", 8, 5, 10
-OURS = [sys.executable, "-m", "ml_pipeline.cli", "tune"]
+OURS = [sys.executable, "-m", "ml_pipeline", "tune"]
 THEIRS = [sys.executable, "-m", "rl_zoo3.train"]
 BESIDE, TWO_JOBS, ONE_JOB = "ours, 2 jobs", "ours alone, 2 jobs", "ours alone, 1 job"
 _NETWORKS = {"[64]": "tiny", "[64, 64]": "small", "[256, 256]": "medium"}
@@ -43,9 +43,10 @@ def our_trials(n_jobs: int, *, n_trials: int, steps: int, folder: Path) -> list[
     flags = {
         **{"study-name": "study", "root": folder, "space": SPACE, "sampler": "random", "pruner": "none"},
         **{"n-trials": n_trials, "n-jobs": n_jobs, "env-id": ENV_ID, "n-envs": N_ENVS, "total-timesteps": steps},
-        **{"eval-episodes": EVAL_EPISODES, "normalize-obs": "false", "normalize-rewards": "false"},
+        **{"eval-episodes": EVAL_EPISODES},
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    words += ["--no-normalize-obs", "--no-normalize-rewards"]  # as rl-zoo on CartPole
     subprocess.run([*OURS, *words], check=True, capture_output=True, cwd=folder)
     return trials_in(folder / "study" / JOURNAL_FILE)
 
@@ -77,7 +78,8 @@ def zoo_params(trial: FrozenTrial) -> dict[str, Any]:
     """The parameters of rl-zoo for the settings of one of our trials."""
     names = {"log2_minibatch_size": "batch_size_pow", "log2_n_steps": "n_steps_pow", "activation": "activation_fn"}
     params = {names.get(name, name): value for name, value in trial.params.items()}
-    return {**params, "net_arch": _NETWORKS[params.pop("hidden_sizes")]}
+    network = _NETWORKS[params.pop("hidden_sizes")]
+    return {**params, "net_arch": network}
 
 
 def _storage(journal: Path) -> JournalStorage:
