@@ -80,8 +80,8 @@ def _histogram(logits: np.ndarray[Any, Any]) -> Mapping[str, Any] | None:
     if not len(logits):
         return None
     reach = max(float(np.abs(logits).max()), 1e-9)
-    counts, edges = np.histogram(logits, bins=_N_BINS, range=(-reach, reach))
-    return {"edges": edges.tolist(), "counts": counts.tolist()}
+    counts, edges = np.histogram(-logits, bins=_N_BINS, range=(-reach, reach))  # so that 0 lies in the bin left of it
+    return {"edges": (-edges[::-1]).tolist(), "counts": counts[::-1].tolist()}
 
 
 def _is_number_or_none(value: object) -> bool:

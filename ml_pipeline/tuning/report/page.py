@@ -145,7 +145,7 @@ def _statistics(page: StudyPage) -> list[str]:
         parts += [
             '<h3 class="plot-title">Overfitting (CSCV): the best in half of the bars, ranked in the other half</h3>',
             '<div><div id="logits"></div></div>',
-            '<p class="hint">Left of 0 it ranks below the middle. The share of the bars there is the probability of '
+            '<p class="hint">Up to 0 (red) it ranks in the middle or below. The share of these is the probability of '
             "backtest overfitting.</p>",
         ]
     return parts

@@ -57,7 +57,10 @@ def test_the_verdict_comes_first_and_of_noise_it_is_no_evidence(tmp_path):
     text = report.path.read_text(encoding="utf-8")
     assert text.index("No evidence") < text.index("The winner: trial") < text.index("deflated Sharpe ratio, counting")
     assert data_of(report)["logits"]["counts"]
+    logits = data_of(report)["logits"]
+    red = sum(n for n, right in zip(logits["counts"], logits["edges"][1:], strict=True) if right <= 1e-9)
     judgement = judge(finished_trials(report_study, tmp_path))
+    assert red / sum(logits["counts"]) == pytest.approx(judgement.pbo)
     for name, value in (("trials", judgement.dsr_of_trials), ("checkpoints", judgement.dsr_of_checkpoints)):
         assert f"deflated Sharpe ratio, counting {name}</td><td>{value:.4f}</td>" in text
 

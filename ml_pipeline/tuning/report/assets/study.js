@@ -72,7 +72,8 @@
       return found;
     }
     const raw = (scale.high - scale.low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw);
+    const least = scale.whole ? 1 : 0;
+    const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= Math.max(raw, least) && (!least || Number.isInteger(each))) ?? 1;
     const found = [];
     for (let k = Math.ceil(scale.low / step); k * step <= scale.high; k++) found.push([k * step, short(Number((k * step).toPrecision(12)))]);
     return found;
@@ -248,7 +249,7 @@
   function history(place) {
     const ys = valueScale(valued);
     if (!ys) return;
-    const xs = { low: Math.min(...study.number) - 0.5, high: Math.max(...study.number) + 0.5, log: false };
+    const xs = { low: Math.min(...study.number) - 0.5, high: Math.max(...study.number) + 0.5, log: false, whole: true };
     makePlot(place, { height: 320, label: "Value by trial", draw: (ctx, width, height) => {
       const box = { left: 56, top: 8, width: width - 66, height: height - 50 };
       const { x, y } = frame(ctx, box, xs, ys, { xTitle: "trial" });
