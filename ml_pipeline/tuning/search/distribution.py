@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from optuna import Trial
@@ -127,7 +127,10 @@ def _uniform(name: str, content: Mapping[str, Any], hint: Any, where: str) -> Di
         return _plain(name, FloatDistribution(low, high), hint, {"uniform": [low, high]}, where)
     step = _step(convert(content["step"], float, name=f"{where}: step"), low, high, where)
     # As Optuna counts them, which would otherwise lower the upper end with a warning where no step leads to it.
-    n_steps = (_exact(high) - _exact(low)) // _exact(step)
+    try:
+        n_steps = (_exact(high) - _exact(low)) // _exact(step)
+    except InvalidOperation:  # more than decimals have digits
+        raise UserError(f"{where}: step {step} is too small for the range {low} to {high}; leave it out.") from None
     drawn = FloatDistribution(low, float(_exact(low) + n_steps * _exact(step)), step=step)
     return _plain(name, drawn, hint, {"uniform": [low, high], "step": step}, where)
 

@@ -198,7 +198,7 @@ def _read_file(path: Path) -> tuple[Distribution, ...]:
     found: dict[str, Distribution] = {}
     if _EXTENDS in content:
         base = content.pop(_EXTENDS)
-        if base not in SPACES:
+        if not isinstance(base, str) or base not in SPACES:
             raise UserError(
                 f'{source}: extends must name a space, but got "{in_one_line(base)}". {nearest(str(base), SPACES)}'
             )

@@ -11,7 +11,7 @@ from optuna.exceptions import DuplicatedStudyError
 from optuna.storages import BaseStorage, JournalStorage
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.wording import shown_path
+from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.tuning.storage.journal_file import JournalFile
 from ml_pipeline.tuning.study_files import JOURNAL_FILE
 
@@ -105,9 +105,13 @@ def _named_journal(named: str) -> Path:
     if not named.strip():
         raise UserError(f"--storage is empty; expected is {_EXPECTED}, or leave it out.")
     path = Path(named).expanduser().absolute()
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise UserError(f"--storage {in_one_line(named)} cannot be used: {error.strerror}.") from error
     if path.is_dir():
         raise UserError(f"--storage {named} is a folder; name a file in it, such as {Path(named) / JOURNAL_FILE}.")
-    if path.exists() and not path.is_file():
+    if is_there and not path.is_file():
         raise UserError(f"--storage {named} is no regular file; expected is {_EXPECTED}.")
     if not path.parent.is_dir():
         raise UserError(

@@ -114,6 +114,7 @@ def test_a_range_of_layers_is_one_layer_of_so_many_units():
         ({"int": [1, 9], "log": True, "step": 2}, int, "a step or log, but got both"),
         ({"int": [1, 9], "step": 9}, int, "step must be above 0 and at most the width"),
         ({"uniform": [0, 1], "step": -1}, float, "step must be above 0"),
+        ({"uniform": [0, 1], "step": 1e-300}, float, "step 1e-300 is too small for the range"),
         ({"uniform": [0, "inf"]}, float, "must be finite"),
         ({"uniform": [float("nan"), 1]}, float, "must be finite"),
         ({"uniform": [0]}, float, "must be both ends of a range"),

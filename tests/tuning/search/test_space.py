@@ -126,6 +126,7 @@ def test_a_copy_of_a_space_is_the_same_space(tmp_path):
         ({"features": [["rsi_14"], ["rsii_14"]]}, 'There is no feature "rsii_14"'),
         ({"reward": ["log_retrun"]}, 'There is no reward "log_retrun". Did you mean "log_return"?'),
         ({"gamma": [0.9], "extends": "ppp"}, 'extends must name a space, but got "ppp". Did you mean "ppo"?'),
+        ({"gamma": [0.9], "extends": ["ppo"]}, "extends must name a space, but got"),
         ("gamma: [0.9]\ngamma: [0.8]", "gamma is set twice"),
         ("n_steps: [8]\nn-steps: [9]", "n_steps is set twice"),
         ("- gamma", "must hold lines such as"),

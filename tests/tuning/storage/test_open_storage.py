@@ -36,6 +36,8 @@ def test_a_named_journal_lies_where_it_is_named(tmp_path: Path) -> None:
         ("{tmp}", "is a folder; name a file in it"),
         ("{tmp}/not/there.log", "lies in a folder that is not there: {tmp}/not; make it, mount its disk"),
         ("/dev/null", "is no regular file"),
+        ("x" * 5000, "cannot be used: File name too long"),
+        ("/etc/passwd/study.log", "lies in a folder that is not there"),
         ("postgresql://u:secret@host:port/db", "--storage is no URL of a database"),
     ],
 )
