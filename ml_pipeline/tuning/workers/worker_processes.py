@@ -51,6 +51,7 @@ class WorkerProcesses:
         self._readers: list[threading.Thread] = []
         self._path = order.study_folder / WORKERS_LOG
         try:
+            order.study_folder.mkdir(parents=True, exist_ok=True)  # the storage may lie elsewhere
             self._log: TextIO = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise UserError(f"{shown_path(self._path)} cannot be written: {error.strerror}.") from error

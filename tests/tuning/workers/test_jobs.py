@@ -184,6 +184,13 @@ def _run(folder, *, n_trials, n_jobs, stop=None, on_start=lambda processes: None
         processes.close()
 
 
+def test_a_study_that_is_stored_elsewhere_gets_its_folder(tmp_path):
+    folder = tmp_path / "root" / "s"
+    processes = WorkerProcesses(WorkerOrder(order=_order(folder, 1), study_folder=folder), environment={})
+    processes.close()
+    assert processes.log.is_file()
+
+
 def _attempts(folder):
     return [path.read_text().splitlines() for path in sorted(folder.glob("trial-*/attempts"))]
 
