@@ -5,7 +5,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 
-from optuna.exceptions import StorageInternalError
+from optuna.exceptions import DuplicatedStudyError, StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage, get_storage
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import URL, make_url
@@ -118,6 +118,10 @@ def _refusal(error: Exception, shown: str) -> UserError:
 
 def _trouble(error: Exception, shown: str) -> str | None:
     """Why the database is away; None where the error is none of the database's. Raises UserError where it refuses."""
+    if isinstance(
+        error, DuplicatedStudyError
+    ):  # raised over the database's refusal of a second one: the study is there
+        return None
     if not any(isinstance(each, DBAPIError) for each in _chain(error)):
         return None
     if _is_away(error):

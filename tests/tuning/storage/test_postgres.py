@@ -93,6 +93,19 @@ def test_many_may_open_a_new_database_at_once(server: PostgresServer) -> None:
 
 @pytest.mark.system
 @needs_postgres
+def test_a_study_that_is_there_is_joined(server: PostgresServer) -> None:
+    studies = [
+        optuna.create_study(
+            study_name="joined", storage=open_storage(server.url, Path("unused"), pytest.fail), load_if_exists=True
+        )
+        for _ in range(2)
+    ]
+    studies[0].set_user_attr("a", 1)
+    assert studies[1].user_attrs == {"a": 1}
+
+
+@pytest.mark.system
+@needs_postgres
 def test_what_the_server_refuses_in_mid_study_is_told_and_not_waited_for(server: PostgresServer) -> None:
     study = optuna.create_study(storage=open_storage(server.url, Path("unused"), pytest.fail))
     server.query("ALTER ROLE tuner SET default_transaction_read_only = on")
