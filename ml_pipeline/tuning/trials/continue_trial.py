@@ -1,10 +1,10 @@
-"""Goes on with a trial that was pruned or stopped, or trains any trial for longer; the study has the result as a new
+"""Goes on with a trial that was pruned or failed, or trains any trial for longer; the study has the result as a new
 trial."""
 
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns
 
 _OF_AN_END = (STATE_FILE, f"{STATE_FILE}.lock", STOP_NOTE, HEARTBEAT_FILE, RETURNS_FILE)
 """What a copied run does not take along: it tells of the process and of the end of the run that it comes from."""
+
+_BY_ITSELF = "goes on when tune is started without --continue-trial"
 
 
 def continue_trial(
@@ -119,6 +121,9 @@ def _trial_of(study: optuna.Study, number: int) -> FrozenTrial:
     trial = trials[number]
     if trial.state == TrialState.RUNNING:
         raise UserError(f"Trial {number} is running; wait for its end, or stop it.")
+    if trial.state == TrialState.WAITING:
+        raise UserError(f"Trial {number} waits for its turn, and {_BY_ITSELF}.")
+    _require_not_repeated(trials, number)
     if not {"folders", "settings"} <= trial.user_attrs.keys():
         why = trial.user_attrs.get("reason") or "it never began"
         raise UserError(f"Trial {number} has no run to go on with: {str(why).rstrip('.')}.")
@@ -126,6 +131,20 @@ def _trial_of(study: optuna.Study, number: int) -> FrozenTrial:
     if later and trial.state != TrialState.COMPLETE:
         raise UserError(f"Trial {number} was continued to its end, as trial {later[-1]}; continue that one.")
     return trial
+
+
+def _require_not_repeated(trials: Sequence[FrozenTrial], number: int) -> None:
+    """Raise UserError where a later trial goes on in the same folders: it would count twice."""
+    first = trials[number].user_attrs.get("failed_trial", number)
+    repeats = [each for each in trials[number + 1 :] if each.user_attrs.get("failed_trial") == first]
+    if not repeats:
+        return
+    last = repeats[-1]
+    if last.state == TrialState.WAITING:
+        raise UserError(f"Trial {number} was queued again, as trial {last.number}, and {_BY_ITSELF}.")
+    if last.state == TrialState.RUNNING:
+        raise UserError(f"Trial {number} goes on as trial {last.number}, which is running; wait for its end.")
+    raise UserError(f"Trial {number} went on as trial {last.number}; continue that one.")
 
 
 def _require_checkpoint(study_folder: Path, number: int, folders: list[str]) -> None:

@@ -106,3 +106,29 @@ def test_a_trial_with_nothing_to_go_on_with_is_refused(tmp_path, study):
     (tmp_path / "trial-0000" / "latest.pt").unlink()
     with pytest.raises(UserError, match="Trial 0 cannot go on: there is no checkpoint"):
         go_on(study, tmp_path, total_timesteps=512)
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        (TrialState.WAITING, r"Trial 0 was queued again, as trial 2, and goes on when tune is started without"),
+        (TrialState.RUNNING, r"Trial 0 goes on as trial 2, which is running"),
+        (TrialState.PRUNED, r"Trial 0 went on as trial 2; continue that one"),
+    ],
+)
+def test_a_trial_that_was_queued_again_is_not_trained_twice(tmp_path, study, state, sentence):
+    early = train(trial_runs(tmp_path), WatchedTrial(prune_after=2), SETTINGS)
+    add(study, TrialState.FAIL, early, reason="stopped")
+    add(study, TrialState.FAIL, early, reason="stopped", failed_trial=0, retry_history=[])
+    add(study, state, early, failed_trial=0, retry_history=[])
+    with pytest.raises(UserError, match=sentence):
+        go_on(study, tmp_path)
+    with pytest.raises(UserError, match=sentence.replace("Trial 0", "Trial 1")):
+        go_on(study, tmp_path, number=1)
+
+
+def test_a_trial_that_waits_is_left_to_the_study(tmp_path, study):
+    early = train(trial_runs(tmp_path), WatchedTrial(prune_after=2), SETTINGS)
+    add(study, TrialState.WAITING, early, failed_trial=0, retry_history=[])
+    with pytest.raises(UserError, match="Trial 0 waits for its turn, and goes on when tune is started without"):
+        go_on(study, tmp_path)
