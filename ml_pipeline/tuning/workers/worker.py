@@ -140,6 +140,9 @@ class Worker:
         trial.set_user_attr("pid", os.getpid())
         try:
             settings = dict(self._suggest(trial))
+        except optuna.TrialPruned as error:
+            reason = str(error) or "The search space pruned its settings."
+            return TrialOutcome(state="impossible", reason=excerpt(reason, _LONGEST_REASON))
         except Exception as error:  # of the user's function, or of the sampler
             sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return TrialOutcome(state="failed", reason=excerpt(sentence, _LONGEST_REASON))

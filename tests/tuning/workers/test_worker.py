@@ -67,6 +67,20 @@ def test_settings_that_are_impossible_are_found_before_a_run_begins(tmp_path):
     assert [call["number"] for call in runs.calls] == [1]
 
 
+def test_settings_that_a_space_prunes_are_impossible(tmp_path):
+    study, left = open_study(tmp_path), [optuna.TrialPruned("No layers.")]
+
+    def suggest(trial):
+        if left:
+            raise left.pop()
+        return suggest_x(trial)
+
+    a_worker(tmp_path, n_trials=1, study=study, suggest=suggest).work()
+    states = [(trial.state, trial.user_attrs.get("impossible")) for trial in study.trials]
+    assert states == [(TrialState.PRUNED, True), (TrialState.COMPLETE, None)]
+    assert study.trials[0].user_attrs["reason"] == "No layers."
+
+
 def test_a_failure_is_recorded_and_another_trial_takes_its_place(tmp_path):
     study = open_study(tmp_path)
     failed = TrialOutcome(state="failed", reason="The numbers are not finite.")
