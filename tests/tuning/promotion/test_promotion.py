@@ -76,6 +76,7 @@ def promoted(toy, store, rules=ANY):
 # What is deployed
 
 
+@pytest.mark.long
 def test_a_version_holds_the_winner_exported_and_why_it_won(toy, store, carts):
     study, folder = toy
     add_trial(study, folder, carts[1], value=1.0)
