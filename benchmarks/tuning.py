@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--n-trials", type=int, default=6, help="beside rl-zoo, an even number (default: 6)")
-    parser.add_argument("--n-trials-alone", type=int, default=24, help="of ours with one job and two (default: 24)")
+    parser.add_argument("--n-trials-alone", type=int, default=16, help="of ours with one job and two (default: 16)")
     parser.add_argument("--steps", type=int, default=5_000, help="of a trial (default: 5,000)")
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
