@@ -8,7 +8,7 @@ import optuna
 
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.tuning.search.pruners import make_pruner
-from ml_pipeline.tuning.search.samplers import make_sampler
+from ml_pipeline.tuning.search.samplers import make_sampler, sampler_remark
 from ml_pipeline.tuning.search.space import Space, read_space
 from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
@@ -60,6 +60,8 @@ def make_study(
     )
     for sentence in join_study(study, identity):
         say(sentence)
+    if remark := sampler_remark(order.tune.sampler, space):
+        say(remark)
     return study
 
 

@@ -177,7 +177,7 @@ def judge_fast(trials):
     return judge(trials, n_blocks=4)  # CSCV has no part in the verdict
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_noise_is_hardly_ever_taken_for_evidence():
     # Without costs the luckiest of 200 noise trials has a deflated Sharpe ratio of about 0.5: that is what it means.
     free = [judge_fast(trials_of(noise(seed))) for seed in range(50)]

@@ -1,5 +1,6 @@
 """Samplers by name: what chooses the settings of the next trial."""
 
+import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Literal
@@ -10,6 +11,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, GridSampler, R
 from optuna.trial import FrozenTrial, TrialState
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.wording import counted
 from ml_pipeline.tuning.search.space import Space
 
 SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
@@ -40,7 +42,13 @@ def make_sampler(name: str, seed: int, space: Space) -> BaseSampler:
 
 
 def sampler_remark(name: str, space: Space) -> str | None:
-    """A sentence about what the sampler leaves to another one in this space; None where it does everything itself."""
+    """A sentence about what the sampler leaves to another one in this space, or about how many points a grid has.
+
+    None where there is nothing to say. Raises UserError as `Space.grid`.
+    """
+    if name == "grid":
+        points = counted(math.prod(map(len, space.grid().values())), "point")
+        return f"The grid of the space {space.name} has {points}; the study ends after them."
     distributions = space.distributions()
     if distributions is None:
         if name in {"gp", "cmaes"}:

@@ -121,10 +121,13 @@ def test_an_unknown_sampler_is_answered_with_the_nearest():
         make_sampler("tp", 0, read_space("ppo"))
 
 
-def test_it_is_said_what_a_sampler_leaves_to_another():
+def test_it_is_said_what_a_sampler_leaves_to_another_and_how_many_points_a_grid_has(tmp_path):
     def asks(trial: optuna.Trial) -> dict[str, Any]:
         return {"gamma": trial.suggest_float("gamma", 0.9, 0.99)}
 
+    assert sampler_remark("grid", space_of(tmp_path, FINITE)) == (
+        f"The grid of the space space.yaml has {N_POINTS} points; the study ends after them."
+    )
     assert "TPE chooses hidden_sizes, activation" in str(sampler_remark("cmaes", read_space("ppo")))
     assert sampler_remark("tpe", read_space("ppo")) is None
     assert "is a function" in str(sampler_remark("gp", read_space(asks)))

@@ -44,7 +44,6 @@ def _values(path: Path) -> list[float | None]:
     return [trial.value for trial in study.trials]
 
 
-@pytest.mark.long
 def test_a_journal_cut_at_any_byte_of_its_last_lines_keeps_every_whole_line(journal: bytes, tmp_path: Path) -> None:
     path = tmp_path / "journal.log"
     added = {"op_code": 8, "worker_id": "w", "trial_id": 0, "user_attr": {"a": 1}}

@@ -43,7 +43,7 @@ def _count(trials: list[optuna.trial.FrozenTrial]) -> collections.Counter[TrialS
     return collections.Counter(trial.state for trial in trials if "void" not in trial.user_attrs)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="forks")
 def test_a_study_whose_workers_are_killed_30_times_has_the_exact_number_of_trials(tmp_path: Path) -> None:
     _begin_study(None, tmp_path)
