@@ -37,7 +37,8 @@ _NUMBER = re.compile(r"\d+")
 
 
 class _Ended(NamedTuple):
-    """A trial that ended. until: None where it is not known how long it really ran. text: what the table shows."""
+    """A trial that ended. until: None where it is not known how long it really ran. is_try: whether it is
+    no continuation of another trial. text: what the table shows."""
 
     number: int
     kind: Literal["complete", "pruned", "failed", "impossible"]
@@ -47,6 +48,7 @@ class _Ended(NamedTuple):
     settings: Mapping[str, Any]
     folder: str | None
     reason: str
+    is_try: bool
     text: str
 
 
@@ -71,7 +73,8 @@ class StudyProgress:
         """The file's text. now: seconds since 1970; see `write_progress` for the rest."""
         running = [trial for trial in trials if trial.state.name == "RUNNING" and not trial.user_attrs.get("void")]
         ended = self._look(trials)
-        finished = [each for each in ended if each.kind in ("complete", "pruned")]
+        tries = [each for each in ended if each.is_try]
+        finished = [each for each in tries if each.kind in ("complete", "pruned")]
         began = min((each.began for each in ended), default=now)
         began = min([began, *(_timestamp(each.datetime_start, now) for each in running)])
         shown = [_of_running(each, steps_per_trial=steps_per_trial) for each in running]
@@ -83,7 +86,7 @@ class StudyProgress:
         lately = [each for each in finished if each.until is not None and each.until >= now - _HOUR_S]
         per_hour_lately = _per_hour(len(lately), active_seconds(stretches, since=now - _HOUR_S))
         pace = per_hour_lately if len(lately) >= _FEW_FINISHED else per_hour
-        counts = {kind: sum(each.kind == kind for each in ended) for kind in ("complete", "pruned", "failed")}
+        counts = {kind: sum(each.kind == kind for each in tries) for kind in ("complete", "pruned", "failed")}
         values = {
             "name": self._name,
             "direction": "maximize",
@@ -103,7 +106,7 @@ class StudyProgress:
             "began": datetime.fromtimestamp(began, UTC).isoformat(),
             "updated": datetime.fromtimestamp(now, UTC).isoformat(),
             "writer": this_process()._asdict(),
-            "history": _history(finished, began=began),
+            "history": _history(ended, began=began),
         }
         trials_text = ",\n".join(each.text for each in ended)
         return f'{json.dumps(values, allow_nan=False)[:-1]}, "trials": [\n{trials_text}\n]}}\n'
@@ -211,7 +214,8 @@ def _ended(trial: "FrozenTrial") -> _Ended:
         "settings": _plain(settings),
         **({"reason": reason} if reason else {}),
     }
-    return _Ended(trial.number, kind, began, until, value, settings, folder, reason, json.dumps(shown, allow_nan=False))
+    is_try, text = told.get("continues") is None, json.dumps(shown, allow_nan=False)
+    return _Ended(trial.number, kind, began, until, value, settings, folder, reason, is_try, text)
 
 
 def _of_running(trial: "FrozenTrial", *, steps_per_trial: int | None) -> dict[str, Any]:
@@ -243,8 +247,10 @@ def _best(ended: Sequence[_Ended]) -> dict[str, Any] | None:
     }
 
 
-def _history(finished: Sequence[_Ended], *, began: float) -> list[list[float | None]]:
-    """[number, seconds since the study began, value, best so far] of each finished trial, as they ended."""
+def _history(ended: Sequence[_Ended], *, began: float) -> list[list[float | None]]:
+    """[number, seconds since the study began, value, best so far] of each trial that is complete or pruned, as they
+    ended."""
+    finished = [each for each in ended if each.kind in ("complete", "pruned")]
     rows: list[list[float | None]] = []
     best: float | None = None
     for each in sorted(finished, key=lambda one: (one.until or 0.0, one.number)):

@@ -85,6 +85,16 @@ def test_trials_are_counted_by_how_they_ended(trials, told):
     assert [each["state"] for each in found["trials"]] == ["complete", "pruned", "impossible", "failed"]
 
 
+def test_a_trial_that_was_trained_further_counts_once_and_may_be_the_best(trials, told):
+    trials.add("PRUNED", value=0.5, steps={10: 0.5})
+    trials.add(value=1.0)
+    trials.add(value=2.0, continues=0)
+    found = told(n_trials=3)
+    assert [found[name] for name in ("finished", "complete", "pruned", "state")] == [2, 1, 1, "running"]
+    assert found["best"]["number"] == 2
+    assert [row[0] for row in found["history"]] == [0, 1, 2]
+
+
 def test_the_best_is_the_largest_complete_value_and_of_equal_ones_the_first(trials, told):
     trials.add(value=1.0, rate=0.1)
     trials.add(value=2.0, rate=0.2, settings={"learning_rate": 0.2, "hidden_sizes": [64, 64]})

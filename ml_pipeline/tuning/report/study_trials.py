@@ -54,8 +54,9 @@ def trial_rows(study: optuna.Study) -> list[TrialRow]:
 
 
 def n_finished(rows: Sequence[TrialRow]) -> int:
-    """How many trials count towards the number that was asked for: those that were scored or pruned while training."""
-    return sum(row.state in {"complete", "pruned"} for row in rows)
+    """How many trials count towards the number that was asked for: those that were scored or pruned while training. A
+    trial that continues another one is no further try."""
+    return sum(row.state in {"complete", "pruned"} and row.continues is None for row in rows)
 
 
 def best_row(rows: Sequence[TrialRow]) -> TrialRow | None:

@@ -17,7 +17,7 @@ _TAKES_A_PLACE = (TrialState.WAITING, TrialState.RUNNING, *FINISHED)
 
 
 class TrialCounts(NamedTuple):
-    """finished: complete or pruned, without those that were impossible."""
+    """finished: complete or pruned, without those that were impossible or continue another one."""
 
     finished: int
     running: int
@@ -47,4 +47,6 @@ def is_among(trials: Sequence[FrozenTrial], number: int, n_trials: int) -> bool:
 
 
 def _counts(trial: FrozenTrial) -> bool:
-    return not (trial.user_attrs.get("void") or trial.user_attrs.get("impossible"))
+    """Whether it is a try of its own: one that trained an earlier trial further is none."""
+    told = trial.user_attrs
+    return not (told.get("void") or told.get("impossible")) and told.get("continues") is None

@@ -50,7 +50,9 @@ class TrialLines:
 def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -> list[str]:
     """What a study has come to."""
     kinds = Counter(map(_kind, trials))
-    counts = [f"{kinds[kind]} {kind}" for kind in ("complete", "pruned", "failed", "impossible") if kinds[kind]]
+    counts = [
+        f"{kinds[kind]} {kind}" for kind in ("complete", "pruned", "failed", "impossible", "continued") if kinds[kind]
+    ]
     lines = [f"Study {name}: {counted(finished(trials), 'trial')} finished ({', '.join(counts) or 'none'})."]
     reasons = Counter(
         in_one_line(each.user_attrs.get("reason") or "", _LONGEST_REASON) for each in trials if _kind(each) == "failed"
@@ -68,7 +70,7 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
 
 def best_trial(trials: "Sequence[FrozenTrial]") -> "FrozenTrial | None":
     """The complete one with the largest value; of equal ones the first."""
-    complete = [each for each in trials if _kind(each) == "complete"]
+    complete = [each for each in trials if _kind(each) in {"complete", "continued"}]
     return max(complete, key=lambda each: (each.value, -each.number), default=None)
 
 
@@ -89,5 +91,7 @@ def _kind(trial: "FrozenTrial") -> str:
         return "void"
     if trial.user_attrs.get("impossible"):
         return "impossible"
+    if trial.user_attrs.get("continues") is not None:
+        return "continued"
     is_repeated = trial.state.name == "FAIL" and trial.user_attrs.get("reason") == "stopped"
     return "stopped" if is_repeated else {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower())

@@ -120,6 +120,13 @@ def test_lost_races_are_no_trials_and_impossible_ones_are_told_apart(tmp_path):
     assert (drawn["number"], drawn["state"]) == ([0, 2], ["complete", "impossible"])
 
 
+def test_a_trial_that_was_trained_further_does_not_complete_a_study(tmp_path):
+    study = noise_study(tmp_path, 4)
+    add_trial(study, 0.0, continues=0)
+    report = write_study_report(study, tmp_path, n_trials=5)
+    assert "4 of 5 trials have finished" in report.sentences[-1]
+
+
 def test_the_test_of_an_unfinished_study_is_closed_with_a_sentence(tmp_path):
     report = write_study_report(noise_study(tmp_path, 4), tmp_path, n_trials=10)
     assert report.sentences[-1].startswith("The test is closed: 4 of 10 trials have finished")

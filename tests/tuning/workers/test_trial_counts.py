@@ -103,8 +103,8 @@ def test_a_trial_runs_where_fewer_before_it_take_a_place(states, expected):
     assert is_among(study.trials, len(states), 2) is expected
 
 
-@pytest.mark.parametrize("attribute", ["void", "impossible"])
-def test_void_and_impossible_trials_take_no_place(attribute):
+@pytest.mark.parametrize("attribute", ["void", "impossible", "continues"])
+def test_trials_that_are_no_new_try_take_no_place(attribute):
     study = _Study()
     study.add(TrialState.PRUNED).user_attrs[attribute] = True
     assert count_trials(study).taken == 0

@@ -54,6 +54,15 @@ def test_the_end_names_the_best_trial_its_settings_and_its_folder():
     ]
 
 
+def test_a_trial_that_was_trained_further_is_no_further_trial():
+    told = {"continues": 0, "settings": {"gamma": 0.9}}
+    trials = [*_trials(), create_trial(state=TrialState.COMPLETE, value=3.5, user_attrs=told)]
+    trials[-1].number = 7
+    first, *_, best, _ = closing_lines("s", trials, folder=Path("/runs/s"))
+    assert first.startswith("Study s: 3 trials finished (2 complete, 1 pruned, 1 failed, 1 impossible, 1 continued)")
+    assert best == "Best value 3.5, by trial 7"
+
+
 def test_a_study_without_a_complete_trial_has_no_best_one():
     assert closing_lines("s", [], folder=Path("s")) == [
         "Study s: 0 trials finished (none).",
