@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,9 @@ def finished_trials(study: Study, study_folder: Path) -> list[JudgedTrial]:
     median Sharpe ratio (of two in the middle, the lower); of several folds, those of all, one after another.
     Raises UserError where a file of returns cannot be read.
     """
-    everything = {trial.number: trial for trial in study.get_trials(deepcopy=False)}
-    finished = [trial for trial in everything.values() if _counts(trial)]
+    finished = [trial for trial in study.get_trials(deepcopy=False) if _counts(trial)]
     continued = {trial.user_attrs.get("continues") for trial in finished}
-    return [
-        _judged(trial, [everything[number] for number in _earlier(trial) if number in everything], study_folder)
-        for trial in finished
-        if trial.number not in continued
-    ]
+    return [_judged(trial, study_folder) for trial in finished if trial.number not in continued]
 
 
 def _counts(trial: FrozenTrial) -> bool:
@@ -37,15 +32,9 @@ def _counts(trial: FrozenTrial) -> bool:
     return is_finished and not (trial.user_attrs.get("void") or trial.user_attrs.get("impossible"))
 
 
-def _earlier(trial: FrozenTrial) -> list[int]:
-    """The numbers of trials whose run this one went on with."""
-    numbers = [*trial.user_attrs.get("retry_history", ()), trial.user_attrs.get("continues")]
-    return [number for number in numbers if number is not None]
-
-
-def _judged(trial: FrozenTrial, earlier: Iterable[FrozenTrial], study_folder: Path) -> JudgedTrial:
+def _judged(trial: FrozenTrial, study_folder: Path) -> JudgedTrial:
     folders = [study_folder / name for name in trial.user_attrs.get("folders", ())]
-    reported = set(trial.intermediate_values).union(*(each.intermediate_values for each in earlier))
+    n_evaluations = trial.user_attrs.get("evaluations", len(trial.intermediate_values))
     records = [(folder, record) for folder in folders if (record := read_validation_returns(folder)) is not None]
     folder, returns = _one_record(records) if records else (folders[0] if folders else None, None)
     return JudgedTrial(
@@ -53,7 +42,7 @@ def _judged(trial: FrozenTrial, earlier: Iterable[FrozenTrial], study_folder: Pa
         trial.value,
         folder,
         returns,
-        n_checkpoints=max(1, math.ceil(len(reported) / max(1, len(folders)))),
+        n_checkpoints=max(1, math.ceil(n_evaluations / max(1, len(folders)))),
         complete=trial.state == TrialState.COMPLETE,
     )
 

@@ -89,11 +89,10 @@ def test_of_folds_the_returns_follow_one_another(study, add, tmp_path):
     assert overlapping.returns.returns[:50].mean() == pytest.approx(-0.001)
 
 
-def test_a_retry_counts_what_was_scored_before_it(study, add, tmp_path):
-    add(state=TrialState.FAIL, reports=4)
-    add(reports=2, failed_trial=0, retry_history=[0])  # went on from a checkpoint; these two are of the same steps
-    (trial,) = finished_trials(study, tmp_path)
-    assert (trial.number, trial.n_checkpoints) == (1, 4)
+def test_every_evaluation_is_a_checkpoint_that_was_scored(study, add, tmp_path):
+    add(reports=2, evaluations=20)
+    add(reports=4, evaluations=21, units=("seed-0", "seed-1"), means=(0.1, 0.2))
+    assert [trial.n_checkpoints for trial in finished_trials(study, tmp_path)] == [20, 11]
 
 
 def test_a_trial_that_was_continued_counts_once(study, add, tmp_path):

@@ -80,6 +80,7 @@ def continue_trial(
             "folders": list(outcome.folders),
             "settings": {**settings, **({} if total_timesteps is None else {"total_timesteps": total_timesteps})},
             "global_step": outcome.global_step,
+            "evaluations": outcome.n_evaluations,
             "seconds": time.perf_counter() - began,
             "host": this_process().host,
             "pid": this_process().pid,

@@ -46,6 +46,8 @@ class TrialProgress(RunListener):
         self._last_reported = 0
         self.stop = StopRequest()
         """Of the run under way."""
+        self.n_evaluations = 0
+        """Of all runs, those before an interruption included. Not all are reported, but each may be the best."""
         self.pruned: str | None = None
         """Why the trial ends, once it is to be pruned."""
         self.error: Exception | None = None
@@ -67,11 +69,15 @@ class TrialProgress(RunListener):
         for line in read_lines(self._folder / METRICS_FILE):
             metrics = _object(line)
             if SCORE in metrics and isinstance(step := metrics.get(STEP), int) and step <= start.first_step:
+                self.n_evaluations += 1
                 score = metrics[SCORE]
                 self._report(-math.inf if score is None else score, step)  # the file knows no infinity
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
-        if SCORE not in metrics or self.error is not None:
+        if SCORE not in metrics:
+            return
+        self.n_evaluations += 1
+        if self.error is not None:
             return
         step = int(metrics[STEP])
         reported = self._report(metrics[SCORE], step)

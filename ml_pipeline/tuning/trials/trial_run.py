@@ -39,6 +39,7 @@ class TrialOutcome:
 
     value: the median over its runs so far of the best score of each; None before the first evaluation. reason: why it
     did not complete. folders: of all its runs, as paths from the study's folder. global_step: of its runs together.
+    n_evaluations: of its runs together; the best checkpoints were chosen among so many.
     validation_sharpe: annualized, of the best checkpoints, the median over the runs; None where the trial did not
     complete, has no returns, or they do not vary.
     """
@@ -48,6 +49,7 @@ class TrialOutcome:
     reason: str | None = None
     folders: tuple[str, ...] = ()
     global_step: int = 0
+    n_evaluations: int = 0
     validation_sharpe: float | None = None
 
 
@@ -97,7 +99,7 @@ class TrialRuns:
             return TrialOutcome(state="impossible", reason=str(error))
         names = tuple(folders) if folders else self.folders(trial.number, settings)
         progress = TrialProgress(trial, n_units=len(every), report_every=self._report_every)
-        ended = _Ended(names)
+        ended = _Ended(names, progress)
         for its_settings, name in zip(every, names, strict=True):
             if stop.requested:
                 return ended.outcome("stopped", stop.reason)
@@ -177,8 +179,9 @@ def _trained(run: Run) -> tuple[TrialState, str | None]:
 class _Ended:
     """The runs of a trial that have ended."""
 
-    def __init__(self, folders: tuple[str, ...]) -> None:
+    def __init__(self, folders: tuple[str, ...], progress: TrialProgress) -> None:
         self._folders = folders
+        self._progress = progress
         self._scores: list[float] = []
         self._sharpes: list[float] = []
         self._global_step = 0
@@ -201,5 +204,6 @@ class _Ended:
             reason=reason,
             folders=self._folders,
             global_step=self._global_step,
+            n_evaluations=self._progress.n_evaluations,
             validation_sharpe=None if math.isnan(sharpe) else sharpe,
         )

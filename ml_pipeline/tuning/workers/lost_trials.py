@@ -28,6 +28,7 @@ _LONGEST_LOOK_S = 15.0
 _OF_ONE_ATTEMPT = (
     "reason",
     "global_step",
+    "evaluations",
     "validation_sharpe",
     "host",
     "pid",

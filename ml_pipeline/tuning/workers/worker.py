@@ -172,6 +172,7 @@ class Worker:
         attributes: dict[str, Any] = {
             "seconds": seconds,
             "global_step": outcome.global_step,
+            "evaluations": outcome.n_evaluations,
             "reason": reason,
             "impossible": True if state == "impossible" else None,
             "validation_sharpe": outcome.validation_sharpe,

@@ -96,6 +96,17 @@ def test_a_trial_pruned_at_the_end_of_one_seed_does_not_begin_the_next(tmp_path)
     assert not (tmp_path / "trial-0000-seed-1").exists()
 
 
+def test_every_evaluation_counts_also_one_that_is_not_reported(tmp_path):
+    """Reports are 256 steps apart, by the study's n_steps of 128, and evaluations 64, by the trial's own of 32."""
+    runs, trial = (
+        trial_runs(tmp_path, {**CARTPOLE, "n_steps": 128, "total_timesteps": 512}),
+        WatchedTrial(prune_after=1),
+    )
+    outcome = train(runs, trial, {"n_steps": 32})
+    assert (outcome.state, len(trial.reports), outcome.n_evaluations) == ("pruned", 1, 4)
+    assert train(runs, WatchedTrial(), {"n_steps": 32}, folders=outcome.folders).n_evaluations == 8
+
+
 def test_the_last_evaluation_prunes_nothing(tmp_path):
     assert train(trial_runs(tmp_path), WatchedTrial(prune_after=4)).state == "complete"
 

@@ -20,7 +20,7 @@ def _outcomes(*outcomes):
     return lambda number, settings: outcomes[min(number, len(outcomes) - 1)]
 
 
-COMPLETE = TrialOutcome(state="complete", value=1.5, global_step=100, validation_sharpe=0.7)
+COMPLETE = TrialOutcome(state="complete", value=1.5, global_step=100, n_evaluations=9, validation_sharpe=0.7)
 
 
 def test_trials_are_recorded_with_what_others_read(tmp_path):
@@ -30,7 +30,7 @@ def test_trials_are_recorded_with_what_others_read(tmp_path):
     told = study.trials[1].user_attrs
     assert told["folders"] == ["trial-0001"]
     assert told["settings"] == study.trials[1].params
-    assert (told["global_step"], told["validation_sharpe"]) == (100, 0.7)
+    assert (told["global_step"], told["evaluations"], told["validation_sharpe"]) == (100, 9, 0.7)
     assert {"host", "pid", "seconds"} <= told.keys()
     assert heard.began == [end.number for end in heard.ended] == [0, 1]
 
