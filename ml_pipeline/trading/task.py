@@ -109,18 +109,20 @@ class TradingTask:
 
     def with_fractions(self, *, train: float, validation: float) -> "TradingTask":
         """The task that these fractions in the settings would make, on the same market and features."""
-        config = replace(self.config, train_fraction=train, validation_fraction=validation)
-        splits = chronological_split(
+        task = self.with_splits(self.splits_by(train=train, validation=validation))
+        task.config = replace(self.config, train_fraction=train, validation_fraction=validation)
+        return task
+
+    def splits_by(self, *, train: float, validation: float) -> Mapping[str, Split]:
+        """The splits that these fractions in the settings would make."""
+        return chronological_split(
             self.first_bar,
             self.market.n_bars,
             train_fraction=train,
             validation_fraction=validation,
-            embargo_bars=config.embargo_bars,
+            embargo_bars=self.config.embargo_bars,
             source=self.market.source,
         )
-        task = self.with_splits(splits)
-        task.config = config
-        return task
 
     def _fitted_scaler(self) -> FeatureScaler:
         """A scaler of the training split. Makes the notices those of this split as well."""
@@ -298,14 +300,7 @@ class TradingTask:
     def _splits(self) -> Mapping[str, Split]:
         if self._given_splits is not None:
             return self._given_splits
-        return chronological_split(
-            self.first_bar,
-            self.market.n_bars,
-            train_fraction=self.config.train_fraction,
-            validation_fraction=self.config.validation_fraction,
-            embargo_bars=self.config.embargo_bars,
-            source=self.market.source,
-        )
+        return self.splits_by(train=self.config.train_fraction, validation=self.config.validation_fraction)
 
     def bars_of(self, name: str) -> PreparedMarket:
         """The bars of the named split, preceded by those that its first window covers."""

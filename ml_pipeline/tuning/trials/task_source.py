@@ -53,10 +53,39 @@ class TaskSource:
         kind = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
         return _kept(self._costs, repr(kind), KnownCost)
 
+    def fractions_as_of(self, base: TradingConfig, config: TradingConfig) -> dict[str, float]:
+        """By which a task of `config` has the splits of one of `base`; empty where it has them as it is.
+
+        The first usable bar depends on features and window, and splits are fractions of the bars from there on. So
+        the validation split of one trial would otherwise reach into the test split of another. Of symbols with
+        unequal numbers of bars none has a validation split that reaches further than in `base`, and some end a few
+        bars earlier. Raises UserError as `task`.
+        """
+        whole, of_base = self._unsplit(config), self._unsplit(base)
+        if isinstance(whole, SymbolsTask) and isinstance(of_base, SymbolsTask):
+            pairs = [(task, of_base.tasks[symbol]) for symbol, task in whole.tasks.items()]
+        else:
+            assert isinstance(whole, TradingTask)
+            assert isinstance(of_base, TradingTask)
+            pairs = [(whole, of_base)]
+        if all(task.first_bar == its_base.first_bar for task, its_base in pairs):
+            return {}
+        train, both = 1.0, 1.0
+        for task, its_base in pairs:
+            splits = its_base.splits_by(train=base.train_fraction, validation=base.validation_fraction)
+            usable = task.market.n_bars - task.first_bar
+            train = min(train, (splits["train"].stop - task.first_bar) / usable)
+            both = min(both, (splits["validation"].stop - task.first_bar) / usable)
+        return {"train_fraction": train, "validation_fraction": both - train}
+
+    def _unsplit(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+        """A task of these settings whose splits nobody asks for."""
+        known = replace(config, train_fraction=_ANY_FRACTION, validation_fraction=_ANY_FRACTION)
+        return _kept(self._trading_tasks, repr(known), lambda: self._whole(config))
+
     def _split(self, config: TradingConfig) -> TradingTask | SymbolsTask:
         def make() -> TradingTask | SymbolsTask:
-            known = replace(config, train_fraction=_ANY_FRACTION, validation_fraction=_ANY_FRACTION)
-            whole = _kept(self._trading_tasks, repr(known), lambda: self._whole(config))
+            whole = self._unsplit(config)
             _ = whole.notices  # looks for leaks, once for all copies of the task
             return whole.with_fractions(train=config.train_fraction, validation=config.validation_fraction)
 

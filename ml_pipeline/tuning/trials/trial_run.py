@@ -6,7 +6,7 @@ It knows of Optuna no more than `Trial` says, and reads and writes no storage: w
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
+from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.tuning.study_files import trial_folder
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.task_source import TaskSource
@@ -139,12 +140,24 @@ class TrialRuns:
         """The settings of each run of a trial, those that are not the default. Raises UserError where impossible."""
         given = layered(self._base, settings)
         config = train_config(given)
+        if config.run.env_id is None:
+            given = layered(given, self._splits_of_study(config.trading))
+            config = train_config(given)
         if "eval_interval" not in given:
             given["eval_interval"] = max(1, self._report_every // (config.run.n_envs * config.ppo.n_steps))
         every = [layered(given, unit.settings) for unit in self._objective.units(config)]
         for each in every:
             train_config(each)
         return every
+
+    def _splits_of_study(self, trading: TradingConfig) -> dict[str, float]:
+        """What makes the splits those of the study, whatever features and window a trial has: none sees its test."""
+        usual = TradingConfig()
+        of_study = {name: self._base.get(name, getattr(usual, name)) for name in ("features", "window")}
+        try:
+            return self._tasks.fractions_as_of(replace(trading, **of_study), trading)
+        except UserError:  # data or features that cannot be used, which the run tells
+            return {}
 
 
 def report_interval(base: Mapping[str, Any]) -> int:
