@@ -42,15 +42,18 @@ class TrialRow:
     global_step: int | None
     validation_sharpe: float | None
     retry_of: int | None
-    """The trial that this one repeats from its checkpoint, because its process was lost."""
+    """The trial that this one continues from its checkpoint, because it was stopped or its process was lost."""
     continues: int | None
     """The trial that this one trained further."""
 
 
 def trial_rows(study: optuna.Study) -> list[TrialRow]:
-    """The study's trials in the order of their numbers, without those that lost a race for the last place."""
+    """The study's trials in the order of their numbers, without those that lost a race for the last place.
+
+    A trial that was stopped goes on as a later one, which stands for both.
+    """
     trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
-    return [_row(trial) for trial in trials if not trial.user_attrs.get("void")]
+    return [_row(trial) for trial in trials if not (trial.user_attrs.get("void") or _was_stopped(trial))]
 
 
 def n_finished(rows: Sequence[TrialRow]) -> int:
@@ -63,6 +66,10 @@ def best_row(rows: Sequence[TrialRow]) -> TrialRow | None:
     """The complete trial of the highest value, the earliest of equals; None without one."""
     scored = [row for row in rows if row.state == "complete" and row.value is not None]
     return max(scored, key=lambda row: (row.value, -row.number), default=None)
+
+
+def _was_stopped(trial: FrozenTrial) -> bool:
+    return trial.state == TrialState.FAIL and trial.user_attrs.get("reason") == "stopped"
 
 
 def _row(trial: FrozenTrial) -> TrialRow:

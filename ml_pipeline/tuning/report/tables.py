@@ -74,7 +74,7 @@ def why(row: TrialRow) -> str:
     """Why a trial ended as it did, and which other one it goes back to."""
     parts = [in_one_line(row.reason, _LONGEST_REASON)] if row.reason else []
     if row.retry_of is not None:
-        parts.append(f"repeats trial {row.retry_of}, whose process was lost")
+        parts.append(f"goes on with trial {row.retry_of}, which was interrupted")
     if row.continues is not None:
         parts.append(f"continues trial {row.continues}")
     return "; ".join(parts)

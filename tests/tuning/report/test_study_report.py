@@ -104,6 +104,17 @@ def test_one_reason_is_told_once_with_how_often_it_was_met(tmp_path):
     assert tables[1]["columns"][2]["values"]["first"] == 30
 
 
+def test_a_stopped_trial_is_told_as_the_later_one_that_goes_on_with_it(tmp_path):
+    study = new_study()
+    add_trial(study, None, state=TrialState.FAIL, reason="stopped")
+    add_trial(study, 1.0, failed_trial=0)
+    report = write_study_report(study, tmp_path, n_trials=1)
+    assert data_of(report)["number"] == [1]
+    text = report.path.read_text(encoding="utf-8")
+    assert "What failed" not in text
+    assert "goes on with trial 0, which was interrupted" in text
+
+
 def test_a_single_finished_trial_is_reported(tmp_path):
     study = new_study()
     add_trial(study, write_returns(trial_folder(tmp_path, 0), mean=0.001))
