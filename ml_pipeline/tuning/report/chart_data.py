@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
+from ml_pipeline.tuning.report.setting_names import shown_setting
 from ml_pipeline.tuning.report.study_trials import TrialRow
 
 _LONGEST_WORD = 60
@@ -51,6 +52,9 @@ def _ordered(rows: Sequence[TrialRow], first: Sequence[str]) -> list[str]:
 
 def _setting(name: str, rows: Sequence[TrialRow]) -> dict[str, Any]:
     """A setting as numbers, with their scale, or as words, each by its place among the choices."""
+    shown = shown_setting(name, rows)
+    if shown is not None:
+        return {"name": _short(shown.axis), "words": None, "log": True, "values": list(shown.on_axis)}
     kinds = [row.distributions[name] for row in rows if name in row.distributions]
     values = [row.params.get(name) for row in rows]
     if any(isinstance(kind, CategoricalDistribution) for kind in kinds) or not all(map(_is_number_or_none, values)):

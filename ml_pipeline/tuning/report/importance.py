@@ -11,6 +11,7 @@ from typing import NamedTuple
 import optuna
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
+from ml_pipeline.tuning.report.setting_names import setting_name
 from ml_pipeline.tuning.report.study_trials import TrialRow
 
 FEWEST_TRIALS = 10
@@ -38,7 +39,8 @@ def importance_of_settings(study: optuna.Study, rows: Sequence[TrialRow]) -> Imp
         return Importance({}, "No setting was searched in all scored trials with more than one value.")
     found = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=_SEED), params=varied)
     shares = {name: share for name, share in found.items() if math.isfinite(share)}
-    others = sorted({name for row in scored for name in row.params} - {*varied})
+    left = {name for row in scored for name in row.params} - {*varied}
+    others = sorted(setting_name(name, rows) for name in left)
     left_out = f" Not compared, since some trials lack it or it never varied: {', '.join(others)}." if others else ""
     return Importance(
         shares,

@@ -20,6 +20,7 @@ from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.whole_file import written_whole
 from ml_pipeline.tuning.report.chart_data import chart_data
 from ml_pipeline.tuning.report.importance import Importance
+from ml_pipeline.tuning.report.setting_names import setting_name
 from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished
 from ml_pipeline.tuning.report.tables import failures_table, folder_link, trials_table, why
 from ml_pipeline.tuning.report.winner_test import WinnerTest
@@ -160,7 +161,7 @@ def _charts(page: StudyPage) -> list[str]:
         f'<h2>Value by trial</h2><div class="legend">{legend}</div><div><div id="history"></div></div>',
         "<h2>Importance of settings</h2>",
         f"<p>{_text(page.importance.sentence)}</p>",
-        _bars(page.importance.shares),
+        _bars({setting_name(name, page.rows): share for name, share in page.importance.shares.items()}),
         *(
             [
                 '<h2>Value by setting</h2><div class="slices" id="slices"></div>',

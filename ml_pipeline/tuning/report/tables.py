@@ -12,6 +12,7 @@ from ml_pipeline.config.wording import in_one_line, written
 from ml_pipeline.reporting.interactive_page import SortableTable, TableColumn
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.tuning.report.chart_data import utc
+from ml_pipeline.tuning.report.setting_names import shown_setting
 from ml_pipeline.tuning.report.study_trials import TrialRow
 
 _LONGEST_REASON = 300
@@ -83,6 +84,10 @@ def why(row: TrialRow) -> str:
 def _setting_columns(rows: Sequence[TrialRow]) -> list[TableColumn]:
     columns = []
     for name in dict.fromkeys(name for row in rows for name in row.params):
+        shown = shown_setting(name, rows)
+        if shown is not None:
+            columns.append(TableColumn(shown.name, "number", _numbers(shown.values), exact=True))
+            continue
         values = [row.params.get(name) for row in rows]
         if all(value is None or _is_number(value) for value in values):
             columns.append(TableColumn(name, "number", _numbers(values), exact=True))
