@@ -24,6 +24,8 @@ SPACE = {
     "learning_rate": FloatDistribution(1e-5, 1e-2, log=True),
     "ent_coef": FloatDistribution(0.0, 0.05),
     "n_epochs": IntDistribution(1, 20),
+    "log2_n_steps": IntDistribution(5, 11),
+    "one_minus_gamma": FloatDistribution(1e-4, 0.1, log=True),
     "activation": CategoricalDistribution(["tanh", "relu", "elu"]),
 }
 BEGAN = datetime(2026, 3, 1, 12, 0, 0)

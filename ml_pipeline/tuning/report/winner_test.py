@@ -118,7 +118,7 @@ def _own(openings: Sequence[Opening], candidate: Candidate) -> Opening | None:
 
 def _told(openings: Sequence[Opening], candidate: Candidate | None, remarks: Sequence[str]) -> WinnerTest:
     of_winner = None if candidate is None else _own(openings, candidate)
-    sentences = [*_history(openings), *remarks]
+    sentences = [*_history(openings), *_market_result(of_winner), *remarks]
     if openings and openings[-1].result is None and not any("cut off" in remark for remark in remarks):
         last = openings[-1]
         sentences.append(
@@ -136,6 +136,25 @@ def _history(openings: Sequence[Opening]) -> list[str]:
     if len(openings) == 1:
         return [f"The test was opened once, {looks[0]}."]
     return [f"The test was opened {len(openings)} times: {'; '.join(looks)}. Each look makes its result less honest."]
+
+
+def _market_result(opening: Opening | None) -> list[str]:
+    """What the winner earned on the test split, where that is known and it is a market."""
+    result = {} if opening is None or opening.result is None else opening.result
+    names = ("total_return", "sharpe", "sharpe_se", "buy_and_hold_total_return", "buy_and_hold_sharpe")
+    agent, sharpe, error, market, market_sharpe = (result.get(name) for name in names)
+    if opening is None or agent is None or market is None:
+        return []
+    told = (
+        ""
+        if sharpe is None or error is None
+        else f" with a Sharpe ratio of {sharpe:,.2f} ± {error:,.2f} (standard error)"
+    )
+    beside = "" if not told or market_sharpe is None else f" with one of {market_sharpe:,.2f}"
+    return [
+        f"There, after costs, trial {opening.trial} returned {100 * agent:+,.1f} %{told}, and buy and hold "
+        f"{100 * market:+,.1f} %{beside}."
+    ]
 
 
 def _another_winner(last: Opening, candidate: Candidate) -> str:

@@ -77,6 +77,39 @@ def test_importance_is_the_same_each_time_and_finds_the_setting_that_matters(tmp
     assert shares[0] > 90
 
 
+def test_settings_drawn_on_another_scale_are_shown_under_the_names_of_train(tmp_path):
+    study = new_study()
+    for number in range(12):
+        steps, rest = 5 + number % 5, 0.001 * (1 + number % 3)
+        settings = {"n_steps": 2**steps, "gamma": 1 - rest}
+        add_trial(study, number, params={"log2_n_steps": steps, "one_minus_gamma": rest}, settings=settings)
+    report = write_study_report(study, tmp_path, n_trials=99)
+    drawn = {setting["name"]: setting for setting in data_of(report)["settings"]}
+    assert drawn["n_steps"]["values"][:2] == [32, 64]
+    assert drawn["1 - gamma"]["values"][:2] == [0.001, 0.002]
+    assert drawn["n_steps"]["log"]
+    assert drawn["1 - gamma"]["log"]
+    text = report.path.read_text(encoding="utf-8")
+    headings = [column["label"] for column in data_of(report, "data")["tables"][0]["columns"]]
+    assert {"n_steps", "gamma"} <= {*headings}
+    assert "log2_n_steps" not in text
+    assert "one_minus_gamma" not in text
+
+
+def test_what_the_winner_came_to_on_the_test_split_is_said_beside_buy_and_hold(tmp_path):
+    study = new_study()
+    add_trial(study, write_returns(trial_folder(tmp_path, 0), mean=0.001))
+    result = {"total_return": -0.0425, "sharpe": -4.747, "sharpe_se": 2.579}
+    result |= {"buy_and_hold_total_return": 0.0359, "buy_and_hold_sharpe": 3.93}
+    opening = {"when": "2026-05-04T03:02:01+00:00", "trial": 0, "version": "1", "by": "here", "result": result}
+    study.set_user_attr(ATTRIBUTE, [opening])
+    report = write_study_report(study, tmp_path, n_trials=1)
+    assert report.sentences[-1] == (
+        "There, after costs, trial 0 returned -4.2 % with a Sharpe ratio of -4.75 ± 2.58 (standard error), "
+        "and buy and hold +3.6 % with one of 3.93."
+    )
+
+
 def test_too_few_trials_say_so_in_place_of_importance(tmp_path):
     report = write_study_report(noise_study(tmp_path, 5), tmp_path, n_trials=5)
     assert "Too few trials: 4 were scored, and importance needs 10." in report.path.read_text(encoding="utf-8")
