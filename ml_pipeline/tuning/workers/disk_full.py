@@ -5,8 +5,10 @@ import os
 
 from ml_pipeline.config.errors import UserError
 
-# The last is what a checkpoint says that the disk took a part of.
-_FULL = (*(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT)), "the disk is full")
+_FULL = (
+    *(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)),
+    "the disk is full",  # of a checkpoint, for which torch tells no code
+)
 
 
 class DiskFull(UserError):
