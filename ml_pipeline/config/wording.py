@@ -33,13 +33,25 @@ def written(value: object) -> str:
 
 
 def in_one_line(value: object, longest: int = 200) -> str:
-    """What somebody wrote, to be quoted in a sentence: without its line breaks, and cut where it is long.
+    """What somebody wrote, to be quoted in a sentence: without its line breaks and signs that would steer a terminal,
+    and cut where it is long.
 
     >>> in_one_line("two\\nlines"), in_one_line(3), in_one_line("word " * 99, longest=12)
     ('two lines', '3', 'word ...')
     """
-    text = " ".join(str(value).split())
+    text = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(str(value).split()))
     return text if len(text) <= longest else f"{text[: longest - 4].rstrip()} ..."
+
+
+def without_traceback(reason: str, longest: int) -> str:
+    """Why something failed, in one line: of a traceback only what was raised.
+
+    >>> without_traceback("In step 3:\\nTraceback (most recent call last):\\n  File x\\nValueError: no\\n", longest=80)
+    'In step 3: ValueError: no'
+    """
+    before, mark, traceback = reason.partition("Traceback (most recent call last):")
+    raised = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
+    return in_one_line(f"{before} {raised[-1]}" if mark and raised else reason, longest)
 
 
 def shown_path(path: Path) -> Path:

@@ -4,12 +4,14 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from ml_pipeline.config.wording import without_traceback
 from ml_pipeline.service.last_words import how_it_ended
 
 MOST_FAILED = 10
 """Trials in a row, of one call of `tune`, that failed."""
 MOST_IMPOSSIBLE = 100
 """Trials in a row whose settings were impossible; each takes milliseconds."""
+_LONGEST_REASON = 1000
 _MOST_ENDS = 10
 _MOST_KILLS = 50  # by somebody, or by a system whose memory is full
 _SIGKILL = -getattr(signal, "SIGKILL", 9)
@@ -29,18 +31,19 @@ class Setbacks:
     def note_trial(self, end: Mapping[str, Any]) -> None:
         """end: a `TrialEnd`, by its names."""
         state, reason = end["state"], end["reason"]
+        told = without_traceback(reason or "No reason is known.", _LONGEST_REASON)
         if state in {"complete", "pruned"}:
             self._reset()
         elif state == "failed":
             self._failed += 1
             if self._failed >= MOST_FAILED:
-                self.sentence = f"{self._failed} trials failed one after another, so the study ends here. {reason}"
+                self.sentence = f"{self._failed} trials failed one after another, so the study ends here. {told}"
         elif state == "impossible":
             self._impossible += 1
             if self._impossible >= MOST_IMPOSSIBLE:
                 self.sentence = (
                     f"The settings of {self._impossible} trials one after another were impossible, so the study ends "
-                    f"here; search fewer values. {reason}"
+                    f"here; search fewer values. {told}"
                 )
 
     def note_worker(self, exit_code: int, *, log: str) -> None:

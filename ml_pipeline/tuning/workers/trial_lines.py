@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ml_pipeline.config.wording import counted, in_one_line, shown_path, written
+from ml_pipeline.config.wording import counted, shown_path, without_traceback, written
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -39,7 +39,7 @@ class TrialLines:
         return f"{count}Trial {number}: {how}{beside}"
 
     def _reason_line(self, number: int, state: str, reason: str | None) -> str | None:
-        reason = in_one_line(reason or "No reason is known.", _LONGEST_REASON)
+        reason = without_traceback(reason or "No reason is known.", _LONGEST_REASON)
         kind = f"{state} {_NUMBER.sub('#', reason)}"
         self._reasons[kind] += 1
         if self._reasons[kind] > 1:
@@ -54,10 +54,14 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
         f"{kinds[kind]} {kind}" for kind in ("complete", "pruned", "failed", "impossible", "continued") if kinds[kind]
     ]
     lines = [f"Study {name}: {counted(finished(trials), 'trial')} finished ({', '.join(counts) or 'none'})."]
-    reasons = Counter(
-        in_one_line(each.user_attrs.get("reason") or "", _LONGEST_REASON) for each in trials if _kind(each) == "failed"
-    )
-    lines += [f"  {times} x {reason}" for reason, times in reasons.most_common(5) if reason]
+    told = [
+        without_traceback(each.user_attrs.get("reason") or "", _LONGEST_REASON)
+        for each in trials
+        if _kind(each) == "failed"
+    ]
+    last = {_NUMBER.sub("#", reason): reason for reason in told}
+    reasons = Counter(_NUMBER.sub("#", reason) for reason in told)
+    lines += [f"  {times} x {last[kind]}" for kind, times in reasons.most_common(5) if kind]
     best = best_trial(trials)
     if best is None:
         return [*lines, "No trial is complete, so that none is the best."]

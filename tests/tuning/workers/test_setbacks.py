@@ -23,6 +23,15 @@ def test_so_many_in_a_row_are_enough(state, most):
     assert "It broke." in setbacks.sentence
 
 
+def test_the_sentence_has_what_was_raised_and_no_traceback():
+    setbacks = Setbacks()
+    for _ in range(MOST_FAILED):
+        setbacks.note_trial(
+            _end("failed", "In step 3:\n\nTraceback (most recent call last):\n  File x\nValueError: no\n")
+        )
+    assert str(setbacks.sentence).endswith("In step 3: ValueError: no")
+
+
 @pytest.mark.parametrize("state", ["complete", "pruned"])
 def test_a_trial_that_finishes_begins_the_count_anew(state):
     setbacks = Setbacks()

@@ -44,6 +44,25 @@ def test_a_reason_is_told_once():
     assert other == "Trial 6 failed: The disk is away."
 
 
+def test_a_traceback_is_told_by_what_was_raised():
+    reason = (
+        "EnvRaisedError: Worker 0 raised ValueError in step 3:\n\nTraceback (most recent call last):\n"
+        '  File "env.py", line 7, in step\n    self.break_down()\nValueError: the \x1b[31mprice is gone\n'
+    )
+    line = TrialLines(500).line(_end(state="failed", reason=reason), [])
+    assert line == (
+        "Trial 6 failed: EnvRaisedError: Worker 0 raised ValueError in step 3: ValueError: the "
+        "\N{REPLACEMENT CHARACTER}[31mprice is gone"
+    )
+
+
+def test_reasons_that_differ_by_their_numbers_alone_are_one_at_the_end():
+    trials = [
+        create_trial(state=TrialState.FAIL, user_attrs={"reason": f"Its process {pid} is gone."}) for pid in (11, 12)
+    ]
+    assert "  2 x Its process 12 is gone." in closing_lines("s", trials, folder=Path("s"))
+
+
 def test_the_end_names_the_best_trial_its_settings_and_its_folder():
     lines = closing_lines("s", _trials(), folder=Path("/runs/s"))
     assert lines == [
