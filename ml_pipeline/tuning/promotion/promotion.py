@@ -3,8 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy, compar
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
 from ml_pipeline.tuning.promotion.paired_difference import PairedDifference
 from ml_pipeline.tuning.promotion.version_files import DATA_FILE, write_version
+from ml_pipeline.tuning.report.test_opening import read_openings
 from ml_pipeline.tuning.trials.validation_returns import read_validation_returns
 
 TEST_FILE = "test.json"
 """In a version's folder, where the study's report opened the test split for its trial: the result, and how often the
 split was seen."""
-_OPENINGS = "test_opened"  # attribute of a study: each time that its report opened the test split
 
 
 class NotPromoted(CheckFailed):
@@ -196,15 +196,19 @@ class Promotion:
 
     def _deploy(self, winner: JudgedTrial, record: dict[str, Any], *, instead_of: int | None) -> Version:
         run = _folder_of(winner)
-        openings = _openings_of(self._study)
+        openings = read_openings(self._study, self._folder)
         promotion = dict(record)  # to which `fill` adds what it wrote
 
         def fill(folder: Path) -> None:
             promotion.update(write_version(run, folder))
-            opened = [each for each in openings if each.get("trial") == winner.number]
+            opened = [each for each in openings if each.trial == winner.number]
             promotion["test"] = None if not opened else {"opened": len(openings), "file": TEST_FILE}
             if opened:
-                content = {"times_opened": len(openings), "openings": openings, "result": opened[-1].get("result")}
+                content = {
+                    "times_opened": len(openings),
+                    "openings": [asdict(each) for each in openings],
+                    "result": opened[-1].result,
+                }
                 (folder / TEST_FILE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
         return self._store.promote(
@@ -224,11 +228,6 @@ class Promotion:
             "value": winner.value,
             "settings": trial.user_attrs.get("settings", trial.params),
         }
-
-
-def _openings_of(study: optuna.Study) -> list[Mapping[str, Any]]:
-    found = study.user_attrs.get(_OPENINGS)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _folder_of(trial: JudgedTrial) -> Path:

@@ -19,6 +19,7 @@ from ml_pipeline.tuning.promotion.model_store import ModelStore, write_link
 from ml_pipeline.tuning.promotion.promotion import NotPromoted, Promotion, PromotionRules, version_files
 from ml_pipeline.tuning.promotion.promotion import promotion as promotion_module
 from ml_pipeline.tuning.promotion.promotion_watch import follow_study
+from ml_pipeline.tuning.report.test_opening import record_opening
 from ml_pipeline.tuning.study_files import STUDY_FILE
 from tests.small_runs import PPO, trained
 from tests.tuning.small_studies import add_trial, new_study, returns_of, small_market, train_on_market
@@ -147,6 +148,16 @@ def test_a_test_split_that_the_report_opened_is_told_with_how_often(toy, store, 
     assert version.promotion["test"] == {"opened": 2, "file": "test.json"}
     told = json.loads((version.folder / "test.json").read_text())
     assert (told["times_opened"], told["result"]) == (2, {"sharpe": 0.5})
+
+
+def test_an_opening_that_only_the_folder_tells_of_is_told_as_well(toy, store, carts):
+    """As where the storage was restored from a copy of before."""
+    study, folder = toy
+    add_trial(study, folder, carts[0], value=1.0)
+    record_opening(study, folder, trial=0, checkpoint="", expected=[], folder="winner_test")
+    study.set_user_attr("test_opened", [])
+    version = promoted(toy, store).version
+    assert version.promotion["test"] == {"opened": 1, "file": "test.json"}
 
 
 def test_promotion_never_reads_the_test_split(toy, store, markets, monkeypatch):
