@@ -38,7 +38,7 @@ Evidence = Literal["evidence", "no evidence"]
 
 @dataclass(frozen=True, eq=False)
 class JudgedTrial:
-    """A finished trial. value: its score, higher is better; None or NaN: none.
+    """A finished trial. value: its score, higher is better; None or not finite: none.
 
     returns: of its best checkpoint on validation data; None: there are none. folder: of the run that earned them.
     n_checkpoints: how many were scored. complete: not pruned; only such a one can win.
@@ -198,8 +198,8 @@ def judge(trials: Sequence[JudgedTrial], *, n_blocks: int = BLOCKS) -> Judgement
 
 
 def winner_of(trials: Sequence[JudgedTrial]) -> JudgedTrial | None:
-    """The complete trial of the highest value, of equal ones the earliest; None where none has a value."""
-    with_value = [each for each in trials if each.complete and each.value is not None and not math.isnan(each.value)]
+    """The complete trial of the highest value, of equal ones the earliest; None where none has a finite value."""
+    with_value = [each for each in trials if each.complete and each.value is not None and math.isfinite(each.value)]
     return max(with_value, key=lambda each: (each.value, -each.number), default=None)
 
 

@@ -35,7 +35,7 @@ def main(argv: list[str], *, prog: str = "report") -> int:
             from ml_pipeline.tuning.report.study_report import trials_asked_for, write_study_report
 
         study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)
-        n_trials = asked.n_trials or trials_asked_for(folder)
+        n_trials = asked.n_trials or trials_asked_for(study)
         report = write_study_report(study, folder, n_trials=n_trials, open_test=asked.choice)
         print(*report.sentences, f"\nWritten to {shown_path(report.path)}", sep="\n")
     return 0

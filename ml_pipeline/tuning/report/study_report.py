@@ -1,6 +1,5 @@
 """The report of a study: what was searched, what won, whether it is more than luck, and who saw the test."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -20,7 +19,7 @@ from ml_pipeline.tuning.report.statistics import statistics_rows
 from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished, trial_rows
 from ml_pipeline.tuning.report.winner_test import Candidate, OpenTest, WinnerTest, see_test
 from ml_pipeline.tuning.selection import FloatArray, probability_of_backtest_overfitting
-from ml_pipeline.tuning.study_files import REPORT_FILE, STUDY_FILE
+from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, REPORT_FILE
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,9 @@ def write_study_report(
     return StudyReport(path, (*verdict, *test.sentences), test)
 
 
-def trials_asked_for(study_folder: Path) -> int | None:
-    """How many finished trials `tune` was last asked for; None where study.json does not tell."""
-    try:
-        told = json.loads((study_folder / STUDY_FILE).read_text(encoding="utf-8"))["n_trials"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+def trials_asked_for(study: optuna.Study) -> int | None:
+    """How many finished trials `tune` was last asked for; None where it did not make the study."""
+    told = study.user_attrs.get(N_TRIALS_ATTRIBUTE)
     return told if isinstance(told, int) and told > 0 else None
 
 
@@ -117,12 +113,14 @@ def _verdict(
 
 
 def _without_winner(rows: list[TrialRow]) -> str:
-    states = {state: sum(row.state == state for row in rows) for state in ("failed", "pruned", "impossible", "running")}
+    kinds = ("complete", "failed", "pruned", "impossible", "running")
+    states = {state: sum(row.state == state for row in rows) for state in kinds}
     told = ", ".join(f"{n:,} {state}" for state, n in states.items() if n)
     reasons = {row.reason for row in rows if row.state == "failed"}
     same = f" All failed for one reason: {reasons.pop()}" if len(reasons) == 1 and states["failed"] == len(rows) else ""
     what = f"of {counted(len(rows), 'trial')}, {told}" if told else "none has begun"
-    return f"No trial has been scored to its end, so there is no winner: {what}.{same}"
+    lacking = "a finite score" if states["complete"] else "been scored to its end"
+    return f"No trial has {lacking}, so there is no winner: {what}.{same}"
 
 
 def _held_out_score(test: WinnerTest, winner: TrialRow) -> str:

@@ -10,7 +10,8 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-TrialEnd = Literal["complete", "pruned", "failed", "impossible", "running", "waiting"]
+TrialEnd = Literal["complete", "pruned", "failed", "impossible", "stopped", "running", "waiting"]
+"""stopped: by a request; a later trial goes on with it."""
 _STATES: Mapping[TrialState, TrialEnd] = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "pruned",
@@ -42,7 +43,7 @@ class TrialRow:
     global_step: int | None
     validation_sharpe: float | None
     retry_of: int | None
-    """The trial that this one continues from its checkpoint, because it was stopped or its process was lost."""
+    """The trial that this one repeats from its checkpoint, because its process was lost or stopped."""
     continues: int | None
     """The trial that this one trained further."""
 
@@ -53,7 +54,7 @@ def trial_rows(study: optuna.Study) -> list[TrialRow]:
     A trial that was stopped goes on as a later one, which stands for both.
     """
     trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
-    return [_row(trial) for trial in trials if not (trial.user_attrs.get("void") or _was_stopped(trial))]
+    return [_row(trial) for trial in trials if not trial.user_attrs.get("void")]
 
 
 def n_finished(rows: Sequence[TrialRow]) -> int:
@@ -62,22 +63,14 @@ def n_finished(rows: Sequence[TrialRow]) -> int:
     return sum(row.state in {"complete", "pruned"} and row.continues is None for row in rows)
 
 
-def best_row(rows: Sequence[TrialRow]) -> TrialRow | None:
-    """The complete trial of the highest value, the earliest of equals; None without one."""
-    scored = [row for row in rows if row.state == "complete" and row.value is not None]
-    return max(scored, key=lambda row: (row.value, -row.number), default=None)
-
-
-def _was_stopped(trial: FrozenTrial) -> bool:
-    return trial.state == TrialState.FAIL and trial.user_attrs.get("reason") == "stopped"
-
-
 def _row(trial: FrozenTrial) -> TrialRow:
     attributes = trial.user_attrs
-    impossible = bool(attributes.get("impossible"))
+    state = "impossible" if attributes.get("impossible") else _STATES[trial.state]
+    if state == "failed" and attributes.get("reason") == "stopped":
+        state = "stopped"
     return TrialRow(
         number=trial.number,
-        state="impossible" if impossible else _STATES[trial.state],
+        state=state,
         value=_value(trial),
         began=trial.datetime_start,
         ended=trial.datetime_complete,

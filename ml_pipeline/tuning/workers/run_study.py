@@ -19,6 +19,7 @@ from ml_pipeline.service.env_pool import EnvPool
 from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.tuning.progress import write_progress
 from ml_pipeline.tuning.study import make_study, space_of, steps_per_trial
+from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE
 from ml_pipeline.tuning.tune_config import TuneOrder, flat_base
 from ml_pipeline.tuning.workers.jobs import Jobs, Listener
 from ml_pipeline.tuning.workers.n_jobs import jobs_that_fit, settings_of_workers, threads_of_workers
@@ -29,7 +30,6 @@ from ml_pipeline.tuning.workers.worker_processes import WorkerProcesses
 _MANY_ENVS = 1024
 """Environments that warm workers are lent for where nobody limits them."""
 _MB = 1e6
-_N_TRIALS = "n_trials"  # user attribute of the study: how many it was last asked to have
 
 
 class StudyRun:
@@ -44,9 +44,9 @@ class StudyRun:
         self._trials: list[FrozenTrial] = []
         self._n_trials = order.tune.n_trials
         if order.tune.continue_trial is not None:  # which changes nothing about the study's number of trials
-            self._n_trials = self.study.user_attrs.get(_N_TRIALS, self._n_trials)
-        elif self.study.user_attrs.get(_N_TRIALS) != self._n_trials:
-            self.study.set_user_attr(_N_TRIALS, self._n_trials)
+            self._n_trials = self.study.user_attrs.get(N_TRIALS_ATTRIBUTE, self._n_trials)
+        elif self.study.user_attrs.get(N_TRIALS_ATTRIBUTE) != self._n_trials:
+            self.study.set_user_attr(N_TRIALS_ATTRIBUTE, self._n_trials)
         self._base = flat_base(order)
         self._cores = usable_cores()
         self.n_jobs = self._count_jobs()

@@ -1,6 +1,7 @@
 """The report of a study: its words first, every trial in it, and nothing that a hostile name could start."""
 
 import json
+import math
 import re
 
 import optuna
@@ -10,6 +11,7 @@ from optuna.trial import TrialState
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import judge
 from ml_pipeline.tuning.report.study_report import trials_asked_for, write_study_report
+from ml_pipeline.tuning.report.study_trials import trial_rows
 from ml_pipeline.tuning.report.test_opening import ATTRIBUTE
 from ml_pipeline.tuning.study_files import trial_folder
 from tests.small_runs import trained
@@ -274,10 +276,23 @@ def test_five_hundred_trials_take_less_than_a_megabyte(tmp_path):
     assert report.path.stat().st_size < 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [('{"n_trials": 7}', 7), ("{", None), ("[]", None), ('{"n_trials": "7"}', None), (None, None)]
-)
-def test_how_many_trials_were_asked_for_is_read_from_the_studys_file(tmp_path, text, expected):
-    if text is not None:
-        (tmp_path / "study.json").write_text(text)
-    assert trials_asked_for(tmp_path) == expected
+@pytest.mark.parametrize(("told", "expected"), [(7, 7), ("7", None), (0, None), (None, None)])
+def test_how_many_trials_were_asked_for_is_read_from_the_study(told, expected):
+    study = new_study()
+    study.set_user_attr("n_trials", told)
+    assert trials_asked_for(study) == expected
+    assert trials_asked_for(new_study()) is None
+
+
+def test_a_score_of_minus_infinity_wins_nothing(tmp_path):
+    study = new_study()
+    add_trial(study, -math.inf)
+    report = write_study_report(study, tmp_path, n_trials=9)
+    assert report.sentences[0] == "No trial has a finite score, so there is no winner: of 1 trial, 1 complete."
+
+
+def test_a_stopped_trial_that_was_queued_again_is_no_failure(tmp_path):
+    study = new_study()
+    add_trial(study, None, state=TrialState.FAIL, reason="stopped")
+    add_trial(study, 1.0, failed_trial=0)
+    assert [(row.number, row.state) for row in trial_rows(study)] == [(0, "stopped"), (1, "complete")]

@@ -9,7 +9,7 @@
   const winner = study.winner === null ? -1 : study.number.indexOf(study.winner);
   const scored = every.filter((i) => study.state[i] === "complete" && study.value[i] !== null);
   const valued = every.filter((i) => study.value[i] !== null);
-  const colorOf = { complete: "--complete", pruned: "--pruned", failed: "--failed", impossible: "--none", running: "--running", waiting: "--none" };
+  const colorOf = { complete: "--complete", pruned: "--pruned", failed: "--failed", impossible: "--none", running: "--running", stopped: "--none", waiting: "--none" };
   let colors = {};
   const refreshColors = () => {
     for (const name of ["--ink", "--paper", "--line", "--faint", "--complete", "--pruned", "--failed", "--running", "--winner", "--none", "--low", "--high"]) colors[name] = css(name);
