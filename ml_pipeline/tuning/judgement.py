@@ -173,7 +173,7 @@ def judge(trials: Sequence[JudgedTrial], *, n_blocks: int = BLOCKS) -> Judgement
     dsr = float(np.min(dsrs))  # NaN where one is
     record = records.get(winner.number, next(iter(records.values())))
     year = record.periods_per_year
-    together = _side_by_side(records)
+    together = side_by_side(records)
     overfitting = probability_of_backtest_overfitting(together, n_blocks=n_blocks) if len(records) > 1 else _UNDEFINED
     return Judgement(
         winner=winner,
@@ -206,7 +206,7 @@ def winner_of(trials: Sequence[JudgedTrial]) -> JudgedTrial | None:
 _UNDEFINED = Overfitting(math.nan, np.empty(0), 0)
 
 
-def _side_by_side(records: Mapping[int, ValidationReturns]) -> FloatArray:
+def side_by_side(records: Mapping[int, ValidationReturns]) -> FloatArray:
     """The returns of all records (T, N) at the times that all of them have."""
     first, *others = records.values()
     if all(np.array_equal(each.time, first.time) for each in others):

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.tuning.finished_trials import finished_trials
-from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, winner_of
+from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, side_by_side, winner_of
 from ml_pipeline.tuning.report.importance import importance_of_settings
 from ml_pipeline.tuning.report.page import StudyPage, write_study_page
 from ml_pipeline.tuning.report.statistics import statistics_rows
@@ -136,12 +134,8 @@ def _held_out_score(test: WinnerTest, winner: TrialRow) -> str:
 
 def _logits(judged: list[JudgedTrial]) -> FloatArray | None:
     """Of the overfitting test over the bars that all trials' records share; None where it is undefined."""
-    records = [trial.returns for trial in judged if trial.returns is not None]
-    if len(records) < 2:
-        return None
-    times = reduce(np.intersect1d, [record.time for record in records])
-    together = [record.returns[np.searchsorted(record.time, times)] for record in records]
-    return probability_of_backtest_overfitting(np.column_stack(together)).logits
+    records = {trial.number: trial.returns for trial in judged if trial.returns is not None}
+    return None if len(records) < 2 else probability_of_backtest_overfitting(side_by_side(records)).logits
 
 
 def _identity(study: optuna.Study) -> Mapping[str, Any]:

@@ -58,15 +58,6 @@ def open_storage(
     raise UserError(f'Storage "{kind}" is not known; expected is {_EXPECTED}.')
 
 
-def is_shared(named: str | None) -> bool:
-    """Whether a storage may be used by machines that do not see the study's folder.
-
-    >>> is_shared(None), is_shared("postgresql://host/tuning")
-    (False, True)
-    """
-    return named is not None
-
-
 def shown_storage(named: str | None, study_folder: Path) -> str:
     """A storage as it may be printed and written down: without its password.
 

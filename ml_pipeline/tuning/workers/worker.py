@@ -17,11 +17,10 @@ from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome
 from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
 from ml_pipeline.tuning.workers.disk_full import DiskFull, is_about_a_full_disk
-from ml_pipeline.tuning.workers.heartbeat import BEAT_ATTRIBUTE, Beat, Heartbeat
+from ml_pipeline.tuning.workers.heartbeat import Heartbeat, record_process
 from ml_pipeline.tuning.workers.lost_trials import fail_lost_trials, queue_again
 from ml_pipeline.tuning.workers.trial_counts import count_trials, may_run
 
@@ -135,7 +134,7 @@ class Worker:
 
     def _trained(self, trial: optuna.Trial) -> TrialOutcome | None:
         # At once, and not only by the heartbeat: a process that is killed before it begins a run is found gone, too.
-        trial.set_user_attr(BEAT_ATTRIBUTE, Beat(trial.number, this_process(), 0).as_json())
+        record_process(trial, trial.number)
         trial.set_user_attr("host", socket.gethostname())
         trial.set_user_attr("pid", os.getpid())
         try:
