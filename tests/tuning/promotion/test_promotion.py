@@ -14,10 +14,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.named_study import open_study
+from ml_pipeline.tuning.promotion import promotion as promotion_module
+from ml_pipeline.tuning.promotion import version_files
 from ml_pipeline.tuning.promotion.deployed_comparison import FEWEST_EPISODES, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import ModelStore, write_link
-from ml_pipeline.tuning.promotion.promotion import NotPromoted, Promotion, PromotionRules, version_files
-from ml_pipeline.tuning.promotion.promotion import promotion as promotion_module
+from ml_pipeline.tuning.promotion.promotion import NotPromoted, Promotion, PromotionRules
 from ml_pipeline.tuning.promotion.promotion_watch import follow_study
 from ml_pipeline.tuning.report.test_opening import record_opening
 from ml_pipeline.tuning.study_files import STUDY_FILE
