@@ -144,7 +144,7 @@ def test_a_stopped_trial_is_told_as_the_later_one_that_goes_on_with_it(tmp_path)
     add_trial(study, None, state=TrialState.FAIL, reason="stopped")
     add_trial(study, 1.0, failed_trial=0)
     report = write_study_report(study, tmp_path, n_trials=1)
-    assert data_of(report)["number"] == [1]
+    assert data_of(report)["number"] == [0, 1]
     text = report.path.read_text(encoding="utf-8")
     assert "What failed" not in text
     assert "goes on with trial 0, which was interrupted" in text
