@@ -73,9 +73,13 @@ def shown_storage(named: str | None, study_folder: Path) -> str:
 
 
 def _open_journal(path: Path, say: Callable[[str], None]) -> JournalStorage:
+    if path.is_fifo():  # to read it would wait for ever
+        raise UserError(f"{shown_path(path)} is no regular file; expected is {_EXPECTED}.")
     try:
         return JournalStorage(JournalFile(path, say))
-    except (KeyError, TypeError, AttributeError, AssertionError, DuplicatedStudyError) as error:
+    except UserError:  # a ValueError, too
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, DuplicatedStudyError) as error:
         raise UserError(
             f"The journal {shown_path(path)} cannot be used: its lines are records, but not those of this version of "
             "Optuna; put back a copy, or name a new file."

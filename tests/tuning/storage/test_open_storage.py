@@ -124,3 +124,19 @@ def test_a_journal_goes_to_another_process_whole(tmp_path: Path) -> None:
 )
 def test_a_storage_is_shown_without_its_password(named: str | None, shown: str) -> None:
     assert shown_storage(named, Path("study")) == shown
+
+
+def test_a_journal_with_a_damaged_date_is_one_sentence(tmp_path: Path) -> None:
+    study = optuna.create_study(storage=open_storage(None, tmp_path, pytest.fail))
+    study.ask()
+    journal = tmp_path / "journal.log"
+    journal.write_bytes(journal.read_bytes().replace(b'"datetime_start":"20', b'"datetime_start":"xx'))
+    with pytest.raises(UserError, match="its lines are records, but not those of this version of Optuna"):
+        open_storage(None, tmp_path, pytest.fail)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_in_place_of_the_journal_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "journal.log")
+    with pytest.raises(UserError, match="is no regular file"):
+        open_storage(None, tmp_path, pytest.fail)
