@@ -26,6 +26,8 @@ MAX_RETRIES = 3
 """A trial that is lost more often than this is not tried again: it may be what kills its process."""
 _LONGEST_LOOK_S = 15.0
 _OF_ONE_ATTEMPT = (
+    "void",
+    "impossible",
     "reason",
     "global_step",
     "evaluations",

@@ -67,6 +67,8 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
         return [*lines, "No trial is complete, so that none is the best."]
     folders = best.user_attrs.get("folders") or ()
     where = f" in {shown_path(folder / folders[0])}" if folders else ""
+    if len(folders) > 1:
+        where = f", the median of {len(folders)} runs,{where} to {folders[-1]}"
     lines.append(f"Best value {shown_value(best.value)}, by trial {best.number}{where}")
     settings = best.user_attrs.get("settings") or best.params
     return [*lines, *(f"  {name}: {written(value)}" for name, value in settings.items())]

@@ -68,7 +68,7 @@ def test_the_end_names_the_best_trial_its_settings_and_its_folder():
     assert lines == [
         "Study s: 3 trials finished (2 complete, 1 pruned, 1 failed, 1 impossible).",
         "  1 x It broke.",
-        "Best value 2.5, by trial 6 in /runs/s/trial-0006-seed-0",
+        "Best value 2.5, by trial 6, the median of 2 runs, in /runs/s/trial-0006-seed-0 to trial-0006-seed-1",
         "  gamma: 0.8",
     ]
 
