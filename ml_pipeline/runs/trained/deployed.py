@@ -2,7 +2,7 @@
 
 models/NAME/ holds the versions v1/, v2/, ... of a deployed model, and `current`, which names one of them: a symbolic
 link or, on systems without links, a file with the name in it. It may be switched at any moment, so whoever reads
-several files resolves it once. `tuning.model_store` writes these folders.
+several files resolves it once. `tuning.promotion.model_store` writes these folders.
 """
 
 import os

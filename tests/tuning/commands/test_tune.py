@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from ml_pipeline.tuning.commands.tune import main
-from ml_pipeline.tuning.storage import open_storage
+from ml_pipeline.tuning.storage.open_storage import open_storage
 from tests.training_commands import run_here
 
 SMALL = (
@@ -35,10 +35,11 @@ def _finished(tmp_path, name):
 
 
 @pytest.mark.system
+@pytest.mark.timeout(600)
 def test_a_study_that_is_interrupted_and_gone_on_with_has_the_trials_of_one_that_was_not(tmp_path):
     length = ("--n-trials", "4", "--n-jobs", "1", "--total-timesteps", "4096")
     whole = subprocess.run(
-        _command(tmp_path, "whole", *length), capture_output=True, text=True, timeout=100, check=True
+        _command(tmp_path, "whole", *length), capture_output=True, text=True, timeout=250, check=True
     )
     assert "Study whole: 4 trials finished" in whole.stdout
     assert "ml-pipeline report whole --root" in whole.stdout
@@ -48,16 +49,17 @@ def test_a_study_that_is_interrupted_and_gone_on_with_has_the_trials_of_one_that
     while tune.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 2):
         time.sleep(0.01)
     tune.send_signal(signal.SIGINT)
-    output, _ = tune.communicate(timeout=60)
+    output, _ = tune.communicate(timeout=250)
     assert tune.returncode == 128 + signal.SIGINT, output
     assert "Trial 1: stopped at step" in output
     assert "Go on with:\n  ml-pipeline tune --study-name parts" in output
-    again = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
     assert "Trial 2 goes on in trial-0001." in again.stdout
     assert _finished(tmp_path, "parts") == _finished(tmp_path, "whole")
 
 
 @pytest.mark.system
+@pytest.mark.timeout(600)
 def test_a_second_interrupt_ends_at_once_and_leaves_nothing_running(tmp_path):
     command = _command(tmp_path, "s", "--n-trials", "2", "--n-jobs", "2", "--total-timesteps", "100_000_000")
     tune = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -71,7 +73,7 @@ def test_a_second_interrupt_ends_at_once_and_leaves_nothing_running(tmp_path):
     while "Stopping" not in (line := tune.stdout.readline()):
         assert line, "it ended before"
     tune.send_signal(signal.SIGINT)
-    tune.communicate(timeout=60)
+    tune.communicate(timeout=250)
     assert tune.returncode == 128 + signal.SIGINT
     storage = open_storage(None, tmp_path / "runs" / "s", pytest.fail)
     states = [trial.state.name for trial in optuna.load_study(study_name="s", storage=storage).trials]
@@ -79,8 +81,8 @@ def test_a_second_interrupt_ends_at_once_and_leaves_nothing_running(tmp_path):
 
 
 def test_a_study_that_has_its_trials_says_so_and_starts_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr("ml_pipeline.tuning.run_study.count_trials", lambda study: _Enough())
-    monkeypatch.setattr("ml_pipeline.tuning.run_study.WorkerProcesses", pytest.fail)
+    monkeypatch.setattr("ml_pipeline.tuning.workers.run_study.count_trials", lambda study: _Enough())
+    monkeypatch.setattr("ml_pipeline.tuning.workers.run_study.WorkerProcesses", pytest.fail)
     flags = _command(tmp_path, "s", "--n-trials", "1")[4:]
     output = run_here(main, *flags)
     assert "Study s: 0 of 1 trial finished" in output.stdout
