@@ -6,6 +6,7 @@ from typing import Any
 
 import optuna
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.tuning.search.pruners import make_pruner
 from ml_pipeline.tuning.search.samplers import make_sampler, sampler_remark
@@ -48,6 +49,11 @@ def make_study(
     from ml_pipeline.tuning.study_identity import join_study, study_identity
 
     study = _study(order, folder, space, say=say, stopped=stopped)
+    if any(folder.glob("trial-[0-9]*")) and not study.get_trials(deepcopy=False):
+        raise UserError(
+            f"{folder} holds trials of a study whose storage is gone; choose another --study-name, or move the folder "
+            "away."
+        )
     base = layered(order.base, order.objective.settings)
     if order.tune.continue_trial is not None:
         base, _ = with_length_of_study(study, base)

@@ -109,3 +109,11 @@ def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(tmp_path, flags, se
     output = run_here(main, *given, *flags, expect=2)
     assert sentence in output.stderr
     assert output.stderr.count("\n") == 1
+
+
+def test_trials_of_a_lost_journal_are_not_written_over(tmp_path):
+    left = tmp_path / "runs" / "s" / "trial-0000"
+    left.mkdir(parents=True)
+    given = _command(tmp_path, "s", "--total-timesteps", "64")[4:]
+    output = run_here(main, *given, expect=2)
+    assert "holds trials of a study whose storage is gone; choose another --study-name" in output.stderr
