@@ -65,7 +65,7 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
     best = best_trial(trials)
     if best is None:
         return [*lines, "No trial is complete, so that none is the best."]
-    folders = best.user_attrs.get("folders") or ()
+    folders: Sequence[str] = best.user_attrs.get("folders") or ()
     where = f" in {shown_path(folder / folders[0])}" if folders else ""
     if len(folders) > 1:
         where = f", the median of {len(folders)} runs,{where} to {folders[-1]}"
