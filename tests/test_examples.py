@@ -22,7 +22,7 @@ def output_of(name, folder, *arguments):
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_environment_against_many(tmp_path):
     out = output_of("vectorized_training_example.py", tmp_path)
     for words in ("One environment:", "All of them:", "Speed-up:", "Training, all in:", "EURUSD, GBPUSD, test split"):

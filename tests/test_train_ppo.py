@@ -107,7 +107,7 @@ def test_a_gymnasium_environment_trains_and_is_evaluated(tmp_path):
     assert verdict in evaluate(tmp_path / "best.pt").stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
     for workers, method in (("1", "spawn"), ("2", "fork")):
         options = ["--n-envs", "8", "--n-workers", workers, "--parallel-start-method", method]

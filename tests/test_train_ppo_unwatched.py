@@ -240,7 +240,7 @@ def test_a_folder_that_is_deleted_under_a_run_is_one_sentence(started, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_that_continues_is_the_one_that_was_typed_and_can_be_pasted(started, tmp_path):
     command = [*ENDLESS, "--checkpoint-dir", "it's mine; rm -r $HOME"]
     command[0] = os.path.relpath(sys.executable, tmp_path)

@@ -109,7 +109,7 @@ def run_of(folder, *, task=None, ppo=PPO, sinks=(), listener=None, stop=None, ch
     return Run(config, task or make_task(config), sinks=sinks, listener=listener, stop=stop, checkpoint=checkpoint)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_moves_change_no_bit_of_the_weights(kind, tmp_path, schedule):
     settings, ppo, env_class = KINDS[kind]

@@ -106,6 +106,7 @@ def test_a_host_that_was_killed_is_started_again(tmp_path):
         assert ended(processes, pid) == 0
 
 
+@pytest.mark.long
 def test_runs_side_by_side_have_the_bits_that_each_has_alone(tmp_path):
     limits = ServiceLimits(cores=4, max_runs=4)
     with AgentTrainingService(tmp_path / "root", limits=limits) as service:

@@ -48,7 +48,7 @@ def test_200_trials_on_a_market_of_noise_end_in_no_evidence(seed):
     assert judged.sentences()[0].startswith("No evidence")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_best_checkpoints_of_noise_end_in_no_evidence():
     config = TradingConfig(features=("log_return_1", "log_return_5"), window=4)
     task = TradingTask(config, market=random_walk(0))

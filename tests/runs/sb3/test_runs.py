@@ -197,7 +197,7 @@ def test_trading_by_dqn_is_reported_beside_its_baselines(tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path):
     run = tmp_path / "run"
     words = "--algorithm dqn --env-id CartPole-v1 --n-envs 2 --n-workers 1 --n-steps 50 --checkpoint-interval 1"

@@ -340,6 +340,7 @@ def _with_sessions(market, rules, seed):
     return replace(market, session_end=ends), replace(rules, flat_at_close=True)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),

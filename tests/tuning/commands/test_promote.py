@@ -88,7 +88,7 @@ def test_without_optuna_it_says_which_extra_to_install(root, capsys, monkeypatch
     assert stop.value.code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_watching_ends_by_ctrl_c_with_code_0(root, tmp_path):
     command = [sys.executable, "-m", "ml_pipeline", "promote", "empty", "--watch", "--interval-s", "0.05"]
     command += ["--root", str(root), "--models-dir", str(tmp_path)]

@@ -16,6 +16,7 @@ class TrialOutcome:
     reason: str | None = None
     folders: tuple[str, ...] = ()
     global_step: int = 0
+    n_evaluations: int = 0
     validation_sharpe: float | None = None
 
 

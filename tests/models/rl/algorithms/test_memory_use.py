@@ -103,8 +103,9 @@ def test_memory_does_not_grow_with_iterations(kind):
     assert grown.bytes < 4 * N_ITERATIONS  # half a pointer an iteration
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_number_kept_of_each_iteration_is_noticed():
+    growth("perceptrons", LastOnly())  # what a process keeps and frees once, as it trains first
     assert growth("perceptrons", Hoarder()).bytes > 4 * N_ITERATIONS
 
 

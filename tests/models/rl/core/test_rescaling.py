@@ -103,6 +103,7 @@ def steps(envs: Any, n_steps: int, rng: random.Random) -> list[Any]:
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", MODES)
 def test_no_schedule_of_workers_changes_a_bit(kind: str, mode: Any) -> None:
