@@ -6,10 +6,15 @@ BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 DOCS_VENV := .venv-docs
 ZOO_VENV := .venv-zoo
+CLUSTER_VENV := .venv-cluster
 SITE := site
+# They start hundreds of processes, each of which would compile the package if none might keep what it compiled.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 INSTALL := -m pip install --disable-pip-version-check --quiet --editable
 # Debian packages that system tests use. Only root installs them (containers, CI); without one, its tests are skipped.
-SYSTEM_PACKAGES := zsh chromium postgresql
+SYSTEM_PACKAGES := zsh chromium postgresql slurm-wlm munge
+# Python packages that tests of clusters use, in an environment of their own on top of $(VENV).
+CLUSTER_PACKAGES := ray kubernetes-validate
 
 .PHONY: help install train test-fast test test-system system-packages lint types mutations determinism soak learn bench bench-tuning docs
 
@@ -39,21 +44,31 @@ $(ZOO_VENV)/.installed: pyproject.toml | $(ZOO_VENV)/bin/python
 	$(ZOO_VENV)/bin/python $(INSTALL) '.[zoo]'
 	@touch $@
 
+# A path file names the packages of $(VENV), so that torch is not installed twice. Without an index, tests are skipped.
+$(CLUSTER_VENV)/.installed: $(VENV)/.installed-dev | $(CLUSTER_VENV)/bin/python
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$($(CLUSTER_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/development.pth"
+	$(CLUSTER_VENV)/bin/python -m pip install --disable-pip-version-check --quiet $(CLUSTER_PACKAGES) || \
+	  echo "Not installed: $(CLUSTER_PACKAGES). The tests that need what is missing are skipped."
+	@touch $@
+
 install: $(VENV)/.installed ## install into .venv, for `source .venv/bin/activate` and then `ml-pipeline ...`
 
 train: $(VENV)/.installed ## install into .venv, train on the built-in market, evaluate out of sample
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)
-	$(BIN)/python -m pytest -m "not slow and not long and not system" -n 2 --dist loadfile
+	$(PYTEST) -m "not slow and not long and not system" -n 2 --dist loadfile
 
 test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but those of test-system (under ten minutes)
-	$(BIN)/python -m pytest -m "not system and not long" -n 4 --dist loadfile
+	$(PYTEST) -m "not system and not long" -n 4 --dist loadfile
 	@echo "Not run: tests of pages in a browser, those that install packages, and long ones; run them with: make test-system"
 
-test-system: $(VENV)/.installed-dev system-packages ## long tests, and those that install packages or need other programs
-	$(BIN)/python -m pytest -m "long and not system" -n 2
-	$(BIN)/python -m pytest -m system -rs
+test-system: $(VENV)/.installed-dev $(CLUSTER_VENV)/.installed system-packages ## long tests, and those that install packages or need other programs
+	$(PYTEST) -m "long and not system" -n 2
+	$(PYTEST) -m system -rs
+	$(CLUSTER_VENV)/bin/python -m pytest -m system -rs tests/runs/ranks/test_ray_launcher.py \
+	  tests/test_cluster_files.py::test_kubernetes_takes_each_document
 
 system-packages:
 	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && ! dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then \

@@ -24,7 +24,10 @@ BUSY_S = 300e-6
 
 @dataclass(frozen=True)
 class Job:
-    """Settings that every contestant trains with; 64x64 tanh, separate networks, no normalization."""
+    """Settings that every contestant trains with; 64x64 tanh, separate networks, no normalization.
+
+    memory: units of an LSTM below each network, 0 for none.
+    """
 
     environment: str  # a name in ENVIRONMENTS
     num_envs: int
@@ -32,6 +35,7 @@ class Job:
     minibatch_size: int
     n_epochs: int
     contestants: tuple[str, ...] = ("ours", "Stable-Baselines3 DummyVecEnv", "Stable-Baselines3 SubprocVecEnv", "torch")
+    memory: int = 0
 
 
 JOBS = {
@@ -45,6 +49,9 @@ JOBS = {
         "batched", 1024, 32, 4096, 4, ("ours", "limit: its matrix products")
     ),
     "HalfCheetah-v5, 1 x 2,048, minibatch 64, 10 epochs": Job("HalfCheetah-v5", 1, 2048, 64, 10),
+    "memory: CartPole-v1 without velocities, LSTM 64, 8 x 128, minibatch 128, 10 epochs": Job(
+        "remembered", 8, 128, 128, 10, ("ours", "Stable-Baselines3 RecurrentPPO of sb3-contrib"), memory=64
+    ),
 }
 
 
@@ -52,6 +59,12 @@ def _cart_pole() -> Any:
     import gymnasium
 
     return gymnasium.make("CartPole-v1")
+
+
+def _without_velocities() -> Any:
+    from learning import PositionsOnly
+
+    return PositionsOnly(_cart_pole())
 
 
 def _half_cheetah() -> Any:
@@ -88,6 +101,7 @@ def _busy() -> Any:
 
 ENVIRONMENTS: dict[str, Callable[[], Any]] = {
     "CartPole-v1": _cart_pole,
+    "remembered": _without_velocities,
     "HalfCheetah-v5": _half_cheetah,
     "trading": _trading,
     "busy": _busy,
@@ -110,6 +124,7 @@ def ours(job: Job) -> Callable[[int], None]:
         n_epochs=job.n_epochs,
         normalize_obs=False,
         normalize_rewards=False,
+        **({"memory": "lstm", "memory_size": job.memory} if job.memory else {}),
     )
     trainer = PPOTrainer(envs, config)
 
@@ -135,6 +150,29 @@ def stable_baselines3(vectorizer: str, job: Job) -> Callable[[int], None]:
         n_steps=job.n_steps,
         batch_size=job.minibatch_size,
         n_epochs=job.n_epochs,
+        device="cpu",
+    )
+
+    def train(iterations: int) -> None:
+        model.learn(iterations * job.num_envs * job.n_steps, reset_num_timesteps=False)
+
+    return train
+
+
+def recurrent_ppo(job: Job) -> Callable[[int], None]:
+    """It takes samples in the order of time, and pads the episodes of a minibatch to the longest."""
+    import sb3_contrib
+    import torch
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(1)  # faster for it than 2 at this size
+    model = sb3_contrib.RecurrentPPO(
+        "MlpLstmPolicy",
+        make_vec_env(ENVIRONMENTS[job.environment], job.num_envs),
+        n_steps=job.n_steps,
+        batch_size=job.minibatch_size,
+        n_epochs=job.n_epochs,
+        policy_kwargs={"lstm_hidden_size": job.memory},
         device="cpu",
     )
 
@@ -196,6 +234,7 @@ CONTESTANTS: dict[str, Callable[[Job], Callable[[int], None]]] = {
     "ours": ours,
     "Stable-Baselines3 DummyVecEnv": lambda job: stable_baselines3("DummyVecEnv", job),
     "Stable-Baselines3 SubprocVecEnv": lambda job: stable_baselines3("SubprocVecEnv", job),
+    "Stable-Baselines3 RecurrentPPO of sb3-contrib": recurrent_ppo,
     "torch": torch_alone,
     "limit: steps on all cores": steps_on_all_cores,
     "limit: its matrix products": matrix_products,

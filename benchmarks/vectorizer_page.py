@@ -3,14 +3,13 @@
 Every sentence of the recommendation is made of the figures, so that it stays true when they are measured again.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measured_page import DOCS, write_measured
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "choosing-environments.md"
 FIGURES = DOCS / "choosing-environments.json"
 PICTURE = DOCS / "choosing-environments.png"
@@ -18,7 +17,6 @@ PICTURE = DOCS / "choosing-environments.png"
 Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-_BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
 _COLORS = {
     "in-process": "#7a8594",
     "workers": AGENT_COLOR,
@@ -34,17 +32,8 @@ _CLEARLY = 1.15
 
 def write_page(figures: Figures) -> None:
     """Write the figures, the picture, and the part of the page that is measured."""
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
     _draw(figures, PICTURE)
-    PAGE.write_text(with_measured_part(PAGE.read_text(), figures))
-    print(f"Written: {PAGE}, {PICTURE}, {FIGURES}")
-
-
-def with_measured_part(page: str, figures: Figures) -> str:
-    """The page with what is between the markers made anew."""
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{measured_part(figures)}\n\n{_END}{after}"
+    write_measured(PAGE, measured_part(figures), figures)
 
 
 def measured_part(figures: Figures) -> str:

@@ -57,12 +57,12 @@ COMMANDS = {
     "status": Command(
         "Show runs in one table: their state, progress, speed, time left and scores.",
         "ml_pipeline.dashboard.commands.status",
-        "ml_pipeline.dashboard.terminal_config:StatusCommandLine",
+        "ml_pipeline.dashboard.terminal.command_line:StatusCommandLine",
     ),
     "watch": Command(
         "Show the table of runs live, until Ctrl-C.",
         "ml_pipeline.dashboard.commands.watch",
-        "ml_pipeline.dashboard.terminal_config:WatchCommandLine",
+        "ml_pipeline.dashboard.terminal.command_line:WatchCommandLine",
     ),
     "logs": Command(
         "Print what a run said.",
@@ -85,7 +85,7 @@ COMMANDS = {
         "ml_pipeline.service.commands.scale:CommandLine",
     ),
     "dashboard": Command(
-        "Show runs and studies in the browser: curves, settings, logs and reports; or studies in the terminal.",
+        "Show runs, studies and trading sessions in the browser, with curves and reports; or studies in the terminal.",
         "ml_pipeline.dashboard.commands.dashboard",
         "ml_pipeline.dashboard.commands.dashboard:CommandLine",
     ),
@@ -113,6 +113,11 @@ COMMANDS = {
         "List the deployed models, or the versions of one.",
         "ml_pipeline.tuning.commands.models",
         "ml_pipeline.tuning.commands.models:CommandLine",
+    ),
+    "paper-trade": Command(
+        "Let a trained policy trade bar by bar, on recorded bars or in a paper account.",
+        "ml_pipeline.live.commands.paper_trade",
+        "ml_pipeline.live.paper_trade_config:CommandLine",
     ),
     "sanity": Command(
         "Check that training finds what is there and no more.",

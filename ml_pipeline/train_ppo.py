@@ -13,36 +13,32 @@ import sys
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, exiting_at_once
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals, exiting_at_once
 
 if __name__ == "__main__":
     exit_at_once_on_signals("train_ppo.py")
 
-import shlex
 import shutil
-import subprocess
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import flag_of
+from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.wording import shown_path
-from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 from ml_pipeline.monitoring.console import entry, outlive_readers
-from ml_pipeline.monitoring.listener import RunStart
-from ml_pipeline.monitoring.run_console import RunConsole
-from ml_pipeline.runs.folder import LATEST_CHECKPOINT
-from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runs.train_command_line import TrainStart, parse_train_start
+from ml_pipeline.runs.commands.launch_ranks import launch_ranks
+from ml_pipeline.runs.commands.train_as_rank import train_as_rank
+from ml_pipeline.runs.commands.train_run import train_run
+from ml_pipeline.runs.commands.typed_command import PROG, TypedCommand, usual_words
+from ml_pipeline.runs.ranks.place import place_in
+from ml_pipeline.runs.train_command_line import TrainFlags, TrainStart, read_train_flags, train_start
 
 if TYPE_CHECKING:
     from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-    from ml_pipeline.runs.tasks import Task
-
-PROG = "train_ppo.py"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
@@ -51,9 +47,21 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     Exits with code 2, after one sentence, where something given cannot be used. Nothing heavy is imported before the
     arguments are known to be good. Once they are, the run goes on whether or not anybody reads what it prints.
     """
-    with entry(prog):
+    with entry(prog), exiting_at_once():
+        place = place_in(os.environ)
+    told_by = prog if place is None or place.rank == 0 else f"{prog} (rank {place.rank})"
+    with entry(told_by):
         with exiting_at_once():
-            start = parse_train_start(argv, prog=prog, description=COMMANDS["train"].sentence)
+            flags = read_train_flags(argv, prog=prog, description=COMMANDS["train"].sentence)
+            starts_ranks = place is None and _takes_ranks(flags) and not flags.check_env
+            if place is not None or starts_ranks:
+                _refuse_with_ranks(flags)
+        if place is not None:
+            return train_as_rank(place, flags, prog=prog, told_by=told_by)
+        if starts_ranks:
+            return launch_ranks(flags, argv, prog=prog)
+        with exiting_at_once():
+            start = train_start(flags)
 
             from ml_pipeline.runs.tasks import make_task
 
@@ -61,25 +69,11 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             task = make_task(start.config)
             return _check_env(task.name, task.train_env_fns(1)[0], start.config.run.step_timeout_s)
         outlive_readers()
-        command = _Command(prog, _typed(argv, prog))
+        command = TypedCommand(prog, _typed(argv, prog))
         if start.seeds:
             return _train_seeds(start, command)
         task = make_task(start.config)
-        if start.notice is not None:
-            print(start.notice, flush=True)
-        return _train(start, task, command)
-
-
-class _Command(NamedTuple):
-    prog: str
-    typed: list[str]
-    """What starts it again, with other arguments after it."""
-
-    def resume(self, folder: Path) -> str:
-        """What a user types to continue the run in a folder."""
-        shown = str(shown_path(folder))
-        words = [*self.typed, "--resume", f"./{shown}" if shown.startswith("-") else shown]
-        return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+        return train_run(start, task, command)
 
 
 def _typed(argv: Sequence[str], prog: str) -> list[str]:
@@ -88,7 +82,7 @@ def _typed(argv: Sequence[str], prog: str) -> list[str]:
     is_installed = script.stem == "ml-pipeline"
     before = len(sys.orig_argv) - len(argv)
     if sys.orig_argv[before:] != list(argv) or not (is_installed or script.absolute().parent == Path(__file__).parent):
-        return prog.split() if prog != PROG else ["python", "-m", "ml_pipeline.train_ppo"]
+        return usual_words(prog)
     words = sys.orig_argv[:before]
     if not is_installed or words[1] != sys.argv[0]:
         return words
@@ -96,77 +90,19 @@ def _typed(argv: Sequence[str], prog: str) -> list[str]:
     return [script.name if found and os.path.samefile(found, script) else str(script), *words[2:]]
 
 
-class _Terminal(RunConsole):
-    """The run on the terminal; while it trains, Ctrl-C, SIGTERM and SIGHUP request a stop."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stop = StopRequest()
-        self.stopped_by: int | None = None  # the number of the first signal
-        self._listening = ExitStack()
-
-    def started(self, start: RunStart) -> None:
-        self._listening.enter_context(stop_on_signals(self._request_stop))
-        super().started(start)
-
-    def trained(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._listening.close()
-        super().close()
-
-    def _request_stop(self, number: int) -> None:
-        if self.stopped_by is None:
-            self.stopped_by = number
-        self.stop.request(str(Interrupted(self.stopped_by)))
-        with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
-            self.say("Stopping after this step, then saving; once more to stop without saving.")
-
-
-def _train(start: TrainStart, task: "Task", command: _Command) -> int:
-    with exiting_at_once():  # torch, which takes seconds
-        from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
-        from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
-        from ml_pipeline.runs.run import Run
-
-    print(*task.notices, sep="\n", end="\n" if task.notices else "")
-    terminal = _Terminal()
-    run = Run(
-        start.config,
-        task,
-        checkpoint=start.checkpoint,
-        trust_checkpoint=start.trust_checkpoint,
-        sinks=[terminal],
-        listener=terminal,
-        stop=terminal.stop,
+def _takes_ranks(flags: TrainFlags) -> bool:
+    return (
+        flags.given.get("n_processes", 1) > 1 or flags.given.get("launcher", RunConfig.launcher) != RunConfig.launcher
     )
-    try:
-        with closing(terminal):
-            result = run.train()
-    except (VectorEnvError, TrainingFailed) as error:
-        hint = [f"  {command.resume(run.result.folder)}"] if run.result else []
-        print(f"{command.prog}: {error}", *getattr(error, "__notes__", ()), *hint, sep="\n", file=sys.stderr)
-        return 1
-    except Interrupted as stop:
-        if run.result is None:
-            raise
-        print(f"{command.prog}: {run.result.reason or f'{stop} The run had finished.'}", file=sys.stderr)
-        if (run.result.folder / LATEST_CHECKPOINT).exists():
-            print(f"Go on with:\n  {command.resume(run.result.folder)}", file=sys.stderr)
-        return stop.exit_code
-    if result.status == "stopped":
-        print(
-            f"Saved {shown_path(result.folder / LATEST_CHECKPOINT)} at step {result.global_step:,}; go on with:\n"
-            f"  {command.resume(result.folder)}"
-        )
-        assert terminal.stopped_by is not None  # nothing else requests a stop
-        return 128 + terminal.stopped_by
-    print(f"{result.report}\n\nWritten to {shown_path(result.folder)}", flush=True)
-    return 0
 
 
-def _train_seeds(start: TrainStart, command: _Command) -> int:
+def _refuse_with_ranks(flags: TrainFlags) -> None:
+    for name, is_given in (("seeds", flags.seeds), ("check_env", flags.check_env)):
+        if is_given:
+            raise UserError(f"{flag_of(name)} is for one process; leave it out, or do not start several.")
+
+
+def _train_seeds(start: TrainStart, command: TypedCommand) -> int:
     """Train a run for each seed, then compare them; the first that does not finish is the last."""
     from ml_pipeline.experiments.compare import read_comparison, write_figure
     from ml_pipeline.experiments.seeds import name_seed_runs, seed_configs
@@ -181,7 +117,7 @@ def _train_seeds(start: TrainStart, command: _Command) -> int:
             print(f"Seed {config.run.seed} ({i + 1} of {len(configs)})", flush=True)
             del left[0]
             try:
-                code = _train(replace(start, config=config), task.with_seed(config.run.seed), command)
+                code = train_run(replace(start, config=config), task.with_seed(config.run.seed), command)
             except UserError as error:
                 print(f"{command.prog}: {error}", file=sys.stderr)
                 code = 2

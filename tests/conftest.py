@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 
 import cloudpickle
 import hypothesis
@@ -50,6 +51,32 @@ def nothing_is_left_behind(pytestconfig: pytest.Config, tmp_path_factory: pytest
         del pytestconfig.stash[_LEFTOVERS]
         if found := leftovers.find():
             pytest.fail("These tests leave behind:\n" + "\n".join(found), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def short_built_in_market() -> Iterator[None]:
+    """1,000 bars in place of 12,000, in this process: the report of a small run takes longer than all else of it."""
+    from ml_pipeline.trading import task
+    from ml_pipeline.trading.market.synthetic import synthetic_market
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task, "synthetic_market", partial(synthetic_market, n_bars=1000))
+        yield
+
+
+@pytest.fixture(scope="module")
+def undrawn_reports() -> Iterator[None]:
+    """The pictures in reports of runs of this process are empty: one takes longer than the steps of a small run."""
+    from matplotlib.figure import Figure
+
+    from ml_pipeline.runs import gym_report
+    from ml_pipeline.trading.evaluation import page, report
+
+    with pytest.MonkeyPatch.context() as patch:
+        drawn = ((gym_report, "learning_curve_figure"), (report, "equity_figure"), (page, "sensitivity_figure"))
+        for module, name in drawn:
+            patch.setattr(module, name, lambda *_, **__: Figure(figsize=(1, 1)))
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

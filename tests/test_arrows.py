@@ -36,10 +36,16 @@ TORCH_LIBRARIES = ("torch", "numpy", "gymnasium")
 TENSORS = f"{TRADING}.accounts.tensor_ops"
 # The compiled update needs an extra, and seconds to import: a function imports it, where it is there.
 COMPILED = f"{RL}.compiled"
+RECURRENT = f"{COMPILED}.recurrent"
+# What a group of ranks is, values and a protocol, which learning needs to know.
+RANKS = f"{RL}.distributed.ranks"
 # Other algorithms need an extra, too.
 SB3 = "runs.sb3"
 # Searching over runs needs Optuna, an extra; the dashboard reads a study's files without it.
 TUNING = "tuning"
+# Trading bar by bar, by the policy and the arithmetic of the backtest; a broker of another company is an extra.
+LIVE = "live"
+ALPACA = f"{LIVE}.alpaca"
 # Statistics of the best of many trials: formulas alone.
 SELECTION = f"{TUNING}.selection"
 
@@ -63,17 +69,26 @@ ROOMS = {
     f"{RL}.preprocessing": Room(GROUND, TORCH_LIBRARIES),
     f"{RL}.networks": Room((*GROUND, f"{RL}.preprocessing"), TORCH_LIBRARIES),
     COMPILED: Room((*GROUND, f"{RL}.networks"), ("numpy", "torch", "numba", "llvmlite")),
-    f"{RL}.policies": Room((*GROUND, f"{RL}.preprocessing", f"{RL}.networks"), TORCH_LIBRARIES, (COMPILED,)),
-    f"{RL}.update": Room((*GROUND, f"{RL}.networks", f"{RL}.policies"), TORCH_LIBRARIES, (COMPILED,)),
+    RECURRENT: Room((*GROUND, f"{RL}.networks", COMPILED), ("numpy", "torch", "numba")),
+    f"{RL}.policies": Room((*GROUND, f"{RL}.preprocessing", f"{RL}.networks"), TORCH_LIBRARIES, (COMPILED, RECURRENT)),
+    RANKS: Room(("config.errors",), ("torch",)),
+    f"{RL}.update": Room((*GROUND, f"{RL}.networks", f"{RL}.policies", RANKS), TORCH_LIBRARIES, (COMPILED, RECURRENT)),
     f"{RL}.rollout": Room(
         (*GROUND, "monitoring", *(f"{RL}.{room}" for room in ("preprocessing", "networks", "policies", "update"))),
         TORCH_LIBRARIES,
+    ),
+    f"{RL}.distributed": Room(
+        (
+            *(*GROUND, f"{RL}.core.stepping", f"{RL}.core.workers"),
+            *(f"{RL}.{room}" for room in ("preprocessing", "policies", "rollout", "distributed.ranks")),
+        ),
+        (*TORCH_LIBRARIES, "psutil"),
     ),
     f"{RL}.algorithms": Room((*GROUND, "monitoring", RL), TORCH_LIBRARIES),
     f"{TRADING}.market": Room(GROUND, ("numpy",), ("polars",)),
     f"{TRADING}.features": Room((*GROUND, f"{TRADING}.market"), ("numpy",)),
     f"{TRADING}.accounts": Room((*GROUND, f"{TRADING}.market"), ("numpy",), ("numba",)),
-    TENSORS: Room((f"{TRADING}.accounts",), ("numpy", "torch")),
+    TENSORS: Room(("runtime.row_generators", f"{TRADING}.accounts"), ("numpy", "torch")),
     f"{TRADING}.envs": Room(
         (*GROUND, "reporting", *(f"{TRADING}.{room}" for room in ("market", "features", "accounts"))),
         ENV_LIBRARIES,
@@ -95,8 +110,10 @@ ROOMS = {
     "runs": Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs.environments"),
         (*TORCH_LIBRARIES, "tyro", "psutil"),
-        ("matplotlib", SB3),
+        ("matplotlib", "ray", SB3),
     ),
+    # The parts of the command `train`.
+    "runs.commands": Room(("config", "runtime", "monitoring", RL, "runs")),
     "runs.trained": Room(
         ("config", "runtime", "monitoring", RL, TRADING, "runs", SB3),
         (*TORCH_LIBRARIES, "tyro"),
@@ -117,13 +134,37 @@ ROOMS = {
         ("numpy", "gymnasium", "tyro", "optuna", "sqlalchemy"),
         ("torch", "matplotlib", "psycopg", "cmaes"),
     ),
+    # What a broker is: values and a protocol.
+    f"{LIVE}.brokers": Room((*GROUND, f"{TRADING}.market"), ("numpy",)),
+    f"{LIVE}.brokers.simulated": Room((*GROUND, TRADING, f"{LIVE}.brokers"), ("numpy",)),
+    f"{LIVE}.feeds": Room((*GROUND, "config", TRADING, f"{LIVE}.brokers"), ("numpy", "tyro"), ("polars",)),
+    # alpaca-py is an extra, and takes seconds to import: a function imports it where a session names it.
+    ALPACA: Room(
+        ("config", "runtime", TRADING, f"{LIVE}.brokers", f"{LIVE}.feeds"),
+        ("numpy",),
+        ("alpaca", "keyring", "requests"),
+    ),
+    f"{LIVE}.decisions": Room(("config", "runtime", RL, TRADING, "runs"), ("numpy", "gymnasium")),
+    f"{LIVE}.guards": Room((*GROUND, "config", TRADING, f"{LIVE}.brokers"), ("numpy",)),
+    f"{LIVE}.retraining": Room(
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", TUNING),
+        ("numpy", "tyro"),
+        ("polars",),
+    ),
+    LIVE: Room(
+        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", LIVE),
+        ("numpy", "tyro"),
+        (f"{ALPACA}.account.open_account", f"{ALPACA}.market_data.alpaca_feed", "polars", "keyring"),
+    ),
     "dashboard": Room(
-        ("config", "runtime", "monitoring", "reporting", "runs", f"{TUNING}.study_files"),
+        ("config", "runtime", "monitoring", "reporting", "runs", f"{TUNING}.study_files", f"{LIVE}.session_files"),
         ("numpy", "rich", "tyro"),
         ("polars",),
     ),
     # The web server's libraries are an extra: the terminal's tables and the summaries go without.
-    "dashboard.web": Room(("config", "monitoring", "reporting", "runs.folder", "dashboard"), ("starlette",)),
+    "dashboard.web": Room(
+        ("config", "monitoring", "reporting", "runs.folder", f"{LIVE}.session_files", "dashboard"), ("starlette",)
+    ),
     "dashboard.server": Room(("config", "dashboard"), (), ("dashboard.web", "uvicorn")),
 }
 # Commands may import anything, and nothing may import them.
@@ -142,12 +183,17 @@ COMMANDS = (
     *(f"service.commands.{name}" for name in ("serve", "submit", "logs", "stop", "resume", "scale")),
     "dashboard.commands.dashboard",
     *(f"tuning.commands.{name}" for name in ("tune", "report", "promote", "rollback", "models")),
+    "live.commands.paper_trade",
     *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
     *("dashboard.commands.status", "dashboard.commands.watch"),
     *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 )
-# Only these print besides commands: what they show on a terminal.
-PRINTING = ("monitoring.console", "monitoring.run_console")
+# Only these print besides commands: what they show on a terminal, and the parts of one command.
+VERSION = "__version__"  # of the package itself, which no arrow is about
+PRINTING = (
+    *("monitoring.console", "monitoring.run_console"),
+    *(f"runs.commands.{name}" for name in ("train_run", "train_as_rank", "launch_ranks")),
+)
 # Only these install signal handlers besides commands: a context manager that the trainer enters in the main thread
 # where nobody else handles Ctrl-C, what commands begin with, and worker processes, which ignore it.
 WARM = f"{RL}.core.workers.warm"
@@ -223,7 +269,7 @@ def broken_arrows(sources: Mapping[str, str]) -> list[str]:
             continue
         room = ROOMS[name_of_room]
         for name, at_once in imports_of(source):
-            if name.split(".")[0] in sys.stdlib_module_names:
+            if name.split(".")[0] in sys.stdlib_module_names or name == VERSION:
                 continue
             is_lazy = is_below(name, *room.lazy)
             is_allowed = is_lazy or room_of(name) == name_of_room or is_below(name, *room.below, *room.at_once)

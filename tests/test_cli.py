@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib import import_module
@@ -12,12 +13,13 @@ import pytest
 import ml_pipeline
 from ml_pipeline.cli import main
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.runtime import interrupts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = [
     *("train", "evaluate", "backtest", "enjoy", "compare", "export"),
     *("serve", "submit", "status", "watch", "logs", "stop", "resume", "scale", "dashboard"),
-    *("tune", "report", "promote", "rollback", "models"),
+    *("tune", "report", "promote", "rollback", "models", "paper-trade"),
     *("sanity", "walk-forward", "inspect-data", "tune-workers", "check", "completion"),
 ]
 
@@ -62,6 +64,13 @@ def test_what_needs_no_command_imports_no_library(argument):
         "print(*{'torch', 'numpy', 'gymnasium', 'pydantic', 'tyro', 'polars'} & imported)"
     )
     assert run("-c", code).stdout.splitlines()[-1] == ""
+
+
+def test_no_command_imports_torch_before_it_is_needed():
+    """Which takes two seconds and 290 MB: a service, or a refusal of flags, does without."""
+    modules = sorted({command.module for command in COMMANDS.values()})
+    code = f"import sys, importlib\nfor name in {modules}: importlib.import_module(name)\nprint('torch' in sys.modules)"
+    assert run("-c", code).stdout.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize(
@@ -153,20 +162,36 @@ def test_ctrl_c_while_a_module_imports_is_one_line(module, tmp_path, monkeypatch
     assert re.fullmatch(r"\S+: Stopped by SIGINT\.\n", done.stderr)
 
 
+@pytest.mark.filterwarnings("ignore:.* prior to execution of:RuntimeWarning")  # it was imported before
+@pytest.mark.parametrize("module", [command.module for command in COMMANDS.values()])
+def test_each_module_is_a_command(module, monkeypatch, capsys):
+    """As by `python -m`, in this process, which has imported what a new one takes a second to import."""
+    monkeypatch.setattr(interrupts, "exit_at_once_on_signals", lambda prog: None)  # signals are this process's own
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("spelling", "prog"),
     [
-        *((f"-m {command.module}", None) for command in COMMANDS.values()),
+        ("-m ml_pipeline.train_ppo", "train_ppo.py"),
+        *(
+            pytest.param(f"-m {command.module}", None, marks=pytest.mark.long)
+            for name, command in COMMANDS.items()
+            if name != "train"
+        ),
         *((f"-m ml_pipeline {name}", f"ml-pipeline {name}") for name in ("train", "check")),
         ("-m ml_pipeline.trading.sanity", "sanity"),
         ("-m ml_pipeline.trading.walk_forward", "walk_forward"),
         ("ml_pipeline/train_ppo.py", "train_ppo.py"),
-        ("ml_pipeline/evaluate_ppo.py", "evaluate_ppo.py"),
-        ("ml_pipeline/enjoy.py", "enjoy.py"),
-        ("ml_pipeline/compare.py", "compare.py"),
-        ("ml_pipeline/export_policy.py", "export_policy.py"),
-        ("ml_pipeline/tune_workers.py", "tune_workers.py"),
+        *(
+            pytest.param(f"ml_pipeline/{name}.py", f"{name}.py", marks=pytest.mark.long)
+            for name in ("evaluate_ppo", "enjoy", "compare", "export_policy", "tune_workers")
+        ),
         ("ml_pipeline/test_parallel_env.py", "test_parallel_env.py"),
     ],
 )

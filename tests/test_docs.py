@@ -194,6 +194,7 @@ def test_python_compiles(path, number, source, runs):
     compile(source, f"{named(path)}, block {number}", "exec")
 
 
+@pytest.mark.usefixtures("short_built_in_market", "undrawn_reports")
 @pytest.mark.parametrize("source", [pytest.param(b[2], id=i) for b, i in zip(BLOCKS, BLOCK_IDS, strict=True) if b[3]])
 def test_python_runs(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -240,7 +241,7 @@ def test_places_in_the_tree_exist():
 def test_every_metric_is_explained_and_no_other():
     numbers = dict.fromkeys(IterationStatistics.__dataclass_fields__, 1)
     update = UpdateStatistics(*np.ones(len(UpdateStatistics._fields)))
-    statistics = IterationStatistics(**{**numbers, "update": update, "time_spent": TimeSpent(1, 1, 1, 1)})
+    statistics = IterationStatistics(**{**numbers, "update": update, "time_spent": TimeSpent(1, 1, 1, 1, 1)})
     explained = re.findall(r"^\| `(\w+/\w+)` \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     resources = [f"system/{name}" for name in Usage._fields]
     by_runs = ["time/evaluating_s", "eval/score", "workers/count"]

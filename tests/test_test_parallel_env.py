@@ -12,7 +12,7 @@ from ml_pipeline import test_parallel_env as self_test
 FOLDER = Path(self_test.__file__).parent
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_passes_as_a_script() -> None:
     done = subprocess.run(
         [sys.executable, "test_parallel_env.py"], cwd=FOLDER, capture_output=True, text=True, timeout=100, check=False

@@ -19,7 +19,6 @@ from ml_pipeline.runs.state import read_state
 from ml_pipeline.trading import task
 from tests.training_commands import (
     EPISODES,
-    EVALUATE,
     REPOSITORY,
     SMALL,
     TRAIN,
@@ -31,6 +30,7 @@ from tests.training_commands import (
     write_prices,
 )
 
+pytestmark = pytest.mark.usefixtures("short_built_in_market", "undrawn_reports")
 SEEDS = ["--seeds", "7", "4", "--checkpoint-dir"]
 
 
@@ -73,7 +73,7 @@ def test_the_resolved_settings_are_written_and_start_the_same_run_again(trained,
 @pytest.mark.slow
 def test_a_checkpoint_is_evaluated_on_its_own_data_and_on_others(trained, tmp_path):
     folder, out = trained
-    done = run([*EVALUATE, folder / "best.pt", "--output-dir", tmp_path])
+    done = evaluate(folder / "best.pt", "--output-dir", tmp_path)
     assert done.stdout.split("\n\nWritten")[0] in out  # the same verdict as at the end of training
     prices = tmp_path / "prices.csv"
     write_prices(prices, n_days=300)
@@ -156,7 +156,7 @@ def test_an_environment_is_looked_over_instead_of_trained_in(capsys, tmp_path, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["train_ppo.py", "evaluate_ppo.py"])
+@pytest.mark.parametrize("script", ["train_ppo.py", pytest.param("evaluate_ppo.py", marks=pytest.mark.long)])
 def test_it_runs_as_a_module_as_a_path_and_in_its_folder(script):
     package = REPOSITORY / "ml_pipeline"
     outputs = {
@@ -320,11 +320,3 @@ def test_a_working_directory_that_cannot_be_written_is_one_sentence(monkeypatch)
     assert re.fullmatch(
         r"train_ppo.py: The folder /proc/checkpoints/\S+ cannot be made: .*--checkpoint-dir\.\n", done.stderr
     )
-
-
-def test_the_first_signal_is_the_one_that_a_run_was_stopped_by(monkeypatch):
-    terminal = train_ppo._Terminal()
-    monkeypatch.setattr(terminal, "say", lambda sentence: None)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        terminal._request_stop(number)
-    assert (terminal.stopped_by, terminal.stop.reason) == (signal.SIGTERM, "Stopped by SIGTERM.")

@@ -20,6 +20,8 @@ from tests.training_commands import (
     write_prices,
 )
 
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("short_built_in_market", "undrawn_reports")]
+
 LONG = [*EPISODES, *SMALL, "--num-episodes", "30", "--checkpoint-interval", "3", "--eval-interval", "100"]
 
 

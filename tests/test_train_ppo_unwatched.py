@@ -22,6 +22,8 @@ import pytest
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.state import read_state
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PRINTING = """
 import logging, sys, warnings

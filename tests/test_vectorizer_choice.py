@@ -11,8 +11,9 @@ pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from benchmarks.measured_page import with_measured_part
 from benchmarks.vectorizer_choice import FromStableBaselines3
-from benchmarks.vectorizer_page import FIGURES, PAGE, measured_part, recommendation, with_measured_part
+from benchmarks.vectorizer_page import FIGURES, PAGE, measured_part, recommendation
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
 NAMES = ("in-process", "workers", "auto", "SB3 Dummy", "SB3 Subproc")
@@ -61,15 +62,15 @@ def test_the_tables_hold_the_figures():
 
 
 def test_writing_the_measured_part_twice_changes_nothing_more():
-    page = with_measured_part(PAGE.read_text(), figures((100, 200, 190, 80, 100)))
-    assert with_measured_part(page, figures((100, 200, 190, 80, 100))) == page
+    page = with_measured_part(PAGE.read_text(), measured_part(figures((100, 200, 190, 80, 100))))
+    assert with_measured_part(page, measured_part(figures((100, 200, 190, 80, 100)))) == page
     assert page.startswith(PAGE.read_text().partition("<!-- measured: begin -->")[0])
 
 
 def test_the_page_says_what_was_measured():
     page = PAGE.read_text()
     if FIGURES.exists():
-        assert with_measured_part(page, json.loads(FIGURES.read_text())) == page
+        assert with_measured_part(page, measured_part(json.loads(FIGURES.read_text()))) == page
     else:
         assert "| --- | --- | --- |\n\n<!--" not in page.partition("<!-- measured: begin -->")[2]
 

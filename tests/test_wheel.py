@@ -134,7 +134,7 @@ def test_the_built_in_market_is_inside(installed, tmp_path):
 @pytest.mark.system
 def test_its_types_are_seen(installed, tmp_path):
     """A type checker reads the annotations of the installed package, by the short names too."""
-    (tmp_path / "own.py").write_text("from ml_pipeline import PPOConfig\n\nPPOConfig(learning_rate='fast')\n")
+    (tmp_path / "own.py").write_text("from ml_pipeline import PPOConfig\n\nPPOConfig(gamma='fast')\n")
     command = [sys.executable, "-m", "mypy", "--python-executable", installed / "python", "own.py"]
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
     done = subprocess.run(
@@ -146,4 +146,4 @@ def test_its_types_are_seen(installed, tmp_path):
         timeout=300,
         check=False,
     )
-    assert 'Argument "learning_rate" to "PPOConfig" has incompatible type "str"; expected "float"' in done.stdout
+    assert 'Argument "gamma" to "PPOConfig" has incompatible type "str"; expected "float"' in done.stdout

@@ -16,7 +16,6 @@ from ml_pipeline import evaluate_ppo, train_ppo
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRAIN = [sys.executable, "-m", "ml_pipeline.train_ppo"]
-EVALUATE = [sys.executable, "-m", "ml_pipeline.evaluate_ppo"]
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "64", "--n-epochs", "2", "--hidden-sizes", "8"]
 # Episodes, not the market: its report at the end takes longer than the whole training.
 EPISODES = ["--env-id", "CartPole-v1", "--eval-episodes", "2"]

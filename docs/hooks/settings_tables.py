@@ -13,7 +13,7 @@ import griffe
 
 _PLACE = re.compile(r"<!-- settings of ([\w.]+) -->")
 _ROOT = Path(__file__).resolve().parents[2]
-_METAVARS = {"int": "INT", "float": "FLOAT", "str": "TEXT", "Path": "PATH", "dict": "JSON"}
+_METAVARS = {"int": "INT", "float": "FLOAT", "Scheduled": "FLOAT", "str": "TEXT", "Path": "PATH", "dict": "JSON"}
 
 
 class Setting(NamedTuple):

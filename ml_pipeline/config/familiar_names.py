@@ -43,6 +43,7 @@ _OURS = {
     "layers": "hidden_sizes",
     "activation_fn": "activation",
     "lstm_hidden_size": "memory_size",
+    "max_seq_len": "sequence_length",
     "save_freq": "checkpoint_interval",
     "eval_freq": "eval_interval",
     "n_eval_episodes": "eval_episodes",

@@ -12,6 +12,7 @@ import yaml
 from ml_pipeline.config.conversion import convert
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
+from ml_pipeline.config.scheduled import spelled_out
 from ml_pipeline.config.settings import hints_of
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runtime.regular_file import open_regular
@@ -40,16 +41,23 @@ def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source:
     Raises UserError: a name unknown or given twice, a wrong type.
     """
     hints = hints_of(settings_class)
-    settings: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name not in hints:
             meant = familiar_name(name, {each: each for each in hints}) or f" {nearest(name, hints)}"
             raise UserError(f'{source}: unknown setting "{in_one_line(key)}".{meant}')
-        if name in settings:
+        if name in named:
             raise UserError(f"{source}: {name} is set twice; keep one of the two.")
-        settings[name] = convert(value, hints[name], name=f"{source}: {name}")
-    return settings
+        named[name] = value
+    try:
+        named = spelled_out(named)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    return {
+        name: value if callable(value) else convert(value, hints[name], name=f"{source}: {name}")
+        for name, value in named.items()
+    }
 
 
 def write_yaml(path: Path, values: Mapping[str, object]) -> None:

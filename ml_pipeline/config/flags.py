@@ -21,6 +21,7 @@ from ml_pipeline.config.conversion import alternatives, convert, is_list, is_map
 from ml_pipeline.config.env_schedule import shown
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.familiar_names import familiar_name, setting_for
+from ml_pipeline.config.scheduled import SCHEDULED, spelled_out
 from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
 
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
@@ -56,12 +57,14 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
     for group in groups_of(settings_class):
         for name, value in vars(getattr(parsed, group)).items():
             if isinstance(value, _Words):
-                words = list(value) if is_list(hints[name]) else value[0]
-                shown = name.upper() if name in positionals else flag_of(name)
-                given[name] = convert(words, hints[name], name=shown)
+                given[name] = list(value) if is_list(hints[name]) else value[0]
             elif isinstance(value, bool) and {flag_of(name), flag_of(f"no_{name}")} & {_dashed(word) for word in argv}:
                 given[name] = value
-    return given
+    shown = {name: name.upper() if name in positionals else flag_of(name) for name in hints}
+    return {
+        name: value if callable(value) else convert(value, hints[name], name=shown[name])
+        for name, value in spelled_out(given).items()
+    }
 
 
 def flag_of(name: str) -> str:
@@ -122,7 +125,7 @@ def _split(
     """tyro's reading of the command line, values as _Words, and the words that belong to nothing."""
     registry = ConstructorRegistry()
     registry.primitive_rule(_as_words)
-    groups = [(name, _unchecked(group)) for name, group in groups_of(settings_class).items()]
+    groups = [(name, _unchecked(group, hints)) for name, group in groups_of(settings_class).items()]
     flags_class: Any = make_dataclass("Flags", groups)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # tyro's complaint, several lines in a box
@@ -155,10 +158,12 @@ def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     )
 
 
-def _unchecked(group: type) -> type:
-    """The same fields and help, without the checks of ranges: words are no numbers yet."""
+def _unchecked(group: type, hints: dict[str, Any]) -> type:
+    """The same fields and help, without the checks of ranges: words are no numbers yet. No flag takes a function."""
     first_line = (group.__doc__ or "").partition("\n")[0]
-    return type(group.__name__, (group,), {"__post_init__": lambda self: None, "__doc__": first_line})
+    typed = {name: hints[name] for name in SCHEDULED if name in group.__annotations__}
+    changed = {"__post_init__": lambda self: None, "__doc__": first_line, "__annotations__": typed}
+    return type(group.__name__, (group,), changed)
 
 
 def _metavar(hint: Any) -> str | None:

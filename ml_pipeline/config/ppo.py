@@ -8,22 +8,31 @@ from typing import Literal, get_args
 
 from ml_pipeline.config.checks import check_choice, check_count, check_non_negative, check_positive, check_within
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.scheduled import SCHEDULED, Scheduled, spelled_out
 
 Schedule = Literal["constant", "linear", "cosine"]
 LearningRateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
 NormalizedOver = Literal["minibatch", "batch"]
-Activation = Literal["tanh", "relu"]
+Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"]
 MemoryKind = Literal["none", "gru", "lstm"]
+NormalizeUpdate = Literal["step", "rollout"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig:
     """Hyperparameters of PPO (Schulman et al. 2017, arXiv:1707.06347).
 
+    learning_rate, clip_range and ent_coef may be functions of the share of training that is left, from 1 to 0, as in
+    Stable-Baselines3. Checkpoints and config.yaml hold the name of a function alone: whoever resumes hands it again.
+
     Raises UserError, in one sentence, if a value is out of range.
 
     >>> PPOConfig(learning_rate=1e-3).n_epochs
     10
+    >>> PPOConfig(clip_range="lin_0.2").clip_range_schedule
+    'linear'
+    >>> PPOConfig(learning_rate=lambda left: 4e-4 * left**2).learning_rate(0.5)
+    0.0001
     """
 
     n_steps: int = 256
@@ -35,8 +44,8 @@ class PPOConfig:
     n_epochs: int = 10
     """Passes over each rollout in one update."""
 
-    learning_rate: float = 3e-4
-    """Adam's step size at the start of training."""
+    learning_rate: Scheduled = 3e-4
+    """Adam's step size at the start of training; lin_3e-4 is 3e-4 with the schedule linear, here and below."""
 
     learning_rate_schedule: LearningRateSchedule = "constant"
     """How the learning rate changes: constant, linear or cosine to zero at the end, or adaptive by target_kl."""
@@ -47,7 +56,7 @@ class PPOConfig:
     gae_lambda: float = 0.95
     """Lambda of generalized advantage estimation: 0 is the one-step error, 1 the whole discounted return."""
 
-    clip_range: float = 0.2
+    clip_range: Scheduled = 0.2
     """How far from 1 the probability ratio may move before its gradient is cut."""
 
     clip_range_schedule: Schedule = "constant"
@@ -56,7 +65,7 @@ class PPOConfig:
     clip_range_vf: float | None = None
     """How far a value may move from its old prediction in one update; none: no value clipping."""
 
-    ent_coef: float = 0.0
+    ent_coef: Scheduled = 0.0
     """Weight of the entropy bonus in the loss."""
 
     ent_coef_schedule: Schedule = "constant"
@@ -80,6 +89,12 @@ class PPOConfig:
     normalize_obs: bool = True
     """Normalize observations to mean 0 and variance 1 by running statistics, frozen in evaluation."""
 
+    clip_obs: float = 10.0
+    """Bound of normalized observations, on both sides, in standard deviations."""
+
+    normalize_update: NormalizeUpdate = "step"
+    """When statistics of observations are updated: after each step, or after each rollout, as several processes do."""
+
     normalize_rewards: bool = True
     """Divide rewards by the running deviation of the discounted return."""
 
@@ -87,10 +102,13 @@ class PPOConfig:
     """Let the value network predict returns normalized by their running mean and variance (Pop-Art)."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer, the same for the policy and the value network."""
+    """Units of each hidden layer of the policy, and of the value network where it has no sizes of its own."""
+
+    value_hidden_sizes: tuple[int, ...] | None = None
+    """Units of each hidden layer of the value network; none: as hidden_sizes."""
 
     activation: Activation = "tanh"
-    """Nonlinearity after each hidden layer."""
+    """Nonlinearity after each hidden layer, by torch's definitions: gelu is the exact one, by the error function."""
 
     squash_actions: bool = False
     """Map continuous actions into their bounds by tanh; otherwise they are clipped."""
@@ -104,33 +122,55 @@ class PPOConfig:
     memory_size: int = 64
     """Units of the memory."""
 
+    sequence_length: int | None = None
+    """Steps through which the memory learns; divides n_steps, which it is if none. Shorter ones mix better."""
+
     bfloat16: bool = False
     """Compute the convolutions of images in bfloat16: half the time of an update with AMX, often more without."""
 
+    gradient_chunks: int | None = None
+    """Parts of a minibatch whose gradients threads and ranks compute side by side; none: 8 or 4 for large networks."""
+
     def __post_init__(self) -> None:
+        for name, value in spelled_out(vars(self)).items():
+            object.__setattr__(self, name, value)
         for name in ("n_steps", "minibatch_size", "n_epochs", "memory_size"):
             check_count(name, getattr(self, name))
-        for name in ("learning_rate", "clip_range", "max_grad_norm"):
+        for name in ("sequence_length", "gradient_chunks"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        for name in ("max_grad_norm", "clip_obs"):
             check_positive(name, getattr(self, name))
+        self._check_scheduled()
         for name in ("clip_range_vf", "target_kl"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name), remedy="leave it out to switch it off")
-        for name in ("ent_coef", "vf_coef"):
-            check_non_negative(name, getattr(self, name))
+        check_non_negative("vf_coef", self.vf_coef)
         for name in ("gamma", "gae_lambda"):
             check_within(name, getattr(self, name), 0, 1)
         check_choice("learning_rate_schedule", self.learning_rate_schedule, get_args(LearningRateSchedule))
-        check_choice("normalize_advantages_over", self.normalize_advantages_over, get_args(NormalizedOver))
         for name in ("clip_range_schedule", "ent_coef_schedule"):
             check_choice(name, getattr(self, name), get_args(Schedule))
+        check_choice("normalize_advantages_over", self.normalize_advantages_over, get_args(NormalizedOver))
+        check_choice("normalize_update", self.normalize_update, get_args(NormalizeUpdate))
         check_choice("activation", self.activation, get_args(Activation))
         check_choice("memory", self.memory, get_args(MemoryKind))
-        if not self.hidden_sizes:
-            raise UserError("hidden_sizes must name at least one layer, such as 64 64, but got none.")
-        for size in self.hidden_sizes:
-            check_count("Each of hidden_sizes", size)
+        for name in ("hidden_sizes", "value_hidden_sizes"):
+            sizes = getattr(self, name)
+            if sizes is not None and not sizes:
+                raise UserError(f"{name} must name at least one layer, such as 64 64, but got none.")
+            for size in sizes or ():
+                check_count(f"Each of {name}", size)
 
         self._check_together()
+
+    def _check_scheduled(self) -> None:
+        for name in SCHEDULED:
+            value, schedule = getattr(self, name), getattr(self, f"{name}_schedule")
+            if not callable(value):
+                (check_non_negative if name == "ent_coef" else check_positive)(name, value)
+            elif schedule != "constant":
+                raise UserError(f"{name} is a function, but {name}_schedule is {schedule}; let that be constant.")
 
     def _check_together(self) -> None:
         if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
@@ -139,13 +179,36 @@ class PPOConfig:
             raise UserError(
                 "normalize_advantages_over is batch, but normalize_advantages is off; switch it on, or leave one out."
             )
+        if not self.normalize_obs and self.clip_obs != PPOConfig.clip_obs:
+            raise UserError(
+                f"clip_obs is {self.clip_obs}, but normalize_obs is off, and only normalized observations are clipped; "
+                "switch it on, or leave clip_obs out."
+            )
         if self.ent_coef_schedule != "constant" and self.ent_coef == 0.0:
             raise UserError(
                 f"ent_coef_schedule is {self.ent_coef_schedule}, but ent_coef is 0; set ent_coef, such as to 0.01."
             )
+        if self.value_hidden_sizes is not None and self.share_layers:
+            raise UserError(
+                "share_layers lets both networks have the layers of hidden_sizes; leave value_hidden_sizes out."
+            )
         if self.memory == "none" and self.memory_size != PPOConfig.memory_size:
             raise UserError(
                 f"memory_size is {self.memory_size}, but memory is none; set memory to gru or lstm, or leave it out."
+            )
+
+        if self.memory == "none" and self.sequence_length is not None:
+            raise UserError(
+                f"sequence_length is {self.sequence_length}, but memory is none; set memory to gru or lstm, or leave "
+                "it out."
+            )
+        length = self.sequence_length or self.n_steps
+        if self.n_steps % length:
+            divisors = (divisor for divisor in range(1, self.n_steps + 1) if self.n_steps % divisor == 0)
+            nearest = min(divisors, key=lambda divisor: abs(divisor - length))
+            raise UserError(
+                f"sequence_length must divide n_steps = {self.n_steps}, but got {length}; {nearest} is the nearest "
+                "that does."
             )
 
     def check_change(self, n_envs: int) -> None:

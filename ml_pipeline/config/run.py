@@ -14,6 +14,9 @@ StartMethod = Literal["spawn", "fork", "forkserver"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 VecEnvKind = Literal["parallel", "serial", "batched"]
 OnWorkerFailure = Literal["raise", "restart"]
+Launcher = Literal["local", "ray"]
+OF_LAUNCH = frozenset({"n_processes", "launcher", "max_restarts", "rank_timeout_s"})
+"""Settings of who computes, with which nothing of a run changes: no checkpoint holds them, and no run keeps them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,19 @@ class RunConfig:
     """What to do when a worker is killed, crashes or hangs: end the run (raise), or start another worker, with new
     episodes of its environments (restart)."""
 
+    n_processes: int = 1
+    """Processes that share the environments, each with workers of its own, and train alike: on this machine, or where
+    the launcher places them. Under torchrun, its number counts."""
+
+    launcher: Launcher = "local"
+    """What starts the processes of --n-processes: this program on this machine (local), or a Ray cluster (ray)."""
+
+    max_restarts: int = 3
+    """How often all processes of --n-processes start again from the last checkpoint because one was lost."""
+
+    rank_timeout_s: float = 600.0
+    """Longest time that the processes wait for the slowest of them, in seconds; one that takes longer is lost."""
+
     num_episodes: int | None = 300
     """Number of iterations, each of one rollout and one update; with --n-envs-schedule, training takes the steps of so
     many iterations of n_envs environments."""
@@ -85,6 +101,9 @@ class RunConfig:
 
     seed: int = 0
     """Seed of everything random: environment i is seeded with seed + i."""
+
+    init_from: Path | None = None
+    """Run folder or checkpoint whose weights, and scaling of features, a new run begins with; none: random weights."""
 
     checkpoint_dir: Path | None = None
     """Folder of this run; none: a new one in checkpoints/."""
@@ -133,6 +152,7 @@ class RunConfig:
             both_or_none = "none" if self.num_episodes is None else "both"
             raise UserError(f"One of num_episodes and total_timesteps must be set, but got {both_or_none}.")
         self._check_workers()
+        self._check_processes()
         if self.parallel_start_method is not None:
             check_choice("parallel_start_method", self.parallel_start_method, multiprocessing.get_all_start_methods())
         check_choice("device", self.device, get_args(Device))
@@ -155,6 +175,24 @@ class RunConfig:
                 raise UserError(
                     f"{name} is about a Gymnasium environment, but env_id is none; name one, or leave it out."
                 )
+
+    def _check_processes(self) -> None:
+        check_count("n_processes", self.n_processes)
+        check_choice("launcher", self.launcher, get_args(Launcher))
+        check_count("max_restarts", self.max_restarts, minimum=0)
+        check_positive("rank_timeout_s", self.rank_timeout_s)
+        fewest = min([self.n_envs, *self.n_envs_schedule.values()])
+        if self.n_processes > fewest:
+            raise UserError(
+                f"n_processes must be at most n_envs = {fewest}, so that each has an environment, but got "
+                f"{self.n_processes}; raise n_envs (a multiple of {self.n_processes} gives all as many), or lower "
+                "n_processes."
+            )
+        if self.n_processes > 1 and self.algorithm != OWN:
+            raise UserError(
+                f"n_processes is for {OWN}, but algorithm is {self.algorithm}, which trains in one process; leave one "
+                "of the two out."
+            )
 
     def _check_workers(self) -> None:
         if self.n_workers != "auto" and self.n_workers != "dynamic":  # noqa: PLR1714 - mypy follows this one alone

@@ -155,14 +155,16 @@ def _net_arch(value: Any, source: Path) -> Flat:
         value = value[0]
     if not isinstance(value, Mapping):
         return {"hidden_sizes": value}
-    if set(value) != {"pi", "vf"} or value["pi"] != value["vf"]:
-        raise UserError(f"{source}: net_arch must give pi and vf the same layers, but got {dict(value)}.")
-    return {"hidden_sizes": value["pi"]}
+    if set(value) != {"pi", "vf"}:
+        raise UserError(f"{source}: net_arch must give the layers of pi and of vf, but got {dict(value)}.")
+    own = {} if value["pi"] == value["vf"] else {"value_hidden_sizes": value["vf"]}
+    return {"hidden_sizes": value["pi"], **own}
 
 
 def _activation(value: Any, source: Path) -> Flat:
     """tanh, Tanh, nn.Tanh or torch.nn.Tanh."""
-    return {"activation": str(value).rpartition(".")[2].lower()}
+    name = str(value).rpartition(".")[2].lower()
+    return {"activation": "leaky_relu" if name == "leakyrelu" else name}
 
 
 _POLICY_KWARGS: dict[str, Reader] = {
@@ -193,10 +195,10 @@ _OWN_IN_TRAINING: dict[str, Reader] = {
         name: same(name)
         for name in (
             "total_timesteps", "num_episodes", "minibatch_size", "learning_rate_schedule", "clip_range_schedule",
-            "hidden_sizes", "activation", "normalize_advantages", "normalize_obs", "normalize_rewards",
-            "normalize_values", "squash_actions", "share_layers", "memory", "memory_size", "checkpoint_dir",
-            "checkpoint_interval", "eval_interval", "eval_episodes", "stop_at_return", "stop_on_plateau", "n_envs",
-            "algorithm_kwargs",
+            "hidden_sizes", "value_hidden_sizes", "activation", "normalize_advantages", "normalize_obs",
+            "clip_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory",
+            "memory_size", "sequence_length", "init_from", "checkpoint_dir", "checkpoint_interval", "eval_interval",
+            "eval_episodes", "stop_at_return", "stop_on_plateau", "n_envs", "algorithm_kwargs",
         )
     },
     "log_interval": lambda value, source: {},  # every iteration is written; see `LOGGING_KEYS`

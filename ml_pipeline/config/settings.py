@@ -10,6 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from ml_pipeline.config.scheduled import Scheduled, function_shown
+
 Settings = TypeVar("Settings")
 
 
@@ -20,13 +22,14 @@ def groups_of(settings_class: type) -> dict[str, type]:
 
 
 def hints_of(settings_class: type) -> dict[str, Any]:
-    """The type of every setting, flat and in order."""
+    """The type of every setting as flags and files have it, flat and in order; what `spelled_out` reads is a number."""
     hints: dict[str, Any] = {}
     for group in groups_of(settings_class).values():
         group_hints = get_type_hints(group)
         for field in fields(group):
             assert field.name not in hints, f"{field.name} is a setting of two groups"
-            hints[field.name] = group_hints[field.name]
+            hint = group_hints[field.name]
+            hints[field.name] = float if hint == Scheduled else hint
     return hints
 
 
@@ -51,4 +54,6 @@ def flatten(settings: object) -> dict[str, object]:
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(element) for element in value]
+    if callable(value):
+        return function_shown(value)
     return str(value) if isinstance(value, Path) else value

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.controls import Controls
-from ml_pipeline.dashboard.metrics_columns import load_table_reader
+from ml_pipeline.dashboard.curves.metrics_columns import load_table_reader
 
 if TYPE_CHECKING:
     import uvicorn
@@ -31,7 +31,9 @@ class DashboardServer:
     the one that was asked for. token: None where everybody on this machine may read.
     """
 
-    def __init__(self, root: Path, *, controls: Controls | None, host: str, port: int, token: str | None) -> None:
+    def __init__(
+        self, root: Path, *, sessions: Path | None, controls: Controls | None, host: str, port: int, token: str | None
+    ) -> None:
         uvicorn, access_module, make_app = _web()
         if token is None and not access_module.is_loopback(host):
             token = secrets.token_urlsafe(24)
@@ -43,7 +45,7 @@ class DashboardServer:
             self.moved = bool(port) and self.port != port
             self.url = _url(host, self.port, token)
             access = access_module.Access(host, self.port, token)
-            app, self._updates = make_app(root, access, controls)
+            app, self._updates = make_app(root, access, controls, sessions=sessions)
             self._server = _server(uvicorn, app)
             self._thread = threading.Thread(target=self._serve, name="dashboard", daemon=True)
             self._thread.start()
@@ -95,6 +97,7 @@ class DashboardServer:
 def serve(
     root: Path,
     *,
+    sessions: Path | None = None,
     controls: Controls | None = None,
     host: str = HOST,
     port: int = PORT,
@@ -102,9 +105,10 @@ def serve(
 ) -> DashboardServer:
     """Serve the page over the runs below `root`; returns once it can be opened.
 
-    controls: what stops, resumes and scales runs; None shows no buttons. port: the first to try, where it is in use the
-    next free one is taken; 0 is any. token: what a reader must know, at least 16 characters; where others than this
-    machine reach `host`, one is made if none is given. May be called in any thread; handles no signals.
+    sessions: the folder of trading sessions; None: the same. controls: what stops, resumes and scales runs; None shows
+    no buttons. port: the first to try, where it is in use the next free one is taken; 0 is any. token: what a reader
+    must know, at least 16 characters; where others than this machine reach `host`, one is made if none is given. May be
+    called in any thread; handles no signals.
     Raises UserError where the extra "dashboard" is missing, or the address cannot be had.
     """
     if not 0 <= port <= 65535:
@@ -113,7 +117,7 @@ def serve(
         raise UserError(
             f"token must have at least {_SHORTEST_TOKEN} letters, digits or signs; leave it out to get one."
         )
-    return DashboardServer(root, controls=controls, host=host, port=port, token=token)
+    return DashboardServer(root, sessions=sessions, controls=controls, host=host, port=port, token=token)
 
 
 def _web() -> tuple[Any, Any, Any]:

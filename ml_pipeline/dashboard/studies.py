@@ -1,6 +1,5 @@
 """The studies in a folder of runs, read from their study.json alone; what did not change is not read again."""
 
-import json
 import math
 import os
 import threading
@@ -11,12 +10,11 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.dashboard.run_files import is_plain, open_file
+from ml_pipeline.dashboard.json_file import JsonFile
+from ml_pipeline.dashboard.run_files import is_plain
 from ml_pipeline.dashboard.study import StudySummary, study_details, study_summary
 from ml_pipeline.dashboard.summary import BROKEN, RunSummary
 from ml_pipeline.tuning.study_files import REPORT_FILE, STUDY_FILE
-
-_LARGEST_FILE = 256 * 2**20
 
 
 class NoSuchStudy(UserError):
@@ -76,52 +74,34 @@ class _KnownStudy:
     def __init__(self, root: Path, folder: Path) -> None:
         self._root = root
         self._folder = folder
-        self._seen: object = None
-        self._values: Mapping[str, Any] = {}
-        self._written_s = 0.0
+        self._file = JsonFile(folder / STUDY_FILE)
 
     def summary(self, runs: Mapping[str, RunSummary]) -> StudySummary:
         try:
-            self._refresh()
+            self._file.refresh()
             report = self._folder / REPORT_FILE
             return study_summary(
-                self._values,
+                self._file.values,
                 root=self._root,
                 folder=self._folder,
-                written_s=self._written_s,
+                written_s=self._file.written_s,
                 runs=runs,
                 has_report=report.is_file() and not report.is_symlink(),
             )
         except Exception as error:  # anything at all: the others are to be seen
-            self._seen = None
             return StudySummary(
                 name=_name_of(self._folder), folder=self._folder, status=BROKEN, reason=self._told(error)
             )
 
     def details(self) -> dict[str, Any]:
         try:
-            self._refresh()
-            return study_details(self._values, root=self._root, folder=self._folder)
+            self._file.refresh()
+            return study_details(self._file.values, root=self._root, folder=self._folder)
         except Exception as error:
-            self._seen = None
             raise UserError(self._told(error)) from error
 
     def _told(self, error: Exception) -> str:
-        return f"{self._folder / STUDY_FILE} cannot be read: {in_one_line(error) or type(error).__name__}."
-
-    def _refresh(self) -> None:
-        file = open_file(self._folder / STUDY_FILE)
-        if file is None:
-            raise ValueError("it is no plain file")
-        with file:
-            found = os.fstat(file.fileno())
-            seen = found.st_ino, found.st_size, found.st_mtime_ns
-            if seen == self._seen:
-                return
-            values = json.loads(file.read(_LARGEST_FILE))
-        if not isinstance(values, dict):
-            raise ValueError("it holds no object")
-        self._values, self._seen, self._written_s = values, seen, found.st_mtime
+        return f"{self._file.path} cannot be read: {in_one_line(error) or type(error).__name__}."
 
 
 def _study_folders(root: Path) -> list[Path]:

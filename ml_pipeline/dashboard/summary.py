@@ -1,5 +1,6 @@
 """What is told about a run in one row: its state, how far it is, how fast, and its score."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from ml_pipeline.monitoring.metrics_file import STEP
 from ml_pipeline.runs.state import RunState
 
 BROKEN, UNKNOWN = "broken", "unknown"
-_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
+_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s", "time/exchanging_s")
+_OF_A_RANK = re.compile(r"system/rank(\d+)/")
 _MOST_SYMBOLS = 3
 
 
@@ -51,6 +53,8 @@ class RunSummary:
     best_score: float | None = None
     n_envs: int | None = None
     n_workers: int | None = None
+    n_ranks: int | None = None
+    """Processes that made the latest iteration together; None where it was one alone."""
     began: str | None = None
     """When this stretch of the run began, in UTC (ISO 8601)."""
     ended: str | None = None
@@ -134,6 +138,7 @@ def _of_metrics(tail: MetricsTail) -> dict[str, Any]:
         "steps_per_second": _pace(rows, _TRAINING) or finite(last.get("time/steps_per_second")),
         "last_score": tail.last_score,
         "best_score": tail.best_score,
+        "n_ranks": len({found[1] for name in last if (found := _OF_A_RANK.match(name))}) or None,
     }
     for name, metric in (("n_workers", "workers/count"), ("n_envs", "time/n_envs")):
         if (latest := count(last.get(metric))) is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
+from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.wording import counted, text_table, written
 from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.reporting.learning_curves import By, LearningCurve, mean_and_interval, read_learning_curve
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 # Runs of a group may differ in these: the seed, and what changes how a run is carried out, but no result.
 _WITHIN_A_GROUP = frozenset({
     "seed", "checkpoint_dir", "checkpoint_interval", "n_workers", "parallel_start_method", "step_timeout_s",
-    "on_worker_failure", "tensorboard", "tensorboard_dir", "wandb", "sink",
+    "on_worker_failure", "tensorboard", "tensorboard_dir", "wandb", "sink", *OF_LAUNCH,
 })  # fmt: skip
 # The legend shows the settings that differ, if they are no more than this.
 _MOST_IN_LEGEND = 2

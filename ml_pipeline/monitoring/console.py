@@ -13,7 +13,7 @@ _SIGPIPE_EXIT = 141
 
 
 @contextmanager
-def entry(prog: str) -> Iterator[None]:
+def entry(prog: str, *, first_signal_alone: bool = False) -> Iterator[None]:
     """What every command does around its work: print any character, and end with one sentence where it goes wrong.
 
     A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1. Ctrl-C, SIGTERM and
@@ -21,10 +21,12 @@ def entry(prog: str) -> Iterator[None]:
     gone, as in `--help | head`, the command ends with exit code 141, as SIGPIPE would end it; where stdout cannot be
     written for another reason, with a sentence and exit code 1. A command whose work does not end with its reader
     calls `outlive_readers`.
+
+    first_signal_alone: signals after the first change nothing, for a command that tidies up in a moment.
     """
     guard_standard_streams(outlive_readers=False)
     try:
-        with raising_on_signals():
+        with raising_on_signals(once=first_signal_alone):
             _require_working_directory()
             try:
                 with _modules_of_working_directory():

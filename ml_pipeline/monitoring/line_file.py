@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar, TextIO
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.whole_file import written_whole
@@ -19,15 +20,44 @@ def read_lines(path: Path) -> list[str]:
     return text.split("\n")[:-1]
 
 
-class LineFile:
+class AppendedFile:
+    """An open file of text that only grows. What is added is on its way to the disk, not only in our memory.
+
+    remedy: what a person may do where the disk is full. Whoever derives from this opens `_file`.
+    """
+
+    remedy: ClassVar[str]
+    path: Path
+    _file: TextIO
+
+    def add(self, text: str) -> None:
+        """Add whole lines. Raises UserError where the disk does not take them; the file is closed then."""
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):  # it tries to flush once more
+                self._file.close()
+            raise self.failure(error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def failure(self, error: OSError) -> UserError:
+        return UserError(f"{self.path} cannot be written: {error.strerror}; {self.remedy}.")
+
+
+class LineFile(AppendedFile):
     """An open file of lines. A line is on its way to the disk when `append` returns, not only in our memory."""
+
+    remedy = "make room, or choose another folder"
 
     def __init__(self, path: Path, lines: Iterable[str] = (), *, replace: bool) -> None:
         """Begin with `lines`, and unless `replace` only where no other lines would be lost.
 
         Raises UserError where the file cannot be written, or holds other lines and must be kept.
         """
-        self._path = path
+        self.path = path
         lines = list(lines)
         if not replace and read_lines(path) not in ([], lines):
             raise UserError(f"{path} is there already and would be lost; resume its run, or choose another folder.")
@@ -40,20 +70,8 @@ class LineFile:
                 self._file = path.open("x", encoding="utf-8", newline="\n")
                 self.append(lines)
         except OSError as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def append(self, lines: Iterable[str]) -> None:
         """Add lines. Raises UserError where the disk does not take them; the file is closed then."""
-        try:
-            self._file.writelines(f"{line}\n" for line in lines)
-            self._file.flush()
-        except OSError as error:
-            with contextlib.suppress(OSError):  # it tries to flush once more
-                self._file.close()
-            raise self._failure(error) from error
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _failure(self, error: OSError) -> UserError:
-        return UserError(f"{self._path} cannot be written: {error.strerror}; make room, or choose another folder.")
+        self.add("".join(f"{line}\n" for line in lines))

@@ -11,7 +11,8 @@ class RunStart(NamedTuple):
 
     n_workers: 0 where the trainer's process steps the environments; start_method is None then. first_step: of a resumed
     run, the environment steps that were taken before; total_steps counts them too. n_envs_schedule: other numbers of
-    environments that are planned, by global step; the totals take them into account.
+    environments that are planned, by global step; the totals take them into account. n_ranks: processes that share the
+    environments, of which this is the first; n_workers are its own.
     """
 
     folder: Path
@@ -22,6 +23,7 @@ class RunStart(NamedTuple):
     total_steps: int
     first_step: int
     n_envs_schedule: Mapping[int, int] = MappingProxyType({})
+    n_ranks: int = 1
 
 
 class RunEnd(NamedTuple):

@@ -79,7 +79,7 @@ class Progress:
         self._clock = clock
         self._last_step = first_step
         self._started_s = self._line_s = clock()
-        self._spent_s = dict.fromkeys(("acting", "stepping", "waiting", "learning", "evaluating"), 0.0)
+        self._spent_s = dict.fromkeys(("acting", "stepping", "waiting", "exchanging", "learning", "evaluating"), 0.0)
         self._n_episodes = 0
         self._bar = _make_bar(total_steps, first_step, self._out, shown=self._out.isatty())
 

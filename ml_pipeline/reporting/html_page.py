@@ -39,9 +39,13 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     return f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in header)}</tr>{body}</table>"
 
 
-def html_picture(figure: "Figure", description: str) -> str:
-    """The figure as a PNG within the page; description: its text for readers who cannot see it."""
+def png_of(figure: "Figure") -> bytes:
+    """The figure as the content of a PNG file."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
-    data = b64encode(stream.getvalue()).decode()
-    return f'<img alt="{html.escape(description)}" src="data:image/png;base64,{data}">'
+    return stream.getvalue()
+
+
+def html_picture(png: bytes, description: str) -> str:
+    """A PNG within the page; description: its text for readers who cannot see it."""
+    return f'<img alt="{html.escape(description)}" src="data:image/png;base64,{b64encode(png).decode()}">'

@@ -17,7 +17,7 @@ from ml_pipeline.monitoring.metrics_file import METRICS_FILE, STEP
 FloatArray = NDArray[np.float64]
 By = Literal["steps", "time"]
 
-_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s")
+_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s", "time/exchanging_s")
 # Student's t for a 95 % interval, two-sided, by degrees of freedom from 1. Beyond, 1.96 + 2.4 / degrees: within 0.5 %.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _LAST_PART = 0.05

@@ -10,7 +10,7 @@ from ml_pipeline.config.env_schedule import continued
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.run import OF_LAUNCH, RunConfig
 from ml_pipeline.config.wording import shown_path, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in, train_config
@@ -19,8 +19,9 @@ from ml_pipeline.trading.settings import TradingConfig
 # What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
 KEPT = frozenset({
     "algorithm", "algorithm_kwargs", "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env",
-    "seed", "n_steps", "hidden_sizes", "activation", "normalize_obs", "normalize_rewards", "normalize_values",
-    "squash_actions", "share_layers", "memory", "memory_size",
+    "seed", "n_steps", "hidden_sizes", "value_hidden_sizes", "activation", "normalize_obs", "clip_obs",
+    "normalize_update", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory",
+    "memory_size", "init_from",
 })  # fmt: skip
 # What it may change: its length, who steps the environments, how often it saves and evaluates, and how it learns.
 MAY_CHANGE = frozenset({
@@ -28,10 +29,11 @@ MAY_CHANGE = frozenset({
     "n_envs_schedule",  # of what lies ahead
     "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "device",
     "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes",
-    "tensorboard", "tensorboard_dir", "wandb", "sink",
+    "tensorboard", "tensorboard_dir", "wandb", "sink", *OF_LAUNCH,
     "minibatch_size", "n_epochs", "learning_rate", "learning_rate_schedule", "gamma", "gae_lambda", "clip_range",
     "clip_range_schedule", "clip_range_vf", "ent_coef", "ent_coef_schedule", "vf_coef", "max_grad_norm", "target_kl",
-    "normalize_advantages", "normalize_advantages_over", "bfloat16",
+    "normalize_advantages", "normalize_advantages_over", "bfloat16", "gradient_chunks",
+    "sequence_length",
 })  # fmt: skip
 _INSTEAD = {"n_envs": "give other numbers by --n-envs-schedule STEP:N, or ask the run that goes on for them"}
 # What makes a market another task, so that `--resume auto` looks for another run; all else is a changed setting.

@@ -11,7 +11,7 @@ from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.wording import written
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE
-from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
+from ml_pipeline.reporting.html_page import html_picture, html_table, png_of, write_html_page
 from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.reporting.learning_curves import LearningCurve, read_learning_curve
 from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
@@ -47,13 +47,13 @@ def write_gym_report(folder: Path, env_id: str, result: EvaluationResult) -> Non
 def _training(folder: Path, env_id: str, curve: LearningCurve) -> list[str]:
     if not len(curve.steps):
         return []
-    figure = learning_curve_figure([CurvePanel(env_id, [CurveGroup(folder.name, [curve])])])
-    figure.savefig(folder / CURVE_FILE)
+    png = png_of(learning_curve_figure([CurvePanel(env_id, [CurveGroup(folder.name, [curve])])]))
+    (folder / CURVE_FILE).write_bytes(png)
     spent = (
         f"{curve.steps[-1]:,.0f} environment steps in {curve.training_s[-1]:,.1f} s of training "
         f"({curve.steps_per_second:,.0f} steps/s). Best score of an evaluation: {curve.best_score:,.4g}."
     )
-    picture = html_picture(figure, "Returns of training episodes, and scores of evaluations, by environment steps")
+    picture = html_picture(png, "Returns of training episodes, and scores of evaluations, by environment steps")
     return ["<h2>Training</h2>", f"<p>{spent}</p>", picture]
 
 

@@ -47,16 +47,10 @@ class GymTask:
     @classmethod
     def of(cls, run: RunConfig, *, eval_episodes: int | None = None) -> Self:
         """The task that a run's settings name. eval_episodes: in place of the run's."""
-        assert run.env_id is not None
-        env = GymEnv(
-            env_id=run.env_id,
-            env_kwargs=run.env_kwargs,
-            atari=run.atari,
-            wrappers=run.wrappers,
-            frame_stack=run.frame_stack,
-        )
         timeout = run.step_timeout_s
-        return cls(env, eval_episodes=eval_episodes or run.eval_episodes, seed=run.seed, step_timeout_s=timeout)
+        return cls(
+            GymEnv.of(run), eval_episodes=eval_episodes or run.eval_episodes, seed=run.seed, step_timeout_s=timeout
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._env.env_id})"

@@ -11,13 +11,16 @@ import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.env_schedule import MOST_ENVS, check_n_envs
 from ml_pipeline.config.errors import UserError, excerpt, nearest
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.whole_file import written_whole
+
+if TYPE_CHECKING:
+    from ml_pipeline.runs.ranks.together import Together  # with torch
 
 REQUEST_FILE = "request.json"
 _LOCK_FILE = "request.json.lock"
@@ -76,7 +79,8 @@ def write_request(folder: Path, *, n_workers: int | WorkerChoice | None = None, 
     try:
         with alone(folder / _LOCK_FILE):
             if os.path.lexists(path):
-                with contextlib.suppress(UserError):  # what is no request gives way
+                # What is no request gives way; one that the run takes at this moment is no longer there to join.
+                with contextlib.suppress(UserError, FileNotFoundError):
                     request = Request(**{**_read(path).named(), **request.named()})
             with written_whole(path, "w", encoding="utf-8") as file:
                 file.write(json.dumps(request.named()) + "\n")
@@ -125,19 +129,16 @@ class RequestHandling:
     UserError where it refuses.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        """say: told what is refused; the handlers say what is done."""
+    def __init__(self, folder: Path, say: Callable[[str], None], *, ranks: "Together | None" = None) -> None:
+        """say: told what is refused; the handlers say what is done. ranks: do together what the first is asked."""
         self.handlers: dict[str, Callable[[Any], None]] = {}
         self._requests = Requests(folder)
         self._say = say
+        self._ranks = ranks
 
     def __call__(self) -> None:
-        try:
-            request = self._requests.take()
-        except UserError as error:
-            self._say(str(error))
-            return
-        for name, value in () if request is None else request.named().items():
+        asked = self._take() if self._ranks is None else self._ranks.first("what is asked of the run", self._take)
+        for name, value in asked.items():
             if name not in self.handlers:
                 self._say(f"The request for {name} = {value} is refused: this run cannot change it while it goes on.")
                 continue
@@ -145,6 +146,15 @@ class RequestHandling:
                 self.handlers[name](value)
             except UserError as error:
                 self._say(f"The request for {name} = {value} is refused: {error}")
+
+    def _take(self) -> dict[str, Any]:
+        """The settings that are asked for; says what cannot be used."""
+        try:
+            request = self._requests.take()
+        except UserError as error:
+            self._say(str(error))
+            return {}
+        return {} if request is None else request.named()
 
 
 def _read(path: Path) -> Request:

@@ -15,17 +15,20 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
-from ml_pipeline.models.rl.update.threads import begin_with_usual_threads
+from ml_pipeline.models.rl.policies.one_thread import begin_with_usual_threads
 from ml_pipeline.monitoring.listener import RunEnd, RunListener
 from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, make_new_folder, report_folder
+from ml_pipeline.runs.folder_claim import FolderClaim, check_not_written
+from ml_pipeline.runs.ranks.shared_folder import claimed_by_first, folder_of_first, note_ranks
+from ml_pipeline.runs.ranks.together import Together
 from ml_pipeline.runs.recording import Recording
-from ml_pipeline.runs.state import FolderClaim, check_not_written
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, take_stop_note
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.training import RunSetup, Training
+from ml_pipeline.runs.training.setup import RunSetup
+from ml_pipeline.runs.training.training import Training
 from ml_pipeline.runtime.interrupts import Interrupted
 
 Ended = Literal["finished", "stopped", "failed"]
@@ -86,13 +89,16 @@ class Run:
         listener: RunListener | None = None,
         stop: StopRequest | None = None,
         envs: VectorEnv | None = None,
+        ranks: Together | None = None,
     ) -> None:
         """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
         task: what to learn, see `make_task`. checkpoint: one to continue, with the config of `resumed_config`.
         trust_checkpoint: open pickled states of environments beside it that no run of this user signed. sinks:
         where the metrics of each iteration go besides metrics.jsonl and monitor.csv; the caller closes them.
         listener: told what a person who watches wants to read. stop: ends the run once it is requested. envs: to train
-        in, as many as `config` says, which stay open; None: made of the task, and closed.
+        in, as many as `config` says, which stay open; None: made of the task, and closed. ranks: the processes that
+        train together, each by a Run with the same config, task and checkpoint; the first alone has the folder, and the
+        others tell a listener and sinks nothing but the beginning and the end.
         """
         self._setup = RunSetup(
             config=config,
@@ -103,6 +109,7 @@ class Run:
             listener=listener or RunListener(),
             stop=stop or StopRequest(),
             envs=envs,
+            ranks=ranks,
         )
         self.result: RunResult | None = None
         """How the run ended, also where `train` raised; None before that, and where the run was refused."""
@@ -120,15 +127,25 @@ class Run:
         if self.result is not None:
             raise UserError("This run has ended; continue it by another Run, with its latest.pt as checkpoint.")
         begin_with_usual_threads()
-        claim = self._claim_folder()
+        ranks = self._setup.ranks
+        if ranks is not None and not ranks.is_first:
+            return self._train_beside(ranks)
+        claim = self._claim_folder() if ranks is None else claimed_by_first(ranks, self._claim_folder)
         take_stop_note(claim.folder)  # which a run that was killed left behind
         config = _with_folder(self._setup.config, claim.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(claim.abandon)
-            recording = undo.enter_context(closing(Recording(config, claim.folder, self._setup.listener)))
-            sinks = (*self._setup.sinks, *recording.sinks)
-            setup = replace(self._setup, config=config, sinks=sinks, listener=recording.listener)
-            training = Training(setup, claim.folder)
+
+            def accept() -> tuple[Recording, RunSetup, Training]:
+                recording = undo.enter_context(closing(Recording(config, claim.folder, self._setup.listener)))
+                sinks = (*self._setup.sinks, *recording.sinks)
+                setup = replace(self._setup, config=config, sinks=sinks, listener=recording.listener)
+                return recording, setup, Training(setup, claim.folder)
+
+            recording, setup, training = accept() if ranks is None else ranks.each("training", accept)
+            if ranks is not None:
+                undo.enter_context(closing(training))
+                note_ranks(ranks, claim.folder)
             undo.pop_all()
         trained = False
         try:
@@ -157,6 +174,18 @@ class Run:
             with closing(recording):  # also where a damaged checkpoint's values break even the telling of the end
                 if self.result is not None:
                     recording.end(_end_of(self.result))
+
+    def _train_beside(self, ranks: Together) -> RunResult:
+        """Train as a rank that has no folder: the first one writes, evaluates and reports."""
+        folder = folder_of_first(ranks)
+        setup = replace(self._setup, config=_with_folder(self._setup.config, folder))
+        training = ranks.each("training", lambda: Training(setup, folder))
+        with closing(training):
+            note_ranks(ranks, folder)
+            status, reason = training.train()
+        setup.listener.trained()
+        self.result = _result(training, folder, status, reason)
+        return self.result
 
     def _claim_folder(self) -> FolderClaim:
         config, checkpoint = self._setup.config, self._setup.checkpoint

@@ -40,16 +40,18 @@ class StopRequest:
     def __init__(self) -> None:
         self.reason: str | None = None
         """Why, once it was requested; state.json tells it."""
+        self.signal: int | None = None
+        """The number of the signal that requested it, where one did."""
         self._listeners: list[Callable[[], None]] = []
 
     @property
     def requested(self) -> bool:
         return self.reason is not None
 
-    def request(self, reason: str = "A stop was requested.") -> None:
+    def request(self, reason: str = "A stop was requested.", *, signal: int | None = None) -> None:
         """Make the request; the first reason stays. Takes no lock, so that a signal handler may call it."""
         if self.reason is None:
-            self.reason = reason
+            self.reason, self.signal = reason, signal
         for listener in tuple(self._listeners):
             listener()
 

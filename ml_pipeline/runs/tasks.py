@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.distributed.rows import rows_of
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task
 from ml_pipeline.trading.task import TradingTask
+
+if TYPE_CHECKING:
+    from ml_pipeline.runs.ranks.together import Together  # with torch
 
 
 class Task(Protocol):
@@ -50,21 +54,41 @@ def make_task(config: TrainConfig) -> GymTask | TradingTask | SymbolsTask:
     run = config.run
     if run.env_id is not None:
         return GymTask.of(run)
+    if run.init_from is not None:
+        from ml_pipeline.runs.initial_policy import trading_task_as_begun  # reads a checkpoint, which takes torch
+
+        return trading_task_as_begun(config)
     return trading_task(config.trading, run.seed)
 
 
 def make_envs(
-    config: TrainConfig, task: Task, *, n_envs: int | None = None, n_workers: int | Literal["auto"] | None = None
+    config: TrainConfig,
+    task: Task,
+    *,
+    n_envs: int | None = None,
+    n_workers: int | Literal["auto"] | None = None,
+    ranks: "Together | None" = None,
 ) -> VectorEnv:
-    """The environments to train in, as `RunConfig.vec_env` says; n_envs, n_workers: in place of those of `config`."""
+    """The environments to train in, as `RunConfig.vec_env` says; n_envs, n_workers: in place of those of `config`.
+
+    ranks: of all environments these share, those of this rank. n_workers is the number of each rank, as far as it has
+    environments.
+    """
     run = config.run
     n_envs = run.n_envs if n_envs is None else n_envs
     chosen = run.n_workers if n_workers is None else n_workers
+    rows = slice(None) if ranks is None else rows_of(ranks.rank, ranks.size, n_envs)
     if run.vec_env == "batched":
+        from ml_pipeline.models.rl.policies.device_choice import choose_device  # with torch
+
         # On a CPU arrays, compiled, train 1.8 times as fast as tensors (4,096 environments, benchmarks/gpu.py).
-        return task.batched_train_env(n_envs, device=None if run.device in {"auto", "cpu"} else run.device)
+        device = None if run.device in {"auto", "cpu"} else choose_device(run.device)
+        return task.batched_train_env(len(range(n_envs)[rows]), device=device)
+    env_fns = task.train_env_fns(n_envs)[rows]
+    if isinstance(chosen, int):
+        chosen = min(chosen, len(env_fns))
     return ParallelEnv(
-        task.train_env_fns(n_envs),
+        env_fns,
         num_workers=0 if run.vec_env == "serial" else "auto" if chosen == "dynamic" else chosen,
         start_method=run.parallel_start_method,
         step_timeout_s=run.step_timeout_s,

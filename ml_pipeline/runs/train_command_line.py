@@ -40,6 +40,20 @@ class TrainStart:
     """Which run --resume auto found, or that it found none."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags:
+    """A command line, before any run is looked at. given: the settings that it names, those of its files included.
+
+    resume: the run, or auto. trust: --trust-checkpoint.
+    """
+
+    given: Mapping[str, Any]
+    resume: str | None
+    trust: bool
+    check_env: bool
+    seeds: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class SettingsFrom:
     """Where settings come from."""
@@ -100,6 +114,14 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
 
     Raises UserError about whatever cannot be used; exits with code 0 after --help.
     """
+    return train_start(read_train_flags(argv, prog=prog, description=description))
+
+
+def read_train_flags(argv: Sequence[str], *, prog: str = "train_ppo.py", description: str = "") -> TrainFlags:
+    """Read the command line of a training run and the files of settings that it names, but no run.
+
+    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    """
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     resume, check_env = (flags.pop(name, None) for name in ("resume", "check_env"))
     trust = bool(flags.pop("trust_checkpoint", False))
@@ -109,16 +131,24 @@ def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", descri
     check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
     if resume and flags.get("preset"):
         raise UserError("--preset begins a new run, and --resume keeps the settings of one; leave one of the two out.")
-    given = given_settings(flags)
+    return TrainFlags(given=given_settings(flags), resume=resume, trust=trust, check_env=bool(check_env), seeds=seeds)
+
+
+def train_start(flags: TrainFlags) -> TrainStart:
+    """What a command line asks for, with the settings of the run that it resumes.
+
+    Raises UserError about whatever cannot be used.
+    """
+    given, resume = flags.given, flags.resume
     checkpoint = find_checkpoint(resume, given) if resume else None
     config = resumed_config(checkpoint, given) if checkpoint else train_config(given)
     reject_irrelevant_settings(config, given)
     return TrainStart(
         config=config,
         checkpoint=checkpoint,
-        trust_checkpoint=trust,
-        check_env=bool(check_env),
-        seeds=seeds,
+        trust_checkpoint=flags.trust,
+        check_env=flags.check_env,
+        seeds=flags.seeds,
         notice=auto_notice(checkpoint, given) if resume == "auto" else None,
     )
 

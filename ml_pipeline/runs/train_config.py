@@ -1,5 +1,6 @@
 """The settings of a training run as one class, and how files of settings fill it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
 
 SECTIONS = {**AGENT_SECTIONS, **TRADING_SECTIONS, "vectorized": read_vectorized}
+USUAL_WITH_RANKS = {"normalize_update": "rollout"}
+"""What several processes need, and have where nothing else is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.run.algorithm == OWN:
             self._check_batches()
+            self._check_processes()
             return
         from ml_pipeline.runs.sb3.arguments import check_arguments  # needs Stable-Baselines3, an extra
 
@@ -47,6 +51,14 @@ class TrainConfig:
                 self.ppo.check_change(n_envs)
             except UserError as error:
                 raise UserError(f"n_envs_schedule from step {step} on: {error}") from None
+
+    def _check_processes(self) -> None:
+        if self.run.n_processes > 1 and self.ppo.normalize_obs and self.ppo.normalize_update == "step":
+            raise UserError(
+                "Several processes update the statistics of observations once a rollout, but n_processes is "
+                f'{self.run.n_processes} and normalize_update "step"; set normalize_update to rollout, or switch '
+                "normalize_obs off."
+            )
 
     @property
     def timesteps(self) -> int:
@@ -84,6 +96,8 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     Raises UserError where a value is out of range, or the algorithm's package is not installed.
     """
     settings = layered(settings)
+    if settings.get("n_processes", 1) > 1:
+        settings = layered(USUAL_WITH_RANKS, settings)
     if settings.get("algorithm", OWN) != OWN:
         from ml_pipeline.runs.sb3.arguments import completed
 
@@ -98,11 +112,14 @@ def settings_in(saved: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Settings where later layers win; one length of training replaces the other, and paths no longer depend on the
-    working directory."""
+    working directory. `init_from` no longer depends on which version of a model is deployed, either."""
     settings: dict[str, Any] = {}
     for layer in layers:
         settings.update(layer)
         for length, other in (("num_episodes", "total_timesteps"), ("total_timesteps", "num_episodes")):
             if layer.get(length) is not None and layer.get(other) is None:
                 settings[other] = None
-    return {name: value.absolute() if isinstance(value, Path) else value for name, value in settings.items()}
+    lasting = {name: value.absolute() if isinstance(value, Path) else value for name, value in settings.items()}
+    if isinstance(initial := lasting.get("init_from"), Path):
+        lasting["init_from"] = Path(os.path.realpath(initial))
+    return lasting

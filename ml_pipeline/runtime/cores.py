@@ -7,14 +7,19 @@ import os
 import time
 from pathlib import Path
 
+from ml_pipeline.runtime.rank_variables import processes_here
+
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _LEAST = 0.5  # of a core, which one more process gets of the fullest machine
 _SHORTEST_WATCH_S = 0.05  # the kernel counts idle time in hundredths of a second
 
 
 def usable_cores() -> float:
-    """Processors' worth of time this process may use; at least a fraction of one, not always whole."""
-    return min([float(len(_allowed())), *_quotas()])
+    """Processors' worth of time this process may use; at least a fraction of one, not always whole.
+
+    Ranks of one training on this machine share them evenly.
+    """
+    return min([float(len(_allowed())), *_quotas()]) / processes_here(os.environ)
 
 
 class IdleWatch:

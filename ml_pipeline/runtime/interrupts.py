@@ -3,11 +3,12 @@
 It imports next to nothing, so that a command can begin with it.
 """
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
 _RAISED_AGAIN_S = 0.05
@@ -35,7 +36,9 @@ def ending_signals() -> list[int]:
     return signals
 
 
+# Of the process, as its handlers are.
 _startup_handler: Handle | None = None  # the one of `exit_at_once_on_signals`
+_ended_by: int | None = None  # the signal that `raising_on_signals(once=True)` raised
 
 
 def exit_at_once_on_signals(prog: str) -> None:
@@ -46,10 +49,11 @@ def exit_at_once_on_signals(prog: str) -> None:
 
     def handle(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
-            os.write(2, f"{prog}: {Interrupted(number)}\n".encode())
-        os._exit(128 + number)
+            if _ended_by is None:
+                os.write(2, f"{prog}: {Interrupted(number)}\n".encode())
+        os._exit(128 + (_ended_by or number))
 
-    global _startup_handler  # noqa: PLW0603 - of the process, as its handlers are
+    global _startup_handler  # noqa: PLW0603
     _startup_handler = handle
     _install(handle)
 
@@ -62,18 +66,26 @@ def exiting_at_once() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def raising_on_signals() -> Iterator[None]:
+def raising_on_signals(*, once: bool = False) -> Iterator[None]:
     """Within the block, one of the signals raises Interrupted. Does nothing outside the main thread.
 
+    once: only the first does; the process ends with its exit code, whatever arrives before it is gone. A supervisor
+    may send SIGTERM right after a terminal's SIGINT, and Python may see both at once.
     Where Python cannot pass the exception on, as in a destructor, the signal is raised again a moment later.
     """
+    global _ended_by  # noqa: PLW0603
     usual_hook = sys.unraisablehook
 
     def handle(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
+        if not once:
+            raise Interrupted(number)
+        if _ended_by is None:
+            _raise_as_the_last(number)
 
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        global _ended_by  # noqa: PLW0603
         if isinstance(unraisable.exc_value, Interrupted):
+            _ended_by = None
             _raise_again_later(unraisable.exc_value.number)
         else:
             usual_hook(unraisable)
@@ -83,10 +95,32 @@ def raising_on_signals() -> Iterator[None]:
             yield
             return
         sys.unraisablehook = hook
+        _ended_by = None
         try:
             yield
         finally:
             sys.unraisablehook = usual_hook
+
+
+@contextlib.contextmanager
+def raising_once_more() -> Iterator[None]:
+    """Within a block of `raising_on_signals(once=True)`: a later signal forces the end, and its exit code counts."""
+    with _installed(lambda number, frame: _raise_as_the_last(number)):
+        yield
+
+
+def _raise_as_the_last(number: int) -> None:
+    global _ended_by  # noqa: PLW0603
+    _ended_by = number
+    if _startup_handler is not None:  # Python's own end puts the usual handlers back, which kill
+        atexit.register(ignore, ending_signals())
+    raise Interrupted(number)
+
+
+def ignore(numbers: Iterable[int]) -> None:
+    """From now on, to the end of this process, these signals do nothing."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

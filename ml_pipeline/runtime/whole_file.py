@@ -21,16 +21,16 @@ def written_whole(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[A
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    # The renaming itself must reach the disk; not every system lets a folder be opened.
-    with contextlib.suppress(OSError):
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of its files are on the disk, after one was renamed."""
+    with contextlib.suppress(OSError):  # not every system lets a folder be opened
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -56,18 +56,23 @@ def need_of(settings: Mapping[str, Any]) -> Need:
 
     One whose workers are "auto" or "dynamic" counts as one core: it measures what is free. Batched environments are
     arrays in one process, and count as one environment. A schedule of environments counts with the most that it names.
+    Each of several processes has workers of its own.
 
     >>> need_of({"n_envs": 8, "n_workers": 4, "vec_env": "parallel"})
     Need(runs=1, cores=4, memory_mb=740.0, envs=8)
     >>> need_of({"n_envs": 4096, "n_workers": "auto", "vec_env": "batched"})
     Need(runs=1, cores=1, memory_mb=500.0, envs=1)
+    >>> need_of({"n_envs": 8, "n_processes": 4, "vec_env": "serial"})
+    Need(runs=1, cores=4, memory_mb=2000.0, envs=8)
     """
     n_workers = settings.get("n_workers")
     workers = n_workers if isinstance(n_workers, int) and settings.get("vec_env") == "parallel" else 0
     schedule = settings.get("n_envs_schedule") or {}
     most_envs = max(int(settings.get("n_envs") or 1), *map(int, schedule.values()), 1)
     envs = 1 if settings.get("vec_env") == "batched" else most_envs
-    return Need(1, max(1, workers), _TRAINER_MB + _WORKER_MB * workers, envs)
+    ranks = settings.get("n_processes")
+    n = ranks if isinstance(ranks, int) and ranks > 1 else 1
+    return Need(1, n * max(1, workers), n * (_TRAINER_MB + _WORKER_MB * workers), envs)
 
 
 def to_start(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need) -> list[str]:

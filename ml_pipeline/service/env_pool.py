@@ -21,6 +21,8 @@ from ml_pipeline.models.rl.core.workers.warm.lender import DEFAULT_WAIT_S, Lende
 _BROKER = "from ml_pipeline.models.rl.core.workers.warm.pool_process import main; main({owner}, {listener})"
 _ANSWER_S = 10.0
 _CLOSE_S = 5.0
+_MANY_ENVS = 1024
+"""Environments that are lent to runs where nobody limits them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +166,15 @@ def _start(owner: socket.socket, listener: socket.socket) -> "subprocess.Popen[b
 def _flags() -> list[str]:
     """The interpreter's flags, as multiprocessing passes them on."""
     return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
+
+
+def pool_for_runs(max_concurrent_envs: int | None, say: Callable[[str], None]) -> EnvPool | None:
+    """The pool that several runs share; None, and a sentence, where the system cannot keep one.
+
+    max_concurrent_envs: None where nobody limits them.
+    """
+    try:
+        return EnvPool(max_concurrent_envs=max_concurrent_envs or _MANY_ENVS)
+    except UserError as error:
+        say(f"There are no warm workers: {error} Runs start their own.")
+        return None

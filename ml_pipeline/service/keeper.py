@@ -18,7 +18,8 @@ from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.wording import counted, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
-from ml_pipeline.runs.state import ENDED, RunState, Status, read_state, record_end_for, record_queued, record_waiting
+from ml_pipeline.runs.record_state import record_end_for, record_queued, record_waiting
+from ml_pipeline.runs.state import ENDED, RunState, Status, read_state
 from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
 from ml_pipeline.service.budget import Waiting, decide, need_of

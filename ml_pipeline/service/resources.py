@@ -2,17 +2,14 @@
 
 import math
 
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
 from ml_pipeline.service.budget import Need
-from ml_pipeline.service.env_pool import EnvPool
+from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.service.event_log import EventLog
 from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.service.limits import ServiceLimits
 
-_MANY_ENVS = 1024
-"""Environments that the pool of warm workers lends where nobody limits them."""
 _MB = 1e6
 
 
@@ -22,12 +19,7 @@ class Resources:
     def __init__(self, limits: ServiceLimits, log: EventLog) -> None:
         """Starts the pool. Where the system cannot keep one, the log tells why, and runs start their own workers."""
         self._limits = limits
-        self._pool: EnvPool | None = None
-        try:
-            most_envs = limits.max_concurrent_envs or _MANY_ENVS
-            self._pool = EnvPool(max_concurrent_envs=most_envs)
-        except UserError as error:
-            log.tell(f"There are no warm workers: {error} Runs start their own.")
+        self._pool = pool_for_runs(limits.max_concurrent_envs, log.tell)
 
     @property
     def cores(self) -> float:

@@ -7,7 +7,8 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import convert_settings
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, SETTINGS_FILE
-from ml_pipeline.runs.state import check_not_written, read_state
+from ml_pipeline.runs.folder_claim import check_not_written
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config
 from ml_pipeline.service.store import QueuedRun
 from ml_pipeline.service.submission import flat_settings

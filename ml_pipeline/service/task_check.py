@@ -41,15 +41,8 @@ def _env_actions(config: TrainConfig) -> gymnasium.Space | None:
     """None where the environment cannot be made for a reason of its own, which its run will tell."""
     run = config.run
     assert run.env_id is not None
-    env = GymEnv(
-        env_id=run.env_id,
-        env_kwargs=run.env_kwargs,
-        atari=run.atari,
-        wrappers=run.wrappers,
-        frame_stack=run.frame_stack,
-    )
     try:
-        with closing(env.make()) as made:
+        with closing(GymEnv.of(run).make()) as made:
             return made.action_space
     except UserError:
         raise

@@ -21,7 +21,7 @@ from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 _MB = 1e6
 _ROUNDS, _ROUND_S = 5, 0.04
 """The best of these counts: whoever else is at work only makes a round slower."""
-_PARTS = ("acting", "stepping", "waiting", "learning")
+_PARTS = ("acting", "stepping", "waiting", "exchanging", "learning")
 
 
 class TimeSink:

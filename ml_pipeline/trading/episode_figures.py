@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.plain_data import from_plain, to_plain
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.evaluation.metrics import drawdown_fraction, returns_of, sharpe
 
 EPISODE_FIGURES = ("drawdown", "turnover", "sharpe_ratio", "max_drawdown")
+_RAN = ("r", "l", "mean", "squares", "turnover", "deepest", "peak", "largest")
 _LEAST = 1e-12  # of the largest return: a deviation below is a rounding error, as in `metrics`
 
 
@@ -90,9 +90,8 @@ class BatchedEpisodeFiguresEnv(BatchedTradingEnv):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         result = super().reset(seed=seed, options=options)
-        self._ran = {name: np.zeros(self.num_envs) for name in ("r", "l", "mean", "squares", "turnover", "deepest")}
+        self._ran = {name: np.zeros(self.num_envs) for name in _RAN}
         self._ran["peak"] = self._now.equity.copy()
-        self._ran["largest"] = np.zeros(self.num_envs)
         return result
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -109,16 +108,17 @@ class BatchedEpisodeFiguresEnv(BatchedTradingEnv):
                 values[done] = self._now.equity[done] if name == "peak" else 0.0
         return observations, rewards, terminated, truncated, infos
 
-    def get_states(self) -> list[dict[str, Any]]:
-        states = super().get_states()
-        return [{**states[0], "ran": to_plain(self._ran)}] if states[0] else states
+    def _restore(self, states: Sequence[dict[str, Any]], *, seed: int) -> None:
+        begun = {"ran_peak": float(self.rules.initial_cash)}  # of environments that keep no figures
+        unknown = {f"ran_{name}": 0.0 for name in _RAN} | begun
+        super()._restore([{**unknown, **state} for state in states], seed=seed)
 
-    def set_states(self, states: Sequence[dict[str, Any]]) -> None:
-        known = dict(states[0])
-        ran = known.pop("ran", None)
-        super().set_states([known])
-        if ran is not None:
-            self._ran = from_plain(ran)
+    def _columns(self) -> dict[str, Any]:
+        return {**super()._columns(), **{f"ran_{name}": values for name, values in self._ran.items()}}
+
+    def _set_columns(self, columns: dict[str, Any]) -> None:
+        super()._set_columns(columns)
+        self._ran = {name: columns[f"ran_{name}"] for name in _RAN}
 
     def _begin_again(self, ended: Any) -> None:
         self._ended_equity = self._now.equity.copy()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.wording import counted, text_table
+from ml_pipeline.config.wording import counted, text_table, written
 from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
@@ -31,10 +31,10 @@ from ml_pipeline.trading.market.timeframes import length_in_words
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.single_markets import fingerprint, listed, load_single_markets
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.trained_state import EACH_SYMBOL_KEY
 
 SYMBOLS_FOLDER = "symbols"
 """Of a run folder: the report of each symbol, in a folder of its name."""
-_STATE_KEY = "each_symbol"
 
 
 class SymbolsTask:
@@ -205,7 +205,7 @@ class SymbolsTask:
     def state(self) -> dict[str, Any]:
         """What a trained policy depends on: of each symbol, the state of its task and a fingerprint of its data."""
         return {
-            _STATE_KEY: {
+            EACH_SYMBOL_KEY: {
                 symbol: {**task.state(), "fingerprint": self._fingerprints[symbol]}
                 for symbol, task in self.tasks.items()
             }
@@ -219,7 +219,7 @@ class SymbolsTask:
         Raises UserError if `state` is not one of `state()`, or the data cannot be used.
         """
         try:
-            of_symbols = dict(state[_STATE_KEY])
+            of_symbols = dict(state[EACH_SYMBOL_KEY])
             one = next(iter(of_symbols.values()))
             as_trained = {name: one[name] for name in ("window", "action_mode", "allow_short")}
             config = replace(config, features=tuple(one["features"]), per_symbol=True, **as_trained)
@@ -229,16 +229,41 @@ class SymbolsTask:
         return cls(config, seed, scalers=scalers)
 
 
-def trading_task(config: TradingConfig, seed: int = 0) -> TradingTask | SymbolsTask:
-    """The task of these settings. Raises UserError where the market cannot be used."""
-    return SymbolsTask(config, seed) if config.per_symbol else TradingTask(config, seed)
+def trading_task(
+    config: TradingConfig, seed: int = 0, *, scaled_as: Mapping[str, Any] | None = None
+) -> TradingTask | SymbolsTask:
+    """The task of these settings. Raises UserError where the market cannot be used.
+
+    scaled_as: the state of another task, by whose scaling features are scaled in place of that of the training split; a
+    symbol that it does not know has its own. Raises UserError where that task observes otherwise.
+    """
+    if scaled_as is None:
+        return SymbolsTask(config, seed) if config.per_symbol else TradingTask(config, seed)
+    try:
+        states = dict(scaled_as[EACH_SYMBOL_KEY]) if config.per_symbol else {"": scaled_as}
+        scalers = {symbol: FeatureScaler.from_state(own["scaler"]) for symbol, own in states.items()}
+        one = next(iter(states.values()))
+        observed = {"features": tuple(one["features"]), "window": one["window"]}
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise UserError(
+            f"The policy was not trained with per_symbol {written(config.per_symbol)}; set it as it was there."
+        ) from error
+    for name, theirs in observed.items():
+        if getattr(config, name) != theirs:
+            raise UserError(
+                f"The policy was trained with {name} {written(theirs)}, but the settings have "
+                f"{written(getattr(config, name))}; give what it was trained with."
+            )
+    if config.per_symbol:
+        return SymbolsTask(config, seed, scalers=scalers)
+    return TradingTask(config, seed, scaler=scalers[""])
 
 
 def trading_task_from_state(
     state: Mapping[str, Any], config: TradingConfig, seed: int = 0
 ) -> TradingTask | SymbolsTask:
     """The task of a checkpoint. Raises UserError where the state or the data cannot be used."""
-    if _STATE_KEY in state:
+    if EACH_SYMBOL_KEY in state:
         return SymbolsTask.from_state(state, config, seed)
     return TradingTask.from_state(state, config, seed)
 

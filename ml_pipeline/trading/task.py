@@ -31,12 +31,15 @@ from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.features.leaks import check_features
+from ml_pipeline.trading.features.ranges import FeatureRanges
 from ml_pipeline.trading.features.scaling import FeatureScaler
-from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.trained_state import RANGES_KEY, read_state
 
 # Workers memory-map a market of more bytes than this; a smaller one is sent to each of them.
 _WORTH_MAPPING = 4_000_000
@@ -70,6 +73,7 @@ class TradingTask:
                 "use SymbolsTask."
             )
         self._given_splits = splits
+        self._given_ranges: FeatureRanges | None = None  # of a training on other data
         self.config = config
         self.seed = seed
         self.market = market = _annualized(market, config) if market else load_configured_market(config)
@@ -101,8 +105,9 @@ class TradingTask:
         """
         _ = self.leak_warnings
         task = copy(self)
-        task._given_splits = splits
-        task.__dict__.pop("_splits", None)
+        task._given_splits, task._given_ranges = splits, None
+        for name in ("_splits", "ranges"):
+            task.__dict__.pop(name, None)
         task.scaler = task._fitted_scaler()
         task._prepared = prepare_market(task.market, task.features, task.scaler, task.rules)
         return task
@@ -126,12 +131,21 @@ class TradingTask:
 
     def _fitted_scaler(self) -> FeatureScaler:
         """A scaler of the training split. Makes the notices those of this split as well."""
-        train = self.split("train")
-        rows = self.features.values[train.start - self.config.window + 1 : train.stop]
+        rows = self._training_rows()
         scaler = FeatureScaler.fit(rows)
         about_market = (*self.market.notices, *self.market.remarks)
         self._notices = about_market + _about_constants(self.features.columns, scaler(rows), ~np.isnan(rows))
         return scaler
+
+    def _training_rows(self) -> FloatArray:
+        """The features of the training split, and of the bars that its first window covers."""
+        train = self.split("train")
+        return self.features.values[train.start - self.config.window + 1 : train.stop]
+
+    @cached_property
+    def ranges(self) -> FeatureRanges:
+        """The range of each feature in the training split."""
+        return FeatureRanges.of(self._training_rows()) if self._given_ranges is None else self._given_ranges
 
     def train_env_fns(
         self, n: int, *, env_class: type[FastTradingEnv] = FastTradingEnv
@@ -319,6 +333,7 @@ class TradingTask:
             "action_mode": self.rules.action_mode,
             "allow_short": self.rules.allow_short,
             "scaler": self.scaler.state(),
+            RANGES_KEY: self.ranges.state(),
         }
 
     @classmethod
@@ -328,21 +343,14 @@ class TradingTask:
         The data may differ from the training data, but need the same number of symbols. Raises UserError if they
         have another, or if `state` is not one of `state()`.
         """
-        try:
-            as_trained = {name: state[name] for name in ("window", "action_mode", "allow_short")}
-            config = replace(config, features=tuple(state["features"]), **as_trained)
-            symbols, scaler = tuple(state["symbols"]), FeatureScaler.from_state(state["scaler"])
-        except (KeyError, TypeError) as error:
-            raise UserError(f"This is not the state of a trading task: {error!r}.") from error
-        market = load_configured_market(config)
-        if not config.symbols and set(symbols) <= set(market.symbols):
-            market = market.select(symbols)
-        if len(market.symbols) != len(symbols):
-            raise UserError(
-                f"The policy was trained on {counted(len(symbols), 'symbol')} ({', '.join(symbols)}), but the data "
-                f"have {len(market.symbols)} ({', '.join(market.symbols)}); use data with the same number of symbols."
-            )
-        return cls(config, seed, market=market, scaler=scaler)
+        trained = read_state(state, config)
+        market = load_configured_market(trained.config)
+        chosen = trained.symbols_on(market.symbols)
+        if chosen != market.symbols:
+            market = market.select(chosen)
+        task = cls(trained.config, seed, market=market, scaler=trained.scaler)
+        task._given_ranges = trained.ranges
+        return task
 
 
 def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known: NDArray[np.bool_]) -> tuple[str, ...]:
@@ -372,7 +380,11 @@ def load_configured_market(config: TradingConfig) -> MarketData:
 
 def _annualized(market: MarketData, config: TradingConfig) -> MarketData:
     """The market with the bars per year that the settings give, if they do."""
+    return replace(market, calendar=calendar_of(market.calendar, config))
+
+
+def calendar_of(inferred: Calendar, config: TradingConfig) -> Calendar:
+    """The calendar with the bars per year that the settings give, if they do."""
     if (given := config.periods_per_year) is None:
-        return market
-    calendar = market.calendar._replace(periods_per_year=float(given), reason="as given by periods_per_year")
-    return replace(market, calendar=calendar)
+        return inferred
+    return inferred._replace(periods_per_year=float(given), reason="as given by periods_per_year")

@@ -3,33 +3,26 @@
 Trials of other data or another objective are not comparable: the best of them would be the best of nothing.
 """
 
-import hashlib
-import importlib.metadata
-import importlib.util
-import inspect
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
-
-import gymnasium
-import numpy as np
-import optuna
+from typing import TYPE_CHECKING, Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig, train_config
-from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.symbols_task import SymbolsTask
-from ml_pipeline.trading.task import TradingTask
+
+if TYPE_CHECKING:
+    import optuna
 
 IDENTITY_ATTRIBUTE = "identity"
 _MAY_DIFFER = frozenset(
     {
         *("device", "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "checkpoint_dir"),
         *("checkpoint_interval", "tensorboard", "tensorboard_dir", "wandb", "sink", "data"),
+        *OF_LAUNCH,
     }
 )
 """Settings that change no result, or where things lie: they may differ between machines. Data are compared by their
@@ -69,7 +62,7 @@ def study_identity(
     }
 
 
-def join_study(study: optuna.Study, identity: Mapping[str, Any]) -> list[str]:
+def join_study(study: "optuna.Study", identity: Mapping[str, Any]) -> list[str]:
     """Make sure that a study is this one; a new study becomes it. Returns sentences for the user.
 
     Raises UserError, which says what differs, where it is another one.
@@ -106,72 +99,6 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
             missing = _DEFAULT if part == "base settings" else _ABSENT
             found.extend(_differences(part, there.get(part, {}), here.get(part, {}), missing, top=True))
     return found
-
-
-def describe_task(task: Task) -> dict[str, Any]:
-    """What is learned, and a fingerprint of what it is learned from: of two machines they are equal, or differ."""
-    if isinstance(task, SymbolsTask):
-        each = {symbol: market_fingerprint(one.market) for symbol, one in task.tasks.items()}
-        return {"kind": "trading, one account per symbol", "symbols": [*task.symbols], "data": each}
-    if isinstance(task, TradingTask):
-        market = task.market
-        return {
-            "kind": "trading",
-            "symbols": [*market.symbols],
-            "bars": market.n_bars,
-            "data": market_fingerprint(market),
-        }
-    if isinstance(task, GymTask):
-        return {"kind": "Gymnasium", "environment": task.env_id, "code": describe_environment(task.env_id)}
-    return {"kind": f"{type(task).__module__}.{type(task).__qualname__}", "name": task.name}
-
-
-def market_fingerprint(market: MarketData) -> str:
-    """A text that differs where two markets differ in any bar, quote or column; their names in messages do not count.
-
-    The same on every machine of one byte order.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    arrays: dict[str, Any] = {
-        "times": market.times.astype("datetime64[ns]").view(np.int64),
-        **{name: getattr(market, name) for name in ("open", "high", "low", "close", "volume", "tradable")},
-        "half_spread": market.half_spread,
-        "outside": market.outside,
-        **{f"column {name}": market.columns[name] for name in sorted(market.columns)},
-    }
-    digest.update(repr((market.symbols, market.calendar, market.timing)).encode())
-    for name, values in arrays.items():
-        if values is not None:
-            digest.update(f"{name} {values.shape}".encode())
-            digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
-
-
-def describe_environment(env_id: str) -> str:
-    """Whose code a Gymnasium environment is: a package and its version, or a fingerprint of the module that has it."""
-    module = _module_of(env_id)
-    if module is None:
-        return f"gymnasium {gymnasium.__version__}"
-    package = module.partition(".")[0]
-    for distribution in importlib.metadata.packages_distributions().get(package, ()):
-        return f"{distribution} {importlib.metadata.version(distribution)}"
-    try:
-        found = importlib.util.find_spec(module)
-        content = Path(str(found and found.origin)).read_bytes()
-    except (ImportError, OSError, ValueError):
-        return module
-    return f"{module}, {hashlib.blake2b(content, digest_size=8).hexdigest()}"
-
-
-def _module_of(env_id: str) -> str | None:
-    try:
-        entry_point = gymnasium.spec(env_id.rpartition(":")[2]).entry_point
-    except gymnasium.error.Error:
-        return None
-    if isinstance(entry_point, str):
-        return entry_point.partition(":")[0]
-    found = inspect.getmodule(entry_point)
-    return None if found is None else found.__name__
 
 
 def _flat(config: TrainConfig) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 from ml_pipeline.config.checks import check_choice, check_count
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import convert_settings
-from ml_pipeline.config.flags import naming_flags, read_flags
+from ml_pipeline.config.flags import flag_of, naming_flags, read_flags
+from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build, flatten
 from ml_pipeline.runs.train_command_line import SettingsFrom, given_settings, reject_irrelevant_settings
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
@@ -133,6 +134,7 @@ def parse_tune(argv: Sequence[str], *, prog: str, description: str) -> TuneOrder
     if asked.tune.study_name is None:
         raise UserError("--study-name is missing; name the study, such as --study-name first.")
     given = given_settings(flags)
+    _reject_launchers(given)
     given = layered(given, _market_of(asked.tune.data_dir, given))
     if asked.tune.gpu is not None:
         if given.get("device") in {"cpu", "mps"}:
@@ -161,6 +163,17 @@ def _check_base(config: TrainConfig, asked: CommandLine) -> None:
         )
     if config.run.env_id is None and config.trading.data is not None:
         files_of(config.trading.data)  # refuses what is not there
+
+
+def _reject_launchers(given: Mapping[str, Any]) -> None:
+    """Raise UserError where the settings ask for another launcher than the worker that trains a trial."""
+    asked = [name for name in ("launcher", "max_restarts") if name in given and given[name] != getattr(RunConfig, name)]
+    if asked:
+        values = " and ".join(f"{flag_of(name)} is {given[name]}" for name in asked)
+        raise UserError(
+            "The processes of a trial run on the machine of its worker, and a trial that lost one is queued again, but "
+            f"{values}; leave {'it' if len(asked) == 1 else 'them'} out."
+        )
 
 
 def _market_of(data_dir: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:

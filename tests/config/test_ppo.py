@@ -28,7 +28,11 @@ from ml_pipeline.config.ppo import PPOConfig
         ("vf_coef", math.inf, "vf_coef must be at least 0 and finite, but got inf."),
         ("gamma", 1.01, "gamma must lie between 0 and 1, but got 1.01."),
         ("gae_lambda", math.nan, "gae_lambda must lie between 0 and 1, but got nan."),
-        ("activation", "rellu", 'activation must be one of tanh, relu, but got "rellu". Did you mean "relu"?'),
+        (
+            "activation",
+            "rellu",
+            'activation must be one of tanh, relu, elu, gelu, silu, leaky_relu, but got "rellu". Did you mean "relu"?',
+        ),
         ("clip_range_schedule", "x", 'clip_range_schedule must be one of constant, linear, cosine, but got "x".'),
         (
             "learning_rate_schedule",
@@ -45,8 +49,17 @@ from ml_pipeline.config.ppo import PPOConfig
             32,
             "memory_size is 32, but memory is none; set memory to gru or lstm, or leave it out.",
         ),
+        ("clip_obs", 0.0, "clip_obs must be above 0 and finite, but got 0.0."),
+        (
+            "sequence_length",
+            32,
+            "sequence_length is 32, but memory is none; set memory to gru or lstm, or leave it out.",
+        ),
+        ("sequence_length", 0, "sequence_length must be a whole number of at least 1, but got 0."),
         ("memory", "rnn", 'memory must be one of none, gru, lstm, but got "rnn".'),
         ("hidden_sizes", (), "hidden_sizes must name at least one layer, such as 64 64, but got none."),
+        ("value_hidden_sizes", (), "value_hidden_sizes must name at least one layer, such as 64 64, but got none."),
+        ("value_hidden_sizes", (8, 0), "Each of value_hidden_sizes must be a whole number of at least 1, but got 0."),
         ("hidden_sizes", (64, 0), "Each of hidden_sizes must be a whole number of at least 1, but got 0."),
     ],
 )
@@ -59,6 +72,47 @@ def test_a_value_out_of_range_is_told_in_one_sentence(setting, value, expected):
 def test_normalizing_over_the_batch_and_not_at_all_contradict_each_other():
     with pytest.raises(UserError, match="normalize_advantages_over is batch, but normalize_advantages is off"):
         PPOConfig(normalize_advantages=False, normalize_advantages_over="batch")
+
+
+def test_the_spelling_of_the_zoo_is_a_linear_schedule():
+    config = PPOConfig(learning_rate="lin_2.5e-4", clip_range="lin_0.1", ent_coef="lin_0.01")
+    assert config == PPOConfig(
+        learning_rate=2.5e-4, learning_rate_schedule="linear", clip_range=0.1, clip_range_schedule="linear",
+        ent_coef=0.01, ent_coef_schedule="linear",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="learning_rate must be a number, but got 'lin_fast'"):
+        PPOConfig(learning_rate="lin_fast")
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "clip_range", "ent_coef"])
+def test_a_function_is_its_own_schedule(name):
+    def half(left):
+        return 0.5 * left
+
+    assert getattr(PPOConfig(**{name: half}), name) is half
+    with pytest.raises(UserError, match=f"{name} is a function, but {name}_schedule is linear; let that be constant"):
+        PPOConfig(**{name: half, f"{name}_schedule": "linear"})
+
+
+def test_what_is_not_normalized_is_not_clipped():
+    with pytest.raises(
+        UserError, match=r"clip_obs is 5\.0, but normalize_obs is off, and only normalized observations"
+    ):
+        PPOConfig(normalize_obs=False, clip_obs=5.0)
+
+
+def test_shared_layers_have_no_sizes_of_one_network_alone():
+    with pytest.raises(
+        UserError, match="share_layers lets both networks have the layers of hidden_sizes; leave value_"
+    ):
+        PPOConfig(share_layers=True, value_hidden_sizes=(64, 64))
+
+
+def test_the_length_of_a_sequence_divides_a_rollout():
+    with pytest.raises(UserError) as told:
+        PPOConfig(n_steps=100, memory="gru", sequence_length=16)
+    assert str(told.value) == ("sequence_length must divide n_steps = 100, but got 16; 20 is the nearest that does.")
+    assert PPOConfig(n_steps=100, memory="gru", sequence_length=20).sequence_length == 20
 
 
 @pytest.mark.parametrize(("setting", "value"), [("gamma", 0.0), ("gamma", 1.0), ("ent_coef", 0.0), ("target_kl", None)])

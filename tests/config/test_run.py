@@ -36,3 +36,15 @@ def test_what_may_fail_is_checked(settings, sentence):
 def test_what_is_of_an_environment_needs_one(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         RunConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"n_envs": 2}, "n_processes must be at most n_envs = 2, so that each has an environment, but got 4;"),
+        ({"algorithm": "DQN"}, "n_processes is for PPO, but algorithm is DQN"),
+    ],
+)
+def test_what_several_processes_cannot_share_is_told(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        RunConfig(**{"n_envs": 8, "n_processes": 4, "env_id": "CartPole-v1", **settings})

@@ -50,6 +50,24 @@ def test_the_agent_is_the_same_as_a_section_and_alone():
     assert flatten_sections(AGENT, AGENT_SECTIONS, SOURCE) == AGENT_FLAT
 
 
+def test_the_spelling_of_the_zoo_stays_for_the_settings():
+    content = {"kwargs": {"learning_rate": "lin_2.5e-4", "clip_range": "lin_0.1"}}
+    assert flatten_sections(content, AGENT_SECTIONS, SOURCE) == content["kwargs"]
+
+
+def test_a_value_network_may_have_layers_of_its_own():
+    content = {"kwargs": {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [16, 9]}}}}
+    assert flatten_sections(content, AGENT_SECTIONS, SOURCE) == {"hidden_sizes": [8], "value_hidden_sizes": [16, 9]}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("nn.ELU", "elu"), ("GELU", "gelu"), ("torch.nn.SiLU", "silu"), ("nn.LeakyReLU", "leaky_relu")]
+)
+def test_activations_of_torch_have_names_here(theirs, ours):
+    content = {"kwargs": {"policy_kwargs": {"activation_fn": theirs}}}
+    assert flatten_sections(content, AGENT_SECTIONS, SOURCE) == {"activation": ours}
+
+
 def test_a_section_may_be_a_file_beside_the_settings(tmp_path):
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "ppo.json").write_text(json.dumps(AGENT))
@@ -69,7 +87,7 @@ def test_flat_files_stay_what_they_are():
     [
         ({"agent_config": {"algo": "dqm"}}, 'there is no algo "dqm". Did you mean "DQN"\\?'),
         ({"agent_config": 7}, "agent_config must be a section of settings, but got 7"),
-        ({"agent_config": {"kwargs": {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [9]}}}}}, "the same layers"),
+        ({"agent_config": {"kwargs": {"policy_kwargs": {"net_arch": {"pi": [8]}}}}}, "the layers of pi and of vf"),
         ({"agent_config": {"kwargs": {"learning_rate": {"type": "linear"}}}}, "have type and initial_value"),
         (
             {"agent_config": {"kwargs": {"policy": "Mlp"}}},

@@ -47,8 +47,8 @@ class TestSerialEnv(VectorEnvContract):
         return SerialEnv(env_fns, **kwargs)
 
 
-# The slow ones start thousands of processes, and nearly all that they show the others show as well.
-_SLOW_MANNERS = (("forkserver", 1), ("fork", 3), ("forkserver", N))
+# The long ones start thousands of processes, and nearly all that they show the others show as well.
+_LONG_MANNERS = (("forkserver", 1), ("fork", 3), ("forkserver", N))
 
 
 @pytest.mark.filterwarnings("ignore:start_method='fork'")
@@ -56,7 +56,7 @@ class TestParallelEnv(VectorEnvContract):
     MANNERS = (
         ("forkserver", 0),
         ("forkserver", 2),
-        *(pytest.param(manner, marks=pytest.mark.slow) for manner in _SLOW_MANNERS),
+        *(pytest.param(manner, marks=pytest.mark.long) for manner in _LONG_MANNERS),
     )
 
     @pytest.fixture(autouse=True, params=MANNERS, ids=lambda manner: f"{manner[0]}-{manner[1]}")

@@ -151,7 +151,7 @@ def test_what_did_not_change_is_not_read_again(tmp_path, monkeypatch):
     folder = make_study(tmp_path, "s")
     reader = StudyReader(tmp_path)
     reader.read()
-    monkeypatch.setattr("ml_pipeline.dashboard.studies.json.loads", lambda text: pytest.fail("it was read again"))
+    monkeypatch.setattr("ml_pipeline.dashboard.json_file.json.loads", lambda text: pytest.fail("it was read again"))
     assert reader.read()[0].finished == 3
     monkeypatch.undo()
     write_study(folder, study_values(values=(1.0,)))

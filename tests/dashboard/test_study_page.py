@@ -92,7 +92,7 @@ def test_what_changes_appears_without_being_asked_for(page, root):
     assert shown.locator(".running").count() == 0
     append(root / "mine", [row(6)])
     make_study(root, "second", state="stopped")
-    shown.wait_for_selector('tr[data-study="second"]')
+    shown.wait_for_selector('#studies tr[data-name="second"]')
 
 
 def test_with_studies_alone_the_first_is_shown(page, tmp_path):
@@ -113,9 +113,9 @@ def test_a_study_that_is_deleted_leaves_the_page(page, root):
 def test_studies_are_walked_through_by_keys(page, root):
     make_study(root, "second", state="stopped")
     shown = page()
-    shown.locator('tr[data-study="eurusd"]').focus()
+    shown.locator('#studies tr[data-name="eurusd"]').focus()
     shown.keyboard.press("ArrowDown")
-    assert shown.evaluate("document.activeElement.dataset.study") == "second"
+    assert shown.evaluate("document.activeElement.dataset.name") == "second"
     shown.keyboard.press("Enter")
     shown.locator("#study h2").get_by_text("second").wait_for()
     reached = set()

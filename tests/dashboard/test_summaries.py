@@ -13,8 +13,9 @@ import yaml
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard import summaries
 from ml_pipeline.dashboard.summaries import SummaryReader, read_summaries
-from ml_pipeline.dashboard.terminal import plain_lines
-from ml_pipeline.runs.state import STATE_FILE, FolderClaim
+from ml_pipeline.dashboard.terminal.run_table import plain_lines
+from ml_pipeline.runs.folder_claim import FolderClaim
+from ml_pipeline.runs.state import STATE_FILE
 from ml_pipeline.runtime.process_identity import this_process
 from tests.small_runs import trained
 
@@ -242,9 +243,8 @@ def test_whatever_goes_wrong_with_one_folder_is_told_in_its_row(tmp_path, monkey
 
 def test_a_run_whose_process_was_killed_has_failed(tmp_path):
     code = f"from pathlib import Path; import sys; sys.path[:0] = {sys.path!r}\n"
-    code += (
-        "from ml_pipeline.runs.state import FolderClaim; FolderClaim(Path(sys.argv[1])); print(1, flush=True); input()"
-    )
+    code += "from ml_pipeline.runs.folder_claim import FolderClaim\n"
+    code += "FolderClaim(Path(sys.argv[1])); print(1, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -329,6 +329,15 @@ def test_the_task_is_named_by_environment_symbols_or_file(tmp_path, settings, ta
 def test_workers_and_environments_are_those_of_the_latest_iteration(tmp_path):
     make_run(tmp_path, rows=[row(1, 100), row(2, 200, **{"workers/count": 2, "time/n_envs": 16})])
     assert (only(tmp_path).n_workers, only(tmp_path).n_envs) == (2, 16)
+
+
+def test_ranks_are_those_that_made_the_latest_iteration(tmp_path):
+    by_ranks = {f"system/rank{rank}/{name}": 1.0 for rank in range(11) for name in ("rss_mb", "cpu_percent")}
+    folder = make_run(tmp_path, rows=[row(1, 100, **{"system/rss_mb": 11.0}, **by_ranks)])
+    assert only(tmp_path).n_ranks == 11
+    with (folder / "metrics.jsonl").open("a") as file:  # resumed by one process
+        file.write(json.dumps(row(2, 200, **{"system/rss_mb": 1.0})) + "\n")
+    assert only(tmp_path).n_ranks is None
 
 
 def test_finished_runs_cost_no_reading(tmp_path, monkeypatch):

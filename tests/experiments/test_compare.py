@@ -10,7 +10,7 @@ from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.experiments.compare import read_comparison, write_figure
 from ml_pipeline.experiments.compare_config import parse_compare
-from ml_pipeline.runs.state import FolderClaim
+from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.train_config import TrainConfig
 
 

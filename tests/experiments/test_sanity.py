@@ -7,6 +7,8 @@ from ml_pipeline.experiments import sanity
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.slow
 def test_each_check_is_a_line_and_all_pass(capsys):

@@ -11,6 +11,8 @@ from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("window", ["rolling", "expanding"])
 @pytest.mark.parametrize("n_folds", [1, 3, 7])

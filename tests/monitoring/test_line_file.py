@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_sentence(tmp_path, repla
 def test_a_full_disk_is_told_in_one_sentence_and_closes_the_file(tmp_path):
     (tmp_path / "x").symlink_to("/dev/full")
     file = LineFile.__new__(LineFile)  # opening would replace the link
-    file._path, file._file = tmp_path / "x", (tmp_path / "x").open("a")
+    file.path, file._file = tmp_path / "x", (tmp_path / "x").open("a")
     with pytest.raises(UserError, match="No space left on device; make room, or choose another folder"):
         file.append(["line"])
     file.close()

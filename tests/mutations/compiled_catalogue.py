@@ -35,6 +35,43 @@ COMPILED = (
         "P8b",
     ),
     Mutation(
+        "compiled: gelu's slope without the density",
+        f"{RL}/compiled/activations.py",
+        "share + kept[i] * density",
+        "share",
+        f"{RL_TESTS}/update/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-gelu-discrete]",
+    ),
+    Mutation(
+        "compiled: gelu by tanh",
+        f"{RL}/compiled/activations.py",
+        "x[i] *= normal(x[i])[0]",
+        "x[i] *= f32(0.5) * (f32(1.0) + tanh(f32(0.79788456) * (x[i] + f32(0.044715) * x[i] * x[i] * x[i])))",
+        f"{RL_TESTS}/compiled/test_activations.py::test_outputs_and_slopes_are_those_of_torch[gelu]",
+    ),
+    Mutation(
+        "compiled: the slope of silu from its outputs",
+        f"{RL}/compiled/layout.py",
+        "if layout.activation in FROM_SUMS",
+        "if False",
+        f"{RL_TESTS}/update/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-silu-discrete]",
+    ),
+    Mutation(
+        "compiled: the critic's outputs where the actor has its own",
+        f"{RL}/compiled/losses.py",
+        "last_layer(networks, 1)",
+        "last_layer(networks, 0)",
+        f"{RL_TESTS}/update/test_compiled_steps.py::"
+        "test_so_it_is_where_the_networks_have_different_sizes[(8,)-(33, 7, 20)-tanh-discrete]",
+    ),
+    Mutation(
+        "in closed form: the slope of silu from its outputs",
+        f"{RL}/networks/paired_mlp.py",
+        "if self._activation.from_sums",
+        "if False",
+        f"{RL_TESTS}/update/test_minibatch_gradients.py::"
+        "test_both_ways_give_the_same_gradient_and_loss[discrete-silu-(16, 16)]",
+    ),
+    Mutation(
         "compiled: one chunk of the minibatch counted twice",
         f"{RL}/compiled/adam.py",
         "range(1, len(learner.gradients))",

@@ -60,6 +60,13 @@ BEGINNINGS = (
         "P11b",
     ),
     Mutation(
+        "a value network of its own sizes has the policy's",
+        f"{RL}/networks/actor_critic.py",
+        "*(value_hidden_sizes or hidden_sizes), 1)",
+        "*hidden_sizes, 1)",
+        f"{RL_TESTS}/networks/test_actor_critic.py::test_the_critic_may_have_sizes_of_its_own",
+    ),
+    Mutation(
         "log-deviation begins at -0.5",
         f"{RL}/networks/distributions.py",
         "nn.Parameter(torch.zeros(size))",
@@ -134,6 +141,24 @@ DISTRIBUTIONS = (
         "(cumulative <= noise",
         "(cumulative < noise",
         f"{RL_TESTS}/networks/test_distributions.py::test_an_impossible_first_choice_is_not_taken",
+    ),
+)
+
+BOUNDS = (
+    Mutation(
+        "normalized observations are clipped to 10 whatever is asked for",
+        f"{RL}/preprocessing/observations.py",
+        "columns=columns, clip=clip)",
+        "columns=columns)",
+        f"{RL_TESTS}/policies/test_policy.py::test_normalized_observations_are_clipped_where_the_configuration_says",
+    ),
+    Mutation(
+        "on a device, normalized observations are clipped to 10 whatever is asked for",
+        f"{RL}/preprocessing/device_normalization.py",
+        "clamp_(-self._clip, self._clip)",
+        "clamp_(-CLIP, CLIP)",
+        f"{RL_TESTS}/rollout/test_device_collector.py::"
+        "test_the_same_noise_gives_what_arrays_give[settings4-one choice]",
     ),
 )
 

@@ -175,8 +175,8 @@ NORMALIZATION = (
     Mutation(
         "rewards are kept as float64",
         f"{RL}/rollout/buffer.py",
-        "self.rewards = np.zeros((n_steps, num_envs), dtype=np.float32)",
-        "self.rewards = np.zeros((n_steps, num_envs))",
+        "self.rewards: Array = np.zeros((n_steps, num_envs), dtype=reward_type)",
+        "self.rewards: Array = np.zeros((n_steps, num_envs))",
         f"{RL_TESTS}/rollout/test_estimates.py::test_everything_that_an_update_learns_from_is_float32",
         "P16",
     ),
@@ -193,7 +193,7 @@ MEMORY = (
     ),
     Mutation(
         "memory is lost between two rollouts",
-        f"{RL}/rollout/host_collector.py",
+        f"{RL}/rollout/array_collector.py",
         "None if self._memory is None else self._memory.state)",
         "None if self._memory is None else 0 * self._memory.state)",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::test_the_update_sees_the_policy_that_acted[gru]",

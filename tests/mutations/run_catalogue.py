@@ -27,7 +27,7 @@ SAVING = (
     ),
     Mutation(
         "memory is not saved",
-        f"{RL}/rollout/host_collector.py",
+        f"{RL}/rollout/array_collector.py",
         'self._memory.state = state["memory"].numpy()',
         "pass",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
@@ -78,21 +78,21 @@ FOLDERS = (
         "ml_pipeline/runtime/file_lock.py",
         "fcntl.flock(descriptor, fcntl.LOCK_EX)",
         "pass",
-        "tests/runs/test_state.py::test_of_processes_that_start_at_once_one_wins_each_folder[nothing]",
+        "tests/runs/test_folder_claim.py::test_of_processes_that_start_at_once_one_wins_each_folder[nothing]",
     ),
     Mutation(
         "a pid that another process has by now counts as the writer",
         "ml_pipeline/runtime/process_identity.py",
         "started == process.started",
         "True",
-        "tests/runs/test_state.py::test_a_pid_of_another_process_by_now_is_no_writer",
+        "tests/runs/test_folder_claim.py::test_a_pid_of_another_process_by_now_is_no_writer",
     ),
     Mutation(
         "a killed run reads as running",
         "ml_pipeline/runs/state.py",
         'state.status != "running" or is_alive(state.writer) is not False',
         "True",
-        "tests/runs/test_state.py::test_a_killed_run_reads_as_failed_and_its_folder_is_taken_over",
+        "tests/runs/test_folder_claim.py::test_a_killed_run_reads_as_failed_and_its_folder_is_taken_over",
     ),
     Mutation(
         "a run that is being written is resumed elsewhere",
@@ -103,10 +103,10 @@ FOLDERS = (
     ),
     Mutation(
         "a thread that learns leaves its thread count to new threads",
-        "ml_pipeline/models/rl/update/threads.py",
-        "target=torch.set_num_threads, args=(before,)",
+        "ml_pipeline/models/rl/policies/one_thread.py",
+        "target=torch.set_num_threads, args=(usual,)",
         "target=torch.get_num_threads",
-        "tests/models/rl/update/test_threads.py::"
+        "tests/models/rl/policies/test_one_thread.py::"
         "test_threads_of_others_are_as_many_as_before_within_the_block_and_after_it",
     ),
 )
@@ -114,14 +114,14 @@ FOLDERS = (
 RESUMING = (
     Mutation(
         "a finished run that is resumed gets new settings though nothing is trained",
-        "ml_pipeline/runs/training.py",
-        "if not self.trainer.finished:",
-        "if True:",
+        "ml_pipeline/runs/training/training.py",
+        "if not self.trainer.finished and self._has_folder:",
+        "if self._has_folder:",
         "tests/runs/test_run_folders.py::test_a_finished_run_that_is_resumed_keeps_its_files",
     ),
     Mutation(
         "new settings of a resumed run are lost if it is killed",
-        "ml_pipeline/runs/training.py",
+        "ml_pipeline/runs/training/training.py",
         "            and not self._is_latest(self._resumed_from)",
         "            and trainer.global_step == 0",
         "tests/runs/test_run_folders.py::test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning",
@@ -150,7 +150,7 @@ RESUMING = (
     ),
     Mutation(
         "actions begin anew after a resumption",
-        f"{RL}/rollout/host_collector.py",
+        f"{RL}/rollout/array_collector.py",
         'restore_generator(self._noise_generator, state["noise_generator"])',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
@@ -159,7 +159,7 @@ RESUMING = (
     Mutation(
         "environments begin anew after a resumption",
         f"{RL}/algorithms/ppo_trainer.py",
-        "self._envs.set_states(environments)",
+        "restore_states(self._envs, environments, self._ranks)",
         "self._envs.reset(seed=0)",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
         "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",

@@ -15,17 +15,17 @@ SCALING = (
     Mutation(
         "episodes of a lost worker are forgotten where environments are replaced",
         f"{RL}/algorithms/env_states.py",
-        "        earlier.check_reported()",
+        "            envs.check_reported()",
         "        pass",
         f"{RL_TESTS}/algorithms/test_replacing_envs.py::"
         "test_episodes_of_a_lost_worker_are_reported_before_environments_are_replaced",
     ),
     Mutation(
         "a change that was requested stands in no schedule",
-        "ml_pipeline/runs/env_scaling.py",
+        "ml_pipeline/runs/training/env_scaling.py",
         "config = replace(self.config, run=replace(run, n_envs_schedule=schedule))",
         "config = self.config",
-        "tests/runs/test_env_scaling.py::test_a_run_scaled_by_hand_has_the_bits_of_one_that_was_planned",
+        "tests/runs/training/test_env_scaling.py::test_a_run_scaled_by_hand_has_the_bits_of_one_that_was_planned",
     ),
     Mutation(
         "a request is taken again and again",
@@ -66,7 +66,7 @@ QUEUE = (
         "ml_pipeline/runs/state.py",
         'if state is None or state.status != "running" or is_alive(state.writer) is not False:',
         'if state is None or state.status not in {"queued", "running"} or is_alive(state.writer) is not False:',
-        "tests/runs/test_state.py::"
+        "tests/runs/test_record_state.py::"
         "test_a_queued_run_stays_queued_when_its_service_is_gone_and_is_taken_over_by_its_run",
     ),
     Mutation(

@@ -83,6 +83,20 @@ STEPS = (
         "P6a",
     ),
     Mutation(
+        "functions get the share of training that is done",
+        f"{RL}/update/schedules.py",
+        "value = function(left)",
+        "value = function(1.0 - left)",
+        f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::test_their_functions_are_ours",
+    ),
+    Mutation(
+        "lin_3e-4 is a constant",
+        "ml_pipeline/config/scheduled.py",
+        'schedule: "linear"})',
+        'schedule: "constant"})',
+        "tests/config/test_ppo.py::test_the_spelling_of_the_zoo_is_a_linear_schedule",
+    ),
+    Mutation(
         "schedules decay before the first update",
         f"{RL}/algorithms/ppo_trainer.py",
         "progress=start_step / self.total_timesteps",

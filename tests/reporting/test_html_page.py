@@ -2,12 +2,12 @@
 
 from matplotlib.figure import Figure
 
-from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
+from ml_pipeline.reporting.html_page import html_picture, html_table, png_of, write_html_page
 
 
 def test_a_page_holds_its_parts_and_refers_to_nothing_outside(tmp_path):
     figure = Figure(figsize=(1, 1))
-    parts = [html_table([["name", "n"], ["a", "1"]]), "", html_picture(figure, 'a "blank" square')]
+    parts = [html_table([["name", "n"], ["a", "1"]]), "", html_picture(png_of(figure), 'a "blank" square')]
     write_html_page(tmp_path / "page.html", "<b>Title</b>", parts, style="td { color: red; }\n")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<title>&lt;b&gt;Title&lt;/b&gt;</title>" in text

@@ -11,6 +11,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.scheduled import LostFunction
 from ml_pipeline.config.settings import build, flatten
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.earlier_runs import KEPT, MAY_CHANGE, find_checkpoint, resumed_config
@@ -41,6 +42,19 @@ def test_a_resumed_run_keeps_its_settings_where_none_are_given(in_tmp):
     assert start.checkpoint == folder / "latest.pt"
     assert start.config.ppo == PPOConfig(gamma=0.5, n_epochs=3, clip_range=0.4)
     assert start.config.run == RunConfig(n_envs=8, seed=3, checkpoint_dir=folder)
+
+
+def test_of_a_function_the_name_is_kept_and_it_is_handed_again_or_replaced(in_tmp):
+    def warm_up(left):
+        return 1e-3 * left
+
+    ran = TrainConfig(ppo=PPOConfig(learning_rate=warm_up))
+    latest = run_folder(in_tmp / "run", ran) / "latest.pt"
+    assert flatten(ran)["learning_rate"] == "function warm_up"
+    assert resumed_config(latest, {}).ppo.learning_rate == LostFunction("learning_rate", "warm_up")
+    assert resumed_config(latest, {"learning_rate": warm_up}).ppo.learning_rate is warm_up
+    ppo = parse_train_start(["--resume", "run", "--learning-rate", "lin_1e-4"]).config.ppo
+    assert (ppo.learning_rate, ppo.learning_rate_schedule) == (1e-4, "linear")
 
 
 @pytest.mark.parametrize(
@@ -252,12 +266,13 @@ def test_the_page_on_resuming_lists_what_may_change_and_what_may_not():
 # Another value of every setting, beside a run on an environment with memory, whose every setting can be changed.
 RAN = {
     "env_id": "CartPole-v1", "memory": "gru", "n_envs": 4, "n_steps": 64, "minibatch_size": 32, "target_kl": 0.1,
-    "ent_coef": 0.1,
+    "ent_coef": 0.1, "normalize_update": "rollout",
 }  # fmt: skip
 OTHERS = {
     "env_id": "Acrobot-v1", "env_kwargs": {"sutton_barto_reward": True}, "wrappers": ("FlattenObservation",),
     "frame_stack": 2, "atari": True, "n_envs": 5, "vec_env": "serial", "seed": 1, "n_steps": 32, "hidden_sizes": (8,),
-    "activation": "relu", "normalize_obs": False, "normalize_rewards": False, "normalize_values": True,
+    "value_hidden_sizes": (8,), "activation": "relu", "normalize_obs": False, "clip_obs": 5.0,
+    "normalize_update": "step", "normalize_rewards": False, "normalize_values": True,
     "squash_actions": True, "share_layers": True, "memory": "lstm", "memory_size": 8, "num_episodes": 7,
     "total_timesteps": 4096, "stop_at_return": 5.0, "stop_on_plateau": 5, "n_envs_schedule": {512: 8}, "n_workers": 2,
     "parallel_start_method": "spawn", "step_timeout_s": 5.0, "on_worker_failure": "restart", "device": "cpu",
@@ -265,9 +280,10 @@ OTHERS = {
     "learning_rate": 0.1, "learning_rate_schedule": "linear", "gamma": 0.5, "gae_lambda": 0.5, "clip_range": 0.5,
     "clip_range_schedule": "linear", "clip_range_vf": 0.5, "ent_coef": 0.5, "ent_coef_schedule": "linear",
     "vf_coef": 1.0, "max_grad_norm": 1.0, "target_kl": 0.5, "normalize_advantages": False,
-    "normalize_advantages_over": "batch", "bfloat16": True,
+    "normalize_advantages_over": "batch", "bfloat16": True, "gradient_chunks": 2, "sequence_length": 16,
     "algorithm": "A2C", "algorithm_kwargs": {"use_rms_prop": False}, "tensorboard": True,
-    "tensorboard_dir": Path("/events"), "wandb": "project", "sink": ("mine:MySink",),
+    "tensorboard_dir": Path("/events"), "wandb": "project", "init_from": Path("/earlier"), "sink": ("mine:MySink",),
+    "n_processes": 2, "launcher": "ray", "max_restarts": 5, "rank_timeout_s": 5.0,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs import folder
 from ml_pipeline.runs.folder import report_folder
-from ml_pipeline.runs.state import FolderClaim
+from ml_pipeline.runs.folder_claim import FolderClaim
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from PIL import Image
 
 from ml_pipeline.config.files import write_yaml
@@ -12,6 +13,11 @@ from ml_pipeline.runs.gym_report import result_sentence, write_gym_report
 from ml_pipeline.runs.train_config import TrainConfig
 
 RESULT = EvaluationResult(returns=(1.0, 3.0), lengths=(10, 1200))
+
+
+@pytest.fixture(scope="module")
+def undrawn_reports():
+    """Here they are drawn."""
 
 
 def _write_run(folder):

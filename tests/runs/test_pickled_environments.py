@@ -17,13 +17,13 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.core.stepping.state import PickledState
 from ml_pipeline.monitoring.listener import RunListener
-from ml_pipeline.runs import saving
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.training import saving
 from ml_pipeline.runtime import user_key
 
 PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,))
@@ -47,17 +47,21 @@ class Walk(gymnasium.Env):
         return self.position.copy(), float(self.position[0] * action), self.t == 50, False, {}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def registered():
     gymnasium.register("Walk-v0", Walk)
     yield
     del gymnasium.registry["Walk-v0"]
 
 
+def use_keys_in(folder, monkeypatch):
+    for variable in ("XDG_STATE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(variable, str(folder))
+
+
 @pytest.fixture(autouse=True)
 def key(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "state"))
+    use_keys_in(tmp_path / "state", monkeypatch)
 
 
 class Heard(RunListener):
@@ -127,14 +131,30 @@ def pickles_of(folder, stem="*"):
 
 
 def as_by_somebody_else(monkeypatch, tmp_path):
-    for variable in ("XDG_STATE_HOME", "LOCALAPPDATA"):
-        monkeypatch.setenv(variable, str(tmp_path / "somebody else"))
+    use_keys_in(tmp_path / "somebody else", monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of a whole run, of a run that was stopped after iteration 3, and of the key that signed them."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        use_keys_in(folder / "state", patch)
+        train(folder / "whole")
+        train(folder / "stopped", stop_after=3)
+    return folder
 
 
 @pytest.fixture
-def whole(tmp_path):
-    train(tmp_path / "whole")
-    return weights(tmp_path / "whole")
+def whole(runs):
+    return weights(runs / "whole")
+
+
+@pytest.fixture
+def run(runs, tmp_path, key):
+    """The folder of a run of this user that was stopped after iteration 3."""
+    shutil.copytree(runs / "state", tmp_path / "state")
+    return shutil.copytree(runs / "stopped", tmp_path / "run")
 
 
 def test_an_own_run_goes_on_bit_for_bit_also_from_a_folder_that_was_moved(tmp_path, whole):
@@ -144,19 +164,17 @@ def test_an_own_run_goes_on_bit_for_bit_also_from_a_folder_that_was_moved(tmp_pa
     assert torch.equal(weights(tmp_path / "moved"), whole)
 
 
-def test_each_checkpoint_has_its_own_states_and_old_ones_are_removed(tmp_path, whole):
-    train(tmp_path / "run", stop_after=3)
-    assert len(pickles_of(tmp_path / "run", "latest")) == len(pickles_of(tmp_path / "run", "best")) == 1
-    assert len(pickles_of(tmp_path / "run")) == 2
+def test_each_checkpoint_has_its_own_states_and_old_ones_are_removed(run, whole):
+    assert len(pickles_of(run, "latest")) == len(pickles_of(run, "best")) == 1
+    assert len(pickles_of(run)) == 2
     # best.pt is of iteration 2, latest.pt of 3: both end where the uninterrupted run does.
-    assert resume(tmp_path / "run", "best.pt").about("new episodes") == []
-    assert torch.equal(weights(tmp_path / "run"), whole)
+    assert resume(run, "best.pt").about("new episodes") == []
+    assert torch.equal(weights(run), whole)
 
 
-def test_a_checkpoint_holds_no_pickle(tmp_path):
-    train(tmp_path / "run", stop_after=3)
+def test_a_checkpoint_holds_no_pickle(run, tmp_path):
     for name in ("latest.pt", "best.pt"):
-        state = torch.load(tmp_path / "run" / name, weights_only=True)
+        state = torch.load(run / name, weights_only=True)
         assert state["trainer"]["environments"] == [None, None]
     train(tmp_path / "plain", stop_after=3, env_id="CartPole-v1")
     assert pickles_of(tmp_path / "plain") == []
@@ -164,9 +182,9 @@ def test_a_checkpoint_holds_no_pickle(tmp_path):
     assert [set(state) for state in saved["environments"]] == [{"layers", "rest"}] * 2
 
 
-def test_another_users_run_begins_new_episodes_and_says_so_unless_it_is_trusted(tmp_path, whole, monkeypatch):
+def test_another_users_run_begins_new_episodes_and_says_so_unless_it_is_trusted(tmp_path, run, whole, monkeypatch):
     for name in ("strange", "trusted"):
-        train(tmp_path / name, stop_after=3)
+        shutil.copytree(run, tmp_path / name)
     as_by_somebody_else(monkeypatch, tmp_path)
     (sentence,) = resume(tmp_path / "strange").about("begin new episodes")
     assert "no run of yours on this machine signed it" in sentence
@@ -225,11 +243,10 @@ class Code:
 
 
 @pytest.fixture
-def attacked(tmp_path, monkeypatch):
+def attacked(tmp_path, run, monkeypatch):
     """A run folder that somebody else wrote, and the file that shows whether its code ran."""
-    train(tmp_path / "run", stop_after=3)
     as_by_somebody_else(monkeypatch, tmp_path)
-    return tmp_path / "run", tmp_path / "code ran"
+    return run, tmp_path / "code ran"
 
 
 def _replace_pickles(folder, pickled, *, first=b"ml-pipeline pickled environments 2", signature=b"-"):
@@ -261,27 +278,25 @@ def test_pickles_of_somebody_else_run_no_code(attacked, name):
     assert ran.exists()  # as the attack would, where it is let in
 
 
-def test_a_file_that_changes_after_it_was_signed_is_not_opened(tmp_path):
-    train(tmp_path / "run", stop_after=3)
-    (path,) = pickles_of(tmp_path / "run", "latest")
+def test_a_file_that_changes_after_it_was_signed_is_not_opened(run, tmp_path):
+    (path,) = pickles_of(run, "latest")
     ran = tmp_path / "code ran"
     first, signature, _ = path.read_bytes().split(b"\n", maxsplit=2)
     path.write_bytes(b"\n".join([first, signature, pickle.dumps(Code(ran))]))
-    (sentence,) = resume(tmp_path / "run").about("begin new episodes")
+    (sentence,) = resume(run).about("begin new episodes")
     assert "is not the one that was saved with the checkpoint" in sentence
     assert not ran.exists()
 
 
-def test_a_checkpoint_cannot_cut_signed_pickles_elsewhere(tmp_path):
-    train(tmp_path / "run", stop_after=3)
-    (path,) = pickles_of(tmp_path / "run", "latest")
+def test_a_checkpoint_cannot_cut_signed_pickles_elsewhere(run):
+    (path,) = pickles_of(run, "latest")
     sizes = [int(size) for size in path.read_bytes().split(b"\n")[2].split()]
     assert len(sizes) == 2
-    state = torch.load(tmp_path / "run" / "latest.pt", weights_only=True)
+    state = torch.load(run / "latest.pt", weights_only=True)
     known = state["trainer"]["pickled_environments"]
     assert list(known) == ["digest"]
     known["sizes"] = [sizes[0] - 7, sizes[1] + 7]
-    saved = saving.join_pickles(state["trainer"], tmp_path / "run", trusted=False)["environments"]
+    saved = saving.join_pickles(state["trainer"], run, trusted=False)["environments"]
     assert [len(each) for each in saved] == sizes
     assert [each[-1:] for each in saved] == [pickle.STOP] * 2
 
@@ -294,14 +309,13 @@ def test_a_file_of_another_version_is_not_opened(attacked):
     assert not ran.exists()
 
 
-def test_saving_removes_no_file_of_the_user(tmp_path):
-    train(tmp_path / "run", stop_after=2)
-    (old,) = pickles_of(tmp_path / "run", "latest")
+def test_saving_removes_no_file_of_the_user(run):
+    (old,) = pickles_of(run, "latest")
     left = old.with_name(f"{old.name}.tmp")  # as of a run that was killed
     mine = [old.with_name(name) for name in ("environments-latest-mine.pkl.bak", f"{old.name}.bak")]
     for path in (left, *mine):
         path.touch()
-    resume(tmp_path / "run")
+    resume(run)
     assert [path.exists() for path in (old, left, *mine)] == [False, False, True, True]
 
 
@@ -335,13 +349,19 @@ def test_code_in_any_field_of_a_checkpoint_does_not_run(attacked, name):
         assert not ran.exists(), path
 
 
-@pytest.mark.parametrize("name", ["latest.pt", "best.pt"])
-def test_bytes_and_tensors_of_a_checkpoint_are_never_taken_for_pickles(attacked, name):
+def _about_environments(path):
+    """Whether this is a place where a checkpoint kept pickles once, or names them now."""
+    return path in {(), ("trainer",)} or any("environments" in str(key) for key in path)
+
+
+@pytest.mark.parametrize("name", ["latest.pt", pytest.param("best.pt", marks=pytest.mark.long)])
+@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_bytes_and_tensors_of_a_checkpoint_are_never_taken_for_pickles(attacked, name, everywhere):
     folder, ran = attacked
     state = torch.load(folder / name, weights_only=True)
     pickled = pickle.dumps(Code(ran))
     for path in _fields(state):
-        if path[:1] != ("config",) and len(path) < 4:
+        if path[:1] != ("config",) and len(path) < 4 and (everywhere or _about_environments(path)):
             for new in (torch.frombuffer(bytearray(pickled), dtype=torch.uint8), pickled):
                 torch.save(_with(state, path, new), folder / name)
                 with contextlib.suppress(Exception):  # whatever a value of another type breaks
@@ -360,12 +380,11 @@ def test_bytes_and_tensors_of_a_checkpoint_are_never_taken_for_pickles(attacked,
     ],
     ids=["gone", "empty", "cut short", "a folder", "rubbish"],
 )
-def test_a_damaged_file_of_states_costs_the_episodes_alone(tmp_path, damage, sentence):
-    train(tmp_path / "run", stop_after=3)
-    damage(pickles_of(tmp_path / "run", "latest")[0])
-    (said,) = resume(tmp_path / "run").about("begin new episodes")
+def test_a_damaged_file_of_states_costs_the_episodes_alone(run, damage, sentence):
+    damage(pickles_of(run, "latest")[0])
+    (said,) = resume(run).about("begin new episodes")
     assert sentence in said
-    assert load_checkpoint(tmp_path / "run" / "latest.pt")["trainer"]["iteration"] == N_ITERATIONS
+    assert load_checkpoint(run / "latest.pt")["trainer"]["iteration"] == N_ITERATIONS
 
 
 @pytest.mark.parametrize("digest", ["../../x", "*" * 64, "", "0" * 63 + "/"])

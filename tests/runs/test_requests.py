@@ -199,3 +199,18 @@ def test_two_writers_and_a_reader_at_once_lose_nothing(tmp_path):
         assert numbers[-1] == 30
         assert numbers == sorted(numbers)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_request_that_is_taken_while_another_joins_it_is_no_error(tmp_path, monkeypatch):
+    write_request(tmp_path, n_envs=8)
+    there, taken = os.path.lexists, []
+
+    def there_then_taken(path):
+        found = there(path)
+        taken.append(Requests(tmp_path).take())
+        return found
+
+    monkeypatch.setattr("ml_pipeline.runs.requests.os.path.lexists", there_then_taken)
+    write_request(tmp_path, n_workers=2)
+    assert taken == [Request(n_envs=8)]
+    assert Requests(tmp_path).take() == Request(n_workers=2)

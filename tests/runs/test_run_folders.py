@@ -11,8 +11,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
+from ml_pipeline.runs.folder_claim import FolderInUse
 from ml_pipeline.runs.run import Run
-from ml_pipeline.runs.state import FolderInUse
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from tests.small_runs import PPO, After, Broken, config_of, contents, resumed, trained, weights

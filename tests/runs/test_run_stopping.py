@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from ml_pipeline.monitoring.metrics_file import MetricsFile
-from ml_pipeline.runs import saving, training
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
+from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run
-from ml_pipeline.runs.state import FolderClaim, read_state
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
+from ml_pipeline.runs.training import saving, training
 from tests.small_runs import After, Broken, config_of, resumed, trained, weights
 
 

@@ -1,6 +1,7 @@
 """Which environments a run trains in, and that batched ones can be stopped and resumed."""
 
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.policies import device_choice
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_envs, make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
@@ -80,13 +82,29 @@ def test_serial_environments_have_no_workers():
 
 
 @pytest.mark.parametrize(("device", "given"), [("auto", None), ("cpu", None), ("cuda", "cuda"), ("mps", "mps")])
-def test_batched_environments_are_tensors_where_the_policy_is_on_a_gpu(device, given):
+def test_batched_environments_are_tensors_where_the_policy_is_on_a_gpu(monkeypatch, device, given):
+    monkeypatch.setattr(device_choice, "choose_device", lambda name: name)  # this machine may have none
+
     class Recorder:
         def batched_train_env(self, n, *, device=None):
             return n, device
 
     config = TrainConfig(run=RunConfig(vec_env="batched", n_envs=64, device=device))
     assert make_envs(config, Recorder()) == (64, given)
+
+
+def test_each_rank_has_its_rows_of_batched_environments_on_its_own_gpu(monkeypatch):
+    class Recorder:
+        def batched_train_env(self, n, *, device=None):
+            return n, device
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    config = TrainConfig(run=RunConfig(vec_env="batched", n_envs=64, device="cuda"))
+    made = []
+    for rank in range(3):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        made.append(make_envs(config, Recorder(), ranks=SimpleNamespace(rank=rank, size=3)))
+    assert made == [(22, "cuda:0"), (21, "cuda:1"), (21, "cuda:0")]
 
 
 def test_trading_as_tensors_trains_without_a_look_at_them():

@@ -34,6 +34,21 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(in_tmp):
     assert start.config == TrainConfig(run=RunConfig(n_envs=8), ppo=PPOConfig(gamma=0.9))
 
 
+def test_the_spelling_of_the_zoo_counts_in_flags_and_files_and_the_last_one_wins(in_tmp):
+    Path("run.yaml").write_text("learning-rate: 1.0e-3\nlearning_rate_schedule: cosine\nclip_range: lin_0.3")
+    start = parse_train_start(["--config", "run.yaml", "--learning-rate", "lin_3e-4"])
+    assert start.config.ppo == PPOConfig(
+        learning_rate=3e-4, learning_rate_schedule="linear", clip_range=0.3, clip_range_schedule="linear"
+    )
+    with pytest.raises(UserError, match='--learning-rate must be a number, but got "lin_fast"'):
+        parse_train_start(["--learning-rate", "lin_fast"])
+    Path("run.yaml").write_text("ent_coef: lin_0.1\nent_coef_schedule: cosine")
+    with pytest.raises(
+        UserError, match=r"run\.yaml: ent_coef is lin_0\.1, which is linear, but ent_coef_schedule is cos"
+    ):
+        parse_train_start(["--config", "run.yaml"])
+
+
 @pytest.mark.parametrize(
     ("lower", "upper"), [("num_episodes: 7", "--total-timesteps=1e6"), ("total_timesteps: 7", "--num-episodes=9")]
 )
@@ -71,7 +86,7 @@ def test_every_setting_has_a_sentence_in_the_help(capsys):
         assert len(sentence.split()) > 4, name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_setting_can_be_given_as_a_flag():
     for name, default in flatten(TrainConfig()).items():
         values = default if isinstance(default, list) else [default]

@@ -1,19 +1,20 @@
 """Settings fit together, and what a run writes of them is read again."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings, write_yaml
-from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.ppo import Activation, PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build, flatten, hints_of
 from ml_pipeline.runs.train_command_line import parse_train_start
-from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.train_config import TrainConfig, train_config
 
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 fraction = st.floats(0, 1)
@@ -22,6 +23,16 @@ fraction = st.floats(0, 1)
 def test_a_minibatch_larger_than_the_rollout_is_told():
     with pytest.raises(UserError, match=r"at most n_envs \* n_steps = 8 \* 256 = 2048, but got 2049"):
         TrainConfig(run=RunConfig(n_envs=8), ppo=PPOConfig(minibatch_size=2049))
+
+
+def test_several_processes_update_statistics_once_a_rollout():
+    several = {"n_processes": 2, "n_envs": 2}
+    assert train_config(several).ppo.normalize_update == "rollout"
+    with pytest.raises(
+        UserError, match='n_processes is 2 and normalize_update "step"; set normalize_update to rollout'
+    ):
+        train_config({**several, "normalize_update": "step"})
+    assert train_config({**several, "normalize_update": "step", "normalize_obs": False}).run.n_processes == 2
 
 
 def test_the_length_of_a_training_in_steps():
@@ -68,32 +79,45 @@ def test_the_written_config_is_plain_yaml_with_every_setting(tmp_path):
     assert flat["learning_rate"] == 0.0003
 
 
-@pytest.mark.slow
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "env_id": st.text(min_size=1).filter(lambda name: name != "none"),
-            "n_envs": st.integers(1, 512),
-            "n_workers": st.sampled_from(["auto", 0, 1]),
-            "checkpoint_dir": st.sampled_from(["/runs/1", "/runs/a b/ü", "/0700"]).map(Path),
-            "seed": st.integers(0, 2**32 - 1),
-            "minibatch_size": st.integers(1, 256),
-            "learning_rate": positive,
-            "gamma": fraction,
-            "target_kl": st.none() | positive,
-            "hidden_sizes": st.lists(st.integers(1, 1024), min_size=1).map(tuple),
-            "normalize_obs": st.booleans(),
-            "activation": st.sampled_from(["tanh", "relu"]),
-        },
-    )
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "env_id": st.text(min_size=1).filter(lambda name: name != "none"),
+        "n_envs": st.integers(1, 512),
+        "n_workers": st.sampled_from(["auto", 0, 1]),
+        "checkpoint_dir": st.sampled_from(["/runs/1", "/runs/a b/ü", "/0700"]).map(Path),
+        "seed": st.integers(0, 2**32 - 1),
+        "minibatch_size": st.integers(1, 256),
+        "learning_rate": positive,
+        "gamma": fraction,
+        "target_kl": st.none() | positive,
+        "hidden_sizes": st.lists(st.integers(1, 1024), min_size=1).map(tuple),
+        "normalize_obs": st.booleans(),
+        "activation": st.sampled_from(get_args(Activation)),
+    },
 )
-def test_the_written_config_is_loaded_equal(tmp_path_factory, values):
-    config = build(TrainConfig, values)
+
+
+def written(config, tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "config.yaml"
     write_yaml(path, flatten(config))
-    assert build(TrainConfig, read_settings(path, TrainConfig)) == config
-    assert parse_train_start(["--config", str(path)]).config == config
+    return path
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(SETTINGS)
+def test_the_written_config_is_loaded_equal(tmp_path_factory, values):
+    config = build(TrainConfig, values)
+    assert build(TrainConfig, read_settings(written(config, tmp_path_factory), TrainConfig)) == config
+
+
+@pytest.mark.slow
+@settings(max_examples=10)  # each makes the parser of all flags
+@given(SETTINGS)
+def test_a_command_line_loads_the_written_config_equal(tmp_path_factory, values):
+    config = build(TrainConfig, values)
+    assert parse_train_start(["--config", str(written(config, tmp_path_factory))]).config == config
 
 
 def test_a_file_in_sections_is_read_and_flags_win_over_it():

@@ -50,3 +50,12 @@ def test_cores_that_others_use_are_not_free(
 def test_idle_time_is_read_where_the_system_tells_it() -> None:
     idle_s = cores._idle_s()
     assert (idle_s is not None and idle_s >= 0) == Path("/proc/stat").exists()
+
+
+def test_ranks_of_one_machine_share_its_cores(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    alone = cores.usable_cores()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert cores.usable_cores() == alone  # a variable that somebody else set
+    monkeypatch.setenv("RANK", "0")
+    assert cores.usable_cores() == alone / 4

@@ -90,13 +90,14 @@ with raising_on_signals():
     assert (done.returncode, done.stdout, done.stderr) == (0, "Stopped by SIGINT.\n", "")
 
 
-def test_an_exception_that_is_lost_in_a_destructor_comes_again_and_is_not_printed():
-    done = run("""
+@pytest.mark.parametrize("how", ["", "once=True"])
+def test_an_exception_that_is_lost_in_a_destructor_comes_again_and_is_not_printed(how):
+    done = run(f"""
 class Losing:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
-with raising_on_signals():
+with raising_on_signals({how}):
     try:
         Losing()
         time.sleep(60)
@@ -115,3 +116,64 @@ with raising_on_signals():
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "143\n", "")
+
+
+BOTH_AT_ONCE = """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGINT)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
+"""
+
+
+def test_of_two_signals_at_once_only_the_first_raises():
+    done = run(f"""
+with raising_on_signals(once=True):
+    try:
+        exec({BOTH_AT_ONCE!r})
+    except Interrupted as stop:
+        signal.raise_signal(signal.SIGHUP)
+        print(stop)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Stopped by SIGINT.\n", "")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "signal.raise_signal(signal.SIGTERM)",
+        "import atexit; atexit.register(signal.raise_signal, signal.SIGTERM)",
+        "sys.modules['late'] = Late()",  # which goes while Python ends
+    ],
+    ids=["after the block", "at exit", "in the last moment"],
+)
+def test_a_process_that_a_signal_ended_keeps_its_exit_code_to_its_last_moment(where):
+    done = run(f"""
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        kill(pid, {signal.SIGTERM:d})
+exit_at_once_on_signals("it")
+try:
+    with raising_on_signals(once=True):
+        signal.raise_signal(signal.SIGINT)
+except Interrupted as stop:
+    {where}
+    sys.exit(stop.exit_code)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_later_signal_may_force_the_end_and_then_it_counts():
+    done = run("""
+exit_at_once_on_signals("it")
+try:
+    with raising_on_signals(once=True):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except Interrupted:
+            with raising_once_more():
+                signal.raise_signal(signal.SIGTERM)
+except Interrupted as stop:
+    signal.raise_signal(signal.SIGINT)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")

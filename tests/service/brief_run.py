@@ -13,7 +13,7 @@ from types import ModuleType
 
 import yaml
 
-from ml_pipeline.runs.state import FolderClaim
+from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.service import run_process
 from ml_pipeline.service.processes import SpawnedProcesses
 

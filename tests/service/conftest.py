@@ -7,6 +7,11 @@ from ml_pipeline.service.limits import ServiceLimits
 from tests.service.brief_run import brief_processes
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _brief_reports(undrawn_reports: None) -> None:
+    """Nothing here looks at the pictures of a run's report."""
+
+
 @pytest.fixture
 def said():
     """Every sentence of the services of a test."""

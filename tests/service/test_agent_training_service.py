@@ -17,7 +17,7 @@ import yaml
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.runs import requests, state
+from ml_pipeline.runs import folder_claim, record_state, requests, state
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.process_identity import is_alive
@@ -26,6 +26,7 @@ from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
 from ml_pipeline.service.submission import flat_settings, submitted_config
 from ml_pipeline.service.watched import Watched
+from tests.models.rl.core.workers.probes import wait_until
 from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sends SIGTERM and SIGKILL")
@@ -43,18 +44,10 @@ def brief(seed=0, **settings):
     return {"env_id": "CartPole-v1", "num_episodes": 1, "seed": seed, **settings}
 
 
-def until(condition, timeout_s=60):
-    end = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
-    return found
-
-
 def begun(service, run):
     """Waits until a run has begun; returns its process."""
-    until((service.root / run / "latest.pt").exists)
-    return until(lambda: service.get(run).process)
+    wait_until((service.root / run / "latest.pt").exists)
+    return wait_until(lambda: service.get(run).process)
 
 
 # Submitting
@@ -79,7 +72,7 @@ def test_a_run_tells_why_it_waits_and_one_that_needs_more_than_there_is_starts_a
     large = {"n_envs": 4, "n_workers": 4}
     first, second = service.submit(brief(LONG)), service.submit(brief(**large))
     begun(service, first)
-    reason = until(lambda: read_state(service.root / second).reason)
+    reason = wait_until(lambda: read_state(service.root / second).reason)
     assert reason == f"Waits for 2 of 2 cores; {first} uses 1."
     assert f"{second} waits for 2 of 2 cores; {first} uses 1." in said
     service.stop(first)
@@ -212,7 +205,9 @@ def test_a_root_that_is_deleted_stays_so_and_is_told(serve, said):
     os.kill(process.pid, signal.SIGSTOP)  # it would write into its folder
     try:
         shutil.rmtree(service.root)
-        until(lambda: any("was deleted, moved or replaced while the service worked on it" in line for line in said))
+        wait_until(
+            lambda: any("was deleted, moved or replaced while the service worked on it" in line for line in said)
+        )
         with pytest.raises(UserError, match="was deleted, moved or replaced"):
             service.submit(brief())
     finally:
@@ -250,7 +245,7 @@ def test_runs_whose_queue_was_deleted_are_named_and_can_be_queued_again(serve, s
         file.unlink()
     with closing(Store(service.root, since="")):
         pass
-    state.record_queued(service.root / second)  # it may have begun before the service was told to start no more
+    record_state.record_queued(service.root / second)  # it may have begun before the service was told to start no more
     again = serve()
     assert any("1 run in" in line and "the queue that knew so is gone: second." in line for line in said)
     again.resume(second)
@@ -282,7 +277,7 @@ def test_a_killed_run_is_started_again_from_its_checkpoint_if_that_was_asked_for
     service = serve()
     run = service.submit(brief(DIES_AT_FIRST), restarts=2)
     begun(service, run)
-    until(lambda: len((service.root / run / "begun.txt").read_text().splitlines()) == 2)
+    wait_until(lambda: len((service.root / run / "begun.txt").read_text().splitlines()) == 2)
     service.stop(run)
     (ended,) = service.wait(timeout_s=60)
     first, second = (service.root / run / "begun.txt").read_text().splitlines()
@@ -350,7 +345,7 @@ def test_a_stopped_run_goes_on_behind_the_others(serve):
     service.stop(run)
     service.wait(timeout_s=60)
     service.resume(run, n_workers=0)
-    until(lambda: (service.root / run / "begun.txt").read_text().count("\n") == 2)
+    wait_until(lambda: (service.root / run / "begun.txt").read_text().count("\n") == 2)
     assert (service.root / run / "begun.txt").read_text().splitlines()[1].endswith(f"{run} --n-workers 0")
     with pytest.raises(UserError, match=f"{run} is running already"):
         service.resume(run)
@@ -375,7 +370,7 @@ def test_a_finished_run_goes_on_only_with_more_to_do(serve):
 def test_a_run_of_the_command_line_can_be_resumed(serve):
     service = serve()
     folder = service.root / "by-hand"
-    claim = state.FolderClaim(folder)
+    claim = folder_claim.FolderClaim(folder)
     (folder / "config.yaml").write_text("env_id: CartPole-v1\nseed: 7\n")
     (folder / "latest.pt").touch()
     with pytest.raises(UserError, match="is being written by process"):
@@ -438,14 +433,14 @@ def test_what_a_run_was_asked_for_counts_once_it_has_done_it(serve):
 
     service.scale(run, n_envs=4)
     iterate((4, 0), (4, 0))
-    until(lambda: now() == (4, "auto"))
+    wait_until(lambda: now() == (4, "auto"))
     service.scale(run, n_workers=4)  # refused by the run, and done later
     iterate((4, 0), (4, 0), (4, 0), (4, 0), (4, 0))
-    until(lambda: not service._scaling.pending(run))
+    wait_until(lambda: not service._scaling.pending(run))
     assert now() == (4, "auto")
     service.scale(run, n_envs=8, n_workers=2)
     iterate((8, 0), (8, 2))
-    until(lambda: now() == (8, 2))
+    wait_until(lambda: now() == (8, 2))
 
 
 # The service ends, and another begins
@@ -477,8 +472,10 @@ def test_a_run_that_died_meanwhile_is_told_by_the_next_service(restarts, status,
     os.kill(process.pid, signal.SIGKILL)
     os.waitpid(process.pid, 0)
     second = serve()
-    until(lambda: (second.get(run).status == status and second.get(run).process != process) or second.get(run).reason)
-    until(lambda: second.get(run).status == status)
+    wait_until(
+        lambda: (second.get(run).status == status and second.get(run).process != process) or second.get(run).reason
+    )
+    wait_until(lambda: second.get(run).status == status)
     assert "gone, and nobody saw how" in second.get(run).reason if not restarts else second.get(run).starts == 2
 
 
@@ -517,7 +514,7 @@ def test_a_stop_in_the_queue_that_the_service_died_in_is_shown_by_the_next(serve
         store.change(run, status="stopped", reason="Stopped before it began.")  # its folder was not written any more
     assert read_state(first.root / run).status == "queued"
     serve(max_runs=1)
-    until(lambda: read_state(first.root / run).status == "stopped")
+    wait_until(lambda: read_state(first.root / run).status == "stopped")
 
 
 def test_a_run_without_a_folder_is_given_one_by_the_next_service(serve):
@@ -579,7 +576,7 @@ def test_a_full_disk_delays_what_is_queued_and_loses_nothing(serve, said, monkey
     with monkeypatch.context() as disk:
         disk.setattr(Store, "change", full)
         os.kill(service.get(blocking).process.pid, signal.SIGTERM)
-        until(lambda: len(refused) >= 2)
+        wait_until(lambda: len(refused) >= 2)
         assert service.get(blocking).status == "running"
     assert [each.status for each in service.wait(timeout_s=60)] == ["stopped", "finished"]
     assert said.count("The queue cannot be used: the disk is full.") == 1
@@ -598,7 +595,7 @@ def test_an_end_that_the_disk_refused_is_shown_later(serve, monkeypatch):
         disk.setattr(state, "written_whole", full)
         service.stop(run)
         assert (service.get(run).status, read_state(service.root / run).status) == ("stopped", "queued")
-    until(lambda: read_state(service.root / run).status == "stopped")
+    wait_until(lambda: read_state(service.root / run).status == "stopped")
 
 
 def test_a_process_that_could_not_be_written_down_never_begins(serve, monkeypatch):
@@ -616,7 +613,7 @@ def test_a_process_that_could_not_be_written_down_never_begins(serve, monkeypatc
     assert [each.status for each in service.wait(timeout_s=60)] == ["finished"]
     assert (service.root / run / "begun.txt").read_text().count("\n") == 1
     assert len(refused) == 2
-    until(lambda: not any(is_alive(process) for process in refused))
+    wait_until(lambda: not any(is_alive(process) for process in refused))
 
 
 def test_a_locked_queue_delays_and_loses_nothing(serve, said):
@@ -628,7 +625,7 @@ def test_a_locked_queue_delays_and_loses_nothing(serve, said):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
         os.kill(process.pid, signal.SIGTERM)
-        until(lambda: any("another program holds it" in line for line in said))
+        wait_until(lambda: any("another program holds it" in line for line in said))
         with pytest.raises(UserError, match="another program holds it"):
             service.submit(brief(), run_id="refused")
         other.communicate("\n")
@@ -673,7 +670,7 @@ def test_waiting_ends_when_the_service_is_closed(serve):
     service.submit(brief(LONG))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(service.wait)
-        until(lambda: service._changed._waiters)
+        wait_until(lambda: service._changed._waiters)
         service.close()
         with pytest.raises(UserError, match="This service is closed"):
             waiting.result(timeout=60)

@@ -206,7 +206,9 @@ def in_a_daemon(folder, queue=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])  # polars cannot be forked
+@pytest.mark.parametrize(
+    "method", [pytest.param("forkserver", marks=pytest.mark.long), "spawn"]
+)  # polars cannot be forked
 def test_a_daemonic_process_builds_them_too(folder, method):
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()

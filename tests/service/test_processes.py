@@ -3,18 +3,19 @@
 import os
 import signal
 import sys
-import time
 from contextlib import closing
 from multiprocessing.connection import wait
 
 import pytest
 
-from ml_pipeline.runs.state import read_state, record_queued
+from ml_pipeline.runs.record_state import record_queued
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.runtime.process_identity import identity_of, is_alive
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.processes import ForkedProcesses, SpawnedProcesses
 from ml_pipeline.service.run_process import RunOrder
+from tests.models.rl.core.workers.probes import wait_until
 from tests.small_runs import trained, weights
 
 pytestmark = [
@@ -27,19 +28,16 @@ SMALL = {
 }
 
 
-@pytest.fixture(params=[ForkedProcesses, lambda log: SpawnedProcesses()], ids=["forked", "spawned"])
-def processes(request, tmp_path):
-    with closing(request.param(log=tmp_path / "log")) as made:
-        until(made.is_ready)
+@pytest.fixture(scope="module", params=[ForkedProcesses, lambda log: SpawnedProcesses()], ids=["forked", "spawned"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def processes(kind, tmp_path_factory):
+    with closing(kind(log=tmp_path_factory.mktemp("processes") / "log")) as made:
+        wait_until(made.is_ready)
         yield made
-
-
-def until(condition, timeout_s=60):
-    end = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.01)
-    return found
 
 
 def order(folder, *arguments):
@@ -56,7 +54,7 @@ def ended(processes, pid):
         codes.update(processes.ended())
         return pid in codes
 
-    until(look)
+    wait_until(look)
     return codes[pid]
 
 
@@ -70,10 +68,11 @@ def test_a_process_touches_nothing_until_it_is_told_to_go(processes, tmp_path):
     assert read_state(folder).status == "queued"
 
 
-def test_a_process_that_waits_ends_with_whoever_started_it(processes, tmp_path):
-    process = identity_of(processes.start(order(tmp_path / "run")))
-    processes.close()
-    until(lambda: is_alive(process) is False)
+def test_a_process_that_waits_ends_with_whoever_started_it(kind, tmp_path):
+    with closing(kind(log=tmp_path / "log")) as processes:
+        wait_until(processes.is_ready)
+        process = identity_of(processes.start(order(tmp_path / "run")))
+    wait_until(lambda: is_alive(process) is False)
     assert read_state(tmp_path / "run").status == "queued"
 
 
@@ -97,10 +96,10 @@ def test_a_killed_run_is_told_by_its_signal(processes, tmp_path):
 
 def test_a_host_that_was_killed_is_started_again(tmp_path):
     with closing(ForkedProcesses(log=tmp_path / "log")) as processes:
-        until(processes.is_ready)
+        wait_until(processes.is_ready)
         processes._host.kill()
         processes._host.wait()
-        until(processes.is_ready)
+        wait_until(processes.is_ready)
         pid = processes.start(order(tmp_path / "run"))
         processes.drop(pid)
         assert ended(processes, pid) == 0
@@ -117,10 +116,11 @@ def test_runs_side_by_side_have_the_bits_that_each_has_alone(tmp_path):
         assert (weights(tmp_path / "root" / run) == weights(tmp_path / f"alone{seed}")).all()
 
 
+@pytest.mark.long
 def test_a_run_stopped_and_resumed_by_the_service_has_the_bits_of_one_that_was_not(tmp_path):
     with AgentTrainingService(tmp_path / "root") as service:
         run = service.submit({**SMALL, "num_episodes": 200})
-        until((service.root / run / "latest.pt").exists)
+        wait_until((service.root / run / "latest.pt").exists)
         service.stop(run)
         assert [each.status for each in service.wait(timeout_s=60)] == ["stopped"]
         service.resume(run)

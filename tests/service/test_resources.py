@@ -1,7 +1,6 @@
 """What there is for the runs of a service."""
 
 import math
-import time
 from contextlib import closing
 
 import pytest
@@ -9,13 +8,14 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.workers.warm import messages
 from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE, env_pool_address
-from ml_pipeline.service import resources
+from ml_pipeline.service import env_pool, resources
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.budget import Waiting, need_of, to_start
 from ml_pipeline.service.env_pool import EnvPool
 from ml_pipeline.service.event_log import EventLog
 from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.resources import Resources
+from tests.models.rl.core.workers.probes import wait_until
 
 
 class PoolOf:
@@ -33,7 +33,7 @@ class PoolOf:
 
 @pytest.fixture
 def made(monkeypatch, tmp_path):
-    monkeypatch.setattr(resources, "EnvPool", PoolOf)
+    monkeypatch.setattr(env_pool, "EnvPool", PoolOf)
     return lambda **limits: Resources(ServiceLimits(**limits), EventLog(tmp_path / "service.log", None))
 
 
@@ -65,7 +65,7 @@ def test_without_a_pool_the_log_tells_and_runs_use_no_other_one(made, monkeypatc
     def refuses(**_):
         raise UserError("Warm workers need Linux.")
 
-    monkeypatch.setattr(resources, "EnvPool", refuses)
+    monkeypatch.setattr(env_pool, "EnvPool", refuses)
     monkeypatch.setenv(ENV_POOL_VARIABLE, "that-of-another-service")
     with closing(made()) as found:
         for name, value in found.environment().items():
@@ -83,13 +83,11 @@ def test_a_run_leases_its_workers_from_the_pool_of_its_service(tmp_path, monkeyp
         pools.append(EnvPool(**settings))
         return pools[0]
 
-    monkeypatch.setattr(resources, "EnvPool", kept)
+    monkeypatch.setattr(env_pool, "EnvPool", kept)
     service = AgentTrainingService(tmp_path / "root")
     try:
         run = service.submit({"env_id": "CartPole-v1", "n_envs": 4, "n_workers": 2, "total_timesteps": 10**8})
-        while not (held := pools[0].state().held):
-            assert service.get(run).status in {"queued", "running"}
-            time.sleep(0.01)
+        held = wait_until(lambda: pools[0].state().held)
         assert held == {f"process {service.get(run).process.pid}": (4, 2)}
     finally:
         service.close(stop_runs=True)

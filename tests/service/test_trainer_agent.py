@@ -56,6 +56,24 @@ def trained(tmp_path, folder, name="run", **sections):
         return trainer, trainer.train()
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, folder):
+    """What an agent has trained with these settings; nothing in it may be changed."""
+    return trained_once(tmp_path_factory.mktemp("model"), folder)
+
+
+@pytest.fixture(scope="module")
+def dqn_model(tmp_path_factory, folder):
+    pytest.importorskip("stable_baselines3")
+    return trained_once(tmp_path_factory.mktemp("dqn"), folder, **DQN)
+
+
+def trained_once(here, folder, **sections):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        return trained(here, folder, **sections)[1]
+
+
 def learner(folder):
     """The parameters that an algorithm of Stable-Baselines3 has learned, as bytes by name."""
     state = load_checkpoint(folder / "latest.pt")["trainer"]["policy"]
@@ -100,8 +118,7 @@ def test_a_folder_of_its_own_for_each_run(tmp_path, folder, monkeypatch):
     assert not (tmp_path / "logs").exists()
 
 
-def test_the_weights_are_those_of_the_train_command(tmp_path, folder):
-    _, model = trained(tmp_path, folder)
+def test_the_weights_are_those_of_the_train_command(tmp_path, model):
     start = parse_train_start(
         ["--config", str(model.parent / "config.yaml"), "--checkpoint-dir", str(tmp_path / "other")]
     )
@@ -113,8 +130,7 @@ def test_the_weights_are_those_of_the_train_command(tmp_path, folder):
 @pytest.mark.parametrize(
     "sections", [{"vectorized": {"env_type": "SubprocVecEnv"}}, {"vectorized": {"enable_monitoring": False}}]
 )
-def test_neither_workers_nor_monitoring_change_the_weights(tmp_path, folder, sections):
-    _, model = trained(tmp_path, folder)
+def test_neither_workers_nor_monitoring_change_the_weights(tmp_path, folder, model, sections):
     _, other = trained(tmp_path, folder, "other", **sections)
     assert torch.equal(weights(model.parent), weights(other.parent))
 
@@ -127,21 +143,19 @@ def test_batched_ones_train_and_write_their_episodes(tmp_path, folder):
     assert (figures["environment_type"], figures["expected_speedup"]) == ("batched", None)
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, folder):
-    _, whole = trained(tmp_path, folder, "whole")
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, folder, model):
     half = {**SMALL["training"], "total_timesteps": 128}
     _, first = trained(tmp_path, folder, "parts", training=half)
     trainer = TrainerAgent({**SMALL, "vectorized": HERE})
     with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2)) as envs:
         trainer.set_env(envs)
-        model = trainer.train(resume=first.parent)
-    assert model == first
+        best = trainer.train(resume=first.parent)
+    assert best == first
     assert trainer.trainer_core.run_result.global_step == 256
-    assert torch.equal(weights(first.parent), weights(whole.parent))
+    assert torch.equal(weights(first.parent), weights(model.parent))
 
 
-def test_it_goes_on_only_in_environments_of_the_same_number_and_symbols(tmp_path, folder):
-    _, model = trained(tmp_path, folder)
+def test_it_goes_on_only_in_environments_of_the_same_number_and_symbols(folder, model):
     trainer = TrainerAgent({**SMALL, "vectorized": HERE})
     for symbols, n_envs, told in (
         (SYMBOLS, 4, "n-envs 2, and a resumed run"),
@@ -164,13 +178,12 @@ def test_changed_data_are_refused_on_resume(tmp_path, folder):
             trainer.train(resume=model.parent)
 
 
-def test_without_environments_it_makes_those_of_the_section(tmp_path, folder):
+def test_without_environments_it_makes_those_of_the_section(tmp_path, folder, model):
     environment = {**SMALL["environment"], "symbols": SYMBOLS, "data_dir": str(folder)}
     vectorized = {**HERE, "num_envs": 2}
     trainer = TrainerAgent(config_of(tmp_path, environment=environment, vectorized=vectorized))
-    model = trainer.train()
-    _, other = trained(tmp_path, folder, "other")
-    assert torch.equal(weights(model.parent), weights(other.parent))
+    own = trainer.train()
+    assert torch.equal(weights(own.parent), weights(model.parent))
     figures = trainer.trainer_core.get_training_performance_info()  # measured before they were closed
     assert figures["num_envs"] == 2
 
@@ -311,7 +324,7 @@ def test_warnings_about_data_of_a_settings_object_are_logged(tmp_path, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("log_file", [False, True])
+@pytest.mark.parametrize("log_file", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_script_that_sets_up_no_logging_sees_warnings_alone(tmp_path, log_file):
     folder = write_folder(tmp_path / "odd", "BTC", n_bars=200, volume=False)
     config = {**config_of(tmp_path), "logging": {"log_file": log_file}}
@@ -389,13 +402,11 @@ def test_another_algorithm_trains_in_the_environments_that_it_is_given(tmp_path,
 
 
 @pytest.mark.slow
-def test_another_algorithm_keeps_what_views_of_shared_memory_show(tmp_path, folder):
-    pytest.importorskip("stable_baselines3")
-    _, model = trained(tmp_path, folder, **DQN)
+def test_another_algorithm_keeps_what_views_of_shared_memory_show(tmp_path, folder, dqn_model):
     trainer = TrainerAgent(config_of(tmp_path, "views", **DQN))
     with closing(trainer.create_vectorized_env(SYMBOLS, folder, 2, use_shared_memory=True)) as envs:
         trainer.set_env(envs)
-        assert learner(trainer.train().parent) == learner(model.parent)
+        assert learner(trainer.train().parent) == learner(dqn_model.parent)
 
 
 def test_another_algorithm_refuses_environments_that_it_cannot_train_in(tmp_path):

@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
 from ml_pipeline.runtime.process_identity import identity_of, is_alive
 from ml_pipeline.service.watched import Watched
+from tests.models.rl.core.workers.probes import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by SIGKILL")
 DEAF = """
@@ -35,5 +35,4 @@ def test_what_does_not_stop_is_killed_also_where_it_leads_no_group(leads):
         assert not watched.look(grace_s=60.0)
         assert watched.has_ended
         process.stdin.close()  # on which the child waits that was not in the group
-        while is_alive(child):
-            time.sleep(0.01)
+        wait_until(lambda: not is_alive(child))

@@ -128,9 +128,10 @@ def with_ranges(market: PreparedMarket, generator: Any, volatility: float) -> Pr
 
 
 def within_bars(rules: TradingRules, generator: Any, volatility: float) -> TradingRules:
-    """Each of stop, target, leverage and financing in about half of the cases, and at least one of them."""
+    """Each of stop, target, leverage, financing, limits and sizes at the decision in about half of the cases, and at
+    least one of them."""
     stop, target, gross = *(generator.uniform(0.5, 3, 2) * volatility), generator.uniform(1.1, 5)
-    on = generator.random(5) < 0.5
+    on = generator.random(6) < 0.5
     changes: dict[str, Any] = {}
     if on[0] or not on.any():
         changes["stop_loss"] = min(stop, 0.99)
@@ -143,6 +144,8 @@ def within_bars(rules: TradingRules, generator: Any, volatility: float) -> Tradi
         changes["financing_bps_per_year"] = float(generator.uniform(0, 20_000))
     if on[4] and rules.fill_at == "next_open":
         changes["limit_bps"] = float(generator.uniform(0, 10_000 * volatility))
+    if on[5]:
+        changes["size_at"] = "decision"
     return replace(rules, **changes)
 
 

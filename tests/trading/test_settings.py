@@ -31,6 +31,7 @@ from ml_pipeline.trading.settings import TradingConfig
         ({"features": ("os:path",)}, "Feature os:path must be a function of Bars, but it is a module"),
         ({"action_mode": "weights"}, 'action_mode must be one of .* but got "weights"'),
         ({"fill_at": "open"}, "fill_at must be one of next_open, close"),
+        ({"size_at": "close"}, "size_at must be one of fill, decision"),
     ],
 )
 def test_a_bad_setting_is_one_sentence(changes, sentence):

@@ -3,12 +3,13 @@
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from ml_pipeline.runtime.free_port import free_port
 
 _PATIENCE_S = 60
 
@@ -29,9 +30,7 @@ class PostgresServer:
     def __init__(self, folder: Path, programs: Path) -> None:
         self._folder, self._programs = folder, programs
         self.user = "nobody" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         if os.geteuid() == 0:
             shutil.chown(folder, self.user)
         self._run(

@@ -32,7 +32,7 @@ def trial_of(task, number, acts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_200_trials_on_a_market_of_noise_end_in_no_evidence(seed):
     config = TradingConfig(features=("log_return_1", "log_return_5"), window=4)  # at the usual fee
     task = TradingTask(config, market=random_walk(seed))

@@ -12,6 +12,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.task_identity import describe_environment, market_fingerprint
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask
@@ -19,11 +20,9 @@ from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.search import space as searched
 from ml_pipeline.tuning.search.space import read_space
 from ml_pipeline.tuning.study_identity import (
-    describe_environment,
     describe_task,
     differences,
     join_study,
-    market_fingerprint,
     study_identity,
 )
 
@@ -207,6 +206,18 @@ def test_the_code_of_an_environment_is_its_packages_version_or_its_modules_finge
             seen.add(describe_environment("OfIdentity-v0"))
         assert len(seen) == 2
         assert all(each.startswith("my_own_env, ") for each in seen)
+        (tmp_path / "registers_it.py").write_text(
+            "import gymnasium\ngymnasium.register('Later-v0', 'my_own_env:Env')\n"
+        )
+        assert describe_environment("registers_it:Later-v0") in seen  # although nobody has made it yet
     finally:
+        gymnasium.registry.pop("Later-v0", None)
+        sys.modules.pop("registers_it", None)
         del gymnasium.registry["OfIdentity-v0"]
         sys.modules.pop("my_own_env", None)
+
+
+def test_the_number_of_processes_is_no_part_of_a_study_but_how_they_update_statistics_is() -> None:
+    two = _identity(base={"n_envs": 2, "n_processes": 2})
+    assert differences(two, _identity(base={"n_envs": 2, "normalize_update": "rollout"})) == []
+    assert differences(two, _identity()) == ["normalize_update: rollout there, its default here"]

@@ -39,6 +39,13 @@ def test_a_file_of_settings_is_read_as_train_reads_it(tmp_path):
     assert (order.base["gamma"], order.base["n_envs"]) == (0.9, 4)
 
 
+def test_trials_of_several_processes_have_the_statistics_of_rollouts(tmp_path):
+    assert flat_base(_parse(*CARTPOLE, "--n-envs", "4", "--n-processes", "2"))["normalize_update"] == "rollout"
+    (tmp_path / "mine.yaml").write_text("env_id: CartPole-v1\nn_envs: 4\nn_processes: 2\nrank_timeout_s: 5\n")
+    base = flat_base(_parse("--study-name", "s", "--config", tmp_path / "mine.yaml"))
+    assert (base["normalize_update"], base["n_processes"], base["rank_timeout_s"]) == ("rollout", 2, 5.0)
+
+
 def test_an_order_reaches_another_process_whole(tmp_path):
     data = _market(tmp_path / "d", "EURUSD.csv")
     order = _parse(
@@ -89,6 +96,19 @@ def test_symbols_choose_among_the_files_of_a_data_folder(tmp_path):
         ((*CARTPOLE, "--checkpoint-dir", "x"), "--checkpoint-dir is the folder of one run"),
         ((*CARTPOLE, "--gpu", "0", "--device", "cpu"), "--gpu names a GPU, but --device is cpu"),
         ((*CARTPOLE, "--n-envs", "9", "--max-concurrent-envs", "8"), "--max-concurrent-envs lets 8 run at once"),
+        (
+            (*CARTPOLE, "--n-envs", "2", "--n-processes", "2", "--launcher", "ray"),
+            "^The processes of a trial run on the machine of its worker, .* but --launcher is ray; leave it out",
+        ),
+        (
+            (*CARTPOLE, "--launcher", "ray", "--max-restarts", "0"),
+            "but --launcher is ray and --max-restarts is 0; leave them out",
+        ),
+        ((*CARTPOLE, "--n-processes", "2"), "n_processes must be at most n_envs = 1"),
+        (
+            (*CARTPOLE, "--n-envs", "2", "--n-processes", "2", "--normalize-update", "step"),
+            "set normalize_update to rollout",
+        ),
         ((*CARTPOLE, "--objective", "sharpe"), "sharpe"),
         ((*CARTPOLE, "--fee-bps", "3"), "--fee-bps is about trading"),
         (("--study-name", "s", "--data", "nowhere.csv"), "nowhere.csv"),

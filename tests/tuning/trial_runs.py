@@ -3,7 +3,10 @@
 import torch
 
 from ml_pipeline.runs.checkpoint import load_checkpoint
+from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.tasks import make_task
+from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialRuns
 
@@ -37,6 +40,15 @@ def ignore(sentence):
 
 def train(runs, trial, settings=None, *, stop=None, **how):
     return runs.train(trial, settings or {}, stop=stop or StopRequest(), say=ignore, **how)
+
+
+def alone(folder, name, into):
+    """The result of the run that `ml-pipeline train` makes of the settings that another one recorded."""
+    arguments = ["--config", str(folder / name / "config.yaml"), "--checkpoint-dir", str(into / name)]
+    config = parse_train_start(arguments).config
+    task = make_task(config)
+    task.report = lambda act, folder: "no report"  # which takes longer than the training
+    return Run(config, task).train()
 
 
 def weights(folder, name="latest.pt"):

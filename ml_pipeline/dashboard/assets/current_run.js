@@ -36,6 +36,7 @@ export class CurrentRun {
     const facts = [
       run.task, run.algorithm, run.seed === null ? null : `seed ${run.seed}`,
       run.n_envs === null ? null : `${run.n_envs} environment${run.n_envs === 1 ? "" : "s"}`,
+      run.n_ranks === null ? null : `${run.n_ranks} rank${run.n_ranks === 1 ? "" : "s"}`,
       run.n_workers === null ? null : run.n_workers === 0 ? "no workers" : `${run.n_workers} worker${run.n_workers === 1 ? "" : "s"}`,
       steps,
       run.status === "running" && run.steps_per_second !== null ? `${compact(run.steps_per_second)} steps/s` : null,

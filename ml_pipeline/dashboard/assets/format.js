@@ -45,6 +45,12 @@ export function percent(share) {
   return `${value > 0 && value < 1 ? value.toFixed(1) : Math.floor(value)} %`;
 }
 
+// A return or a weight, with its sign.
+export function signedPercent(share) {
+  if (share === null || share === undefined || !Number.isFinite(share)) return dash;
+  return `${share > 0 ? "+" : share < 0 ? "−" : ""}${Math.abs(share * 100).toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })} %`;
+}
+
 export function when(text) {
   const time = new Date(text);
   return text && !Number.isNaN(time.getTime()) ? time.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : dash;

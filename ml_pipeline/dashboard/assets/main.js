@@ -5,6 +5,8 @@ import { byId, colorOf, element, setText, store, stored } from "./elements.js";
 import { RunList } from "./run_list.js";
 import { nameNode } from "./run_names.js";
 import { get, mostRuns, root, Stream } from "./server.js";
+import { SessionList } from "./session_list.js";
+import { SessionView } from "./session_view.js";
 import { StudyList } from "./study_list.js";
 import { StudyView } from "./study_view.js";
 import { LogPanel, ReportPanel, SettingsPanel } from "./text_panels.js";
@@ -19,6 +21,7 @@ const state = {
   slots: new Map(), // chosen runs, and the color of each
   current: null,
   study: null, // the one that is shown in place of runs
+  session: null, // so is a trading session
   view: "curves",
   axis: stored("axis", "step") === "time" ? "time" : "step",
   smoothing: Math.min(Math.max(Number(stored("smoothing", 0)) || 0, 0), 0.99),
@@ -37,9 +40,15 @@ const list = new RunList({
   onToggle: (name) => (state.slots.has(name) ? choose([...state.slots.keys()].filter((each) => each !== name), state.current) : choose([...state.slots.keys(), name], name)),
   emptyText: `No runs in ${root} yet. Start one with: ml-pipeline train`,
 });
-const current = new CurrentRun(byId("current"), { onSaid: say, onStudy: (name) => openStudy(name), runNamed: (name) => list.runs.get(name) });
-const studies = new StudyList({ onOpen: (name) => openStudy(name) });
+const current = new CurrentRun(byId("current"), { onSaid: say, onStudy: (name) => openFolder("study", name), runNamed: (name) => list.runs.get(name) });
+const sessions = new SessionList({ onOpen: (name) => openFolder("session", name) });
+const session = new SessionView(byId("session"), { onFailure });
+const studies = new StudyList({ onOpen: (name) => openFolder("study", name) });
 const study = new StudyView(byId("study"), { onRun: (name) => choose([name], name), onFailure });
+const folders = {
+  study: { list: studies, view: study, missing: (name) => `${root} holds no study "${name}".` },
+  session: { list: sessions, view: session, missing: (name) => `There is no trading session "${name}".` },
+};
 const stream = new Stream(received, (now) => {
   const live = byId("live");
   live.dataset.state = now;
@@ -59,7 +68,7 @@ function say(text, isBad = true, until = null) {
 
 function choose(names, now) {
   const kept = names.filter((name) => list.runs.has(name));
-  if (names.length && !kept.length && state.study) { say("The folder of this trial is not here."); return; }
+  if (names.length && !kept.length && (state.study || state.session)) { say("The folder of this trial is not here."); return; }
   if (kept.length > mostRuns) { say(`At most ${mostRuns} runs are shown at once.`); list.mark(); return; }
   const slots = new Map(), used = new Set();
   for (const name of kept) if (state.slots.has(name)) { slots.set(name, state.slots.get(name)); used.add(state.slots.get(name)); }
@@ -74,7 +83,7 @@ function choose(names, now) {
   state.slots = new Map(kept.map((name) => [name, slots.get(name)]));
   state.current = kept.includes(now) ? now : kept[0] || null;
   say("");
-  closeStudy();
+  closeFolders();
   list.choose(state.slots, state.current);
   current.show(list.runs.get(state.current));
   drawLegend();
@@ -82,29 +91,40 @@ function choose(names, now) {
   show();
 }
 
-function openStudy(name) {
-  if (!studies.studies.has(name)) { say(`${root} holds no study "${name}".`); return; }
-  state.study = name;
-  document.documentElement.dataset.shows = "study";
-  studies.mark(name);
-  study.show(studies.studies.get(name));
+// A study or a trading session is shown in place of runs, one at a time.
+function openFolder(kind, name) {
+  const { list: those, view, missing } = folders[kind];
+  if (!those.items.has(name)) { say(missing(name)); return; }
+  closeFolders(kind);
+  state[kind] = name;
+  document.documentElement.dataset.shows = kind;
+  those.mark(name);
+  view.show(those.items.get(name));
   say("");
   keepAddress();
   byId("main").scrollTop = 0;
 }
 
-function closeStudy() {
-  state.study = null;
+function closeFolders(except = null) {
   delete document.documentElement.dataset.shows;
-  studies.mark(null);
-  study.show(null);
+  for (const [kind, { list: those, view }] of Object.entries(folders)) {
+    if (kind === except) continue;
+    state[kind] = null;
+    those.mark(null);
+    view.show(null);
+  }
+}
+
+function showFolders(kind, found) {
+  const { list: those, view } = folders[kind];
+  those.update(found);
+  if (state[kind] && !those.items.has(state[kind])) choose([...state.slots.keys()], state.current);
+  else if (state[kind]) view.show(those.items.get(state[kind]));
 }
 
 function showStudies(found) {
-  studies.update(found);
   document.documentElement.dataset.studies = found.length ? "some" : "none";
-  if (state.study && !studies.studies.has(state.study)) choose([...state.slots.keys()], state.current);
-  else if (state.study) study.show(studies.studies.get(state.study));
+  showFolders("study", found);
 }
 
 function drawLegend() {
@@ -116,9 +136,10 @@ function drawLegend() {
 
 function keepAddress() {
   const parts = new URLSearchParams();
-  if (state.study) parts.set("study", state.study);
+  if (state.session) parts.set("session", state.session);
+  else if (state.study) parts.set("study", state.study);
   else for (const name of state.slots.keys()) parts.append("run", name);
-  if (!state.study && state.view !== "curves") parts.set("view", state.view);
+  if (!state.study && !state.session && state.view !== "curves") parts.set("view", state.view);
   history.replaceState(null, "", `#${parts}`);
 }
 
@@ -203,6 +224,7 @@ function connect() {
 
 function received(message) {
   if (message.studies) showStudies(message.studies);
+  if (message.sessions) showFolders("session", message.sessions);
   if (message.runs) {
     list.update(message);
     document.documentElement.dataset.runs = list.runs.size ? "some" : "none";
@@ -210,7 +232,7 @@ function received(message) {
     else if (say.until?.()) say("");
     const gone = [...state.slots.keys()].filter((name) => !list.runs.has(name));
     if (gone.length) choose([...state.slots.keys()].filter((name) => !gone.includes(name)), state.current);
-    else if (!state.slots.size && !received.chose && (list.runs.size || studies.studies.size)) chooseFirst();
+    else if (!state.slots.size && !received.chose && (list.runs.size || studies.items.size || sessions.items.size)) chooseFirst();
     const now = list.runs.get(state.current);
     current.show(now);
     if (state.view === "report" && now && panel.status !== now.status) show();
@@ -284,6 +306,7 @@ function listen() {
 function redraw() {
   panel.redraw?.();
   study.redraw();
+  session.redraw();
 }
 
 function drawTools() {
@@ -298,9 +321,11 @@ function chooseFirst() {
   const own = list.order.filter((name) => !list.runs.get(name).study);
   const running = own.filter((name) => list.runs.get(name).status === "running").slice(0, chosenAtFirst);
   const names = asked.length ? asked : running.length ? running : own.slice(0, 1);
-  const first = address.get("study") || (names.length ? null : [...studies.studies.keys()][0]);
+  const first = address.get("study") || (names.length ? null : [...studies.items.keys()][0]);
   choose(names, names[0]);
-  if (first) openStudy(first);
+  const asksSession = address.get("session") || (names.length || first ? null : [...sessions.items.keys()][0]);
+  if (first) openFolder("study", first);
+  if (asksSession) openFolder("session", asksSession);
 }
 
 async function begin() {
@@ -311,13 +336,14 @@ async function begin() {
   const first = await get("runs").catch((error) => { onFailure(error); return null; });
   if (first) {
     showStudies(first.studies);
+    showFolders("session", first.sessions);
     list.update({ runs: first.runs, removed: [], order: first.runs.map(({ name }) => name) });
     document.documentElement.dataset.runs = list.runs.size ? "some" : "none";
     if (first.problem) say(first.problem);
     stream.position = first.position;
   }
   open(views[view] ? view : "curves", { quietly: list.runs.size > 0 });
-  if (list.runs.size || studies.studies.size) chooseFirst();
+  if (list.runs.size || studies.items.size || sessions.items.size) chooseFirst();
   document.documentElement.dataset.ready = "true";
 }
 

@@ -44,6 +44,8 @@ export const post = (name, body) => asked(`/api/${name}`, {
 
 export const reportAddress = (run) => `/report?${query({ run })}`;
 export const studyReportAddress = (study) => `/study-report?${query({ study })}`;
+export const sessionReportAddress = (session) => `/session-report?${query({ session })}`;
+export const sessionReconciliationAddress = (session) => `/session-reconciliation?${query({ session })}`;
 
 // One connection at a time. Where it breaks, it goes on after the last event that came.
 export class Stream {

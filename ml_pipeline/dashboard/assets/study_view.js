@@ -2,19 +2,16 @@
 import { element, setText } from "./elements.js";
 import { duration, number, percent, when } from "./format.js";
 import { get, studyReportAddress } from "./server.js";
+import { FolderView } from "./folder_view.js";
 import { StudyChart } from "./study_chart.js";
 import { TrialTable } from "./trial_table.js";
 
-const machineEveryMs = 2000, detailsEveryMs = 1000, mostNumbers = 12;
+const machineEveryMs = 2000, mostNumbers = 12;
 
-export class StudyView {
+export class StudyView extends FolderView {
   constructor(node, { onRun, onFailure }) {
-    Object.assign(this, { node, onRun, onFailure, study: null, machine: null });
-    this.title = element("h2", {});
-    this.report = element("a", { target: "_blank", rel: "noopener" }, "Report");
-    this.facts = element("p", { class: "facts" });
-    this.reason = element("p", { class: "message" });
-    this.figures = element("dl", { class: "study-figures" });
+    super(node, { kind: "study", onFailure });
+    Object.assign(this, { onRun, machine: null });
     this.best = element("section", { "aria-label": "Best trial" });
     this.running = element("section", { "aria-label": "Running trials" });
     this.failures = element("section", { "aria-label": "Failures" });
@@ -25,36 +22,19 @@ export class StudyView {
 
   // study: as the list tells it; null hides the view.
   show(study) {
-    const isAnother = study?.name !== this.study?.name;
-    this.study = study;
-    this.node.hidden = !study;
+    const isAnother = this.take(study);
     clearInterval(this.looking);
-    if (!study) { this.drawn = null; clearTimeout(this.soon); this.soon = null; return; }
-    if (isAnother) { this.drawn = null; this.chart.show([]); this.trials.clear(); }
+    if (!study) return;
+    if (isAnother) { this.chart.show([]); this.trials.clear(); }
     this.looking = setInterval(() => this.look(), machineEveryMs);
     if (isAnother) this.look();
     this.draw();
-    if (this.drawn !== study.updated && study.status !== "broken") this.loadSoon(isAnother ? 0 : detailsEveryMs);
+    this.loadIfChanged(isAnother);
   }
 
-  loadSoon(after) {
-    if (this.soon && after) return;
-    clearTimeout(this.soon);
-    this.soon = setTimeout(() => this.load(), after);
-  }
-
-  async load() {
-    this.soon = null;
-    const { name, updated } = this.study;
-    try {
-      const found = await get("study", { study: name });
-      if (this.study?.name !== name) return;
-      this.drawn = updated;
-      this.chart.show(found.history);
-      this.trials.show(found, this.study.best?.number);
-    } catch (error) {
-      this.onFailure(error);
-    }
+  showDetails(found) {
+    this.chart.show(found.history);
+    this.trials.show(found, this.shown.best?.number);
   }
 
   async look() {
@@ -62,22 +42,18 @@ export class StudyView {
     try {
       this.machine = await get("machine");
     } catch { /* the stream tells that the server is gone */ }
-    if (this.study) this.draw();
+    if (this.shown) this.draw();
   }
 
   draw() {
-    const { study } = this;
-    const key = JSON.stringify([study, this.machine]);
-    if (key === this.key) return;
-    this.key = key;
-    this.title.replaceChildren(study.name, " ", element("span", { class: "state", "data-state": study.status }, study.status));
+    const { shown: study } = this;
+    if (!this.isNew(study, this.machine)) return;
+    this.drawTitle();
     this.report.hidden = !study.has_report;
     this.report.href = studyReportAddress(study.name);
     const counts = [["complete", study.complete], ["pruned", study.pruned], ["failed", study.failed], ["impossible", study.impossible]].filter(([, n]) => n).map(([what, n]) => `${n} ${what}`);
     setText(this.facts, [...counts, study.jobs ? `${study.jobs} at once` : "", study.began ? `began ${when(study.began)}` : ""].filter(Boolean).join(" · "));
-    this.reason.hidden = !study.reason;
-    this.reason.classList.toggle("bad", study.status === "broken");
-    setText(this.reason, study.reason || "");
+    this.drawReason(study.reason, study.status === "broken");
     this.drawFigures();
     const best = study.best;
     this.drawPart(this.best, "Best settings", best && element("p", { class: "best-settings" },
@@ -88,7 +64,7 @@ export class StudyView {
   }
 
   drawFigures() {
-    const { study, machine } = this, isBroken = study.status === "broken";
+    const { shown: study, machine } = this, isBroken = study.status === "broken";
     const bar = element("span", { class: "track", "aria-hidden": "true" }, element("i", { class: "fill", style: { width: `${(study.progress || 0) * 100}%` } }));
     const memory = (used, total) => (used === null || total === null ? "" : `${number(used, 3)} of ${number(total, 3)} GiB`);
     const tiles = isBroken ? [] : [
@@ -101,15 +77,7 @@ export class StudyView {
       tiles.push(["CPU", `${Math.round(machine.cpu_percent)} %`, `${machine.n_cores} core${machine.n_cores === 1 ? "" : "s"}, ${memory(machine.memory_gib, machine.total_gib)}`]);
       for (const gpu of machine.gpus) tiles.push(["GPU", gpu.percent === null ? "–" : `${Math.round(gpu.percent)} %`, [gpu.name, memory(gpu.memory_gib, gpu.total_gib)].filter(Boolean).join(", ")]);
     }
-    this.figures.replaceChildren(...tiles.map(([name, value, more]) => element("div", {}, element("dt", {}, name), element("dd", {}, value), element("dd", { class: "hint" }, more))));
-  }
-
-  // Buttons keep the keyboard's place where a part is drawn anew.
-  drawPart(section, heading, content, ...more) {
-    const focused = section.contains(document.activeElement) ? document.activeElement.textContent : null;
-    section.hidden = !content;
-    section.replaceChildren(...(content ? [element("div", { class: "part-head" }, element("h3", {}, heading), ...more), content] : []));
-    if (focused) [...section.querySelectorAll("button")].find((button) => button.textContent === focused)?.focus();
+    this.drawTiles(tiles);
   }
 
   trialButton({ number: which, run }) {
@@ -123,6 +91,4 @@ export class StudyView {
       element("span", { class: "share" }, percent(trial.progress)),
       element("span", { class: "hint" }, [spent === null || Number.isNaN(spent) ? "" : duration(Math.max(0, Math.round(spent))), trial.value === null ? "" : `best ${number(trial.value)}`, trial.host ? `on ${trial.host}` : ""].filter(Boolean).join(" · ")));
   }
-
-  redraw() { this.chart.redraw(); }
 }

@@ -34,8 +34,9 @@ from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.server import HOST, PORT, serve
 from ml_pipeline.dashboard.studies import find_study, read_studies
 from ml_pipeline.dashboard.study import StudySummary
-from ml_pipeline.dashboard.study_screen import study_line, study_lines, study_screen
 from ml_pipeline.dashboard.summaries import read_summaries
+from ml_pipeline.dashboard.terminal.study_screen import study_line, study_lines, study_screen
+from ml_pipeline.live.session_files import root_of_sessions
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.monitoring.machine import Machine
 from ml_pipeline.runs.folder import root_of_runs
@@ -53,6 +54,8 @@ class DashboardConfig:
 
     root: tyro.conf.Positional[tuple[Path, ...]]
     """Folder of runs, or one run folder; none: checkpoints/."""
+    sessions: Path | None = None
+    """Folder of trading sessions; none: live/."""
     host: str = HOST
     """Address to listen on. Any but this machine's own needs a token, which is made and printed unless --token names
     one."""
@@ -87,7 +90,9 @@ def main(argv: list[str], *, prog: str = "dashboard") -> int:
         root = _root_of(config)
         if config.training:
             return _show_training(config, root)
-        with serve(root, host=config.host, port=config.port, token=config.token) as server:
+        with serve(
+            root, sessions=root_of_sessions(config.sessions), host=config.host, port=config.port, token=config.token
+        ) as server:
             if server.moved:
                 print(f"Port {config.port} is in use; {server.port} was free.")
             print(

@@ -21,10 +21,11 @@ from starlette.types import ASGIApp
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line, shown_path
-from ml_pipeline.dashboard import curves
 from ml_pipeline.dashboard.controls import Controls
+from ml_pipeline.dashboard.curves.chart_data import check_axis, curve, time_spent, x_of
 from ml_pipeline.dashboard.evaluation_figures import evaluation_table
 from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, read_text
+from ml_pipeline.dashboard.sessions import NoSuchSession, SessionReader
 from ml_pipeline.dashboard.settings_table import settings_table
 from ml_pipeline.dashboard.studies import NoSuchStudy
 from ml_pipeline.dashboard.web.access import Access
@@ -35,6 +36,7 @@ from ml_pipeline.dashboard.web.json_answer import JsonAnswer, as_json
 from ml_pipeline.dashboard.web.positions import Position
 from ml_pipeline.dashboard.web.query import MOST_RUNS, metrics_of, number_of, range_of, runs_of, whole_number_of
 from ml_pipeline.dashboard.web.report_page import NoSuchReport, report_page
+from ml_pipeline.dashboard.web.sessions import Sessions
 from ml_pipeline.dashboard.web.studies import Studies
 from ml_pipeline.dashboard.web.updates import Choice, Updates
 from ml_pipeline.monitoring.run_log import LOG_FILE
@@ -46,9 +48,13 @@ _ASSETS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "
 _SHARED_ASSETS = ("uPlot.min.js", "uPlot.min.css", "uPlot-LICENSE.txt")  # which reports use as well
 
 
-def make_app(root: Path, access: Access, controls: Controls | None = None) -> tuple[ASGIApp, Updates]:
-    """(the application over the runs below `root`, what its streams send: closing it ends them)."""
-    updates = Updates(root)
+def make_app(
+    root: Path, access: Access, controls: Controls | None = None, *, sessions: Path | None = None
+) -> tuple[ASGIApp, Updates]:
+    """(the application over the runs below `root` and the trading `sessions`, what its streams send: closing it ends
+    them)."""
+    reader = SessionReader(sessions or root)
+    updates = Updates(root, reader)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -61,6 +67,7 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> tu
             Route("/assets/{name}", _asset),
             *_Reading(root, updates).routes(),
             *Studies(root).routes(),
+            *Sessions(reader).routes(),
             *Changing(root, controls).routes(),
         ],
         exception_handlers={UserError: _told, HTTPException: _http_error, Exception: _failed},
@@ -69,8 +76,11 @@ def make_app(root: Path, access: Access, controls: Controls | None = None) -> tu
     return Guard(app, access), updates
 
 
+_NOT_THERE = (NoSuchRun, NoSuchStudy, NoSuchSession, NoSuchReport)
+
+
 def _told(request: Request, error: Exception) -> Response:
-    return JsonAnswer({"error": str(error)}, 404 if isinstance(error, NoSuchRun | NoSuchStudy | NoSuchReport) else 400)
+    return JsonAnswer({"error": str(error)}, 404 if isinstance(error, _NOT_THERE) else 400)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -142,6 +152,7 @@ class _Reading:
         return {
             "runs": runs,
             "studies": changes.studies or [],
+            "sessions": changes.sessions or [],
             "problem": changes.problem,
             "position": str(Position(changes.version)),
         }
@@ -156,7 +167,7 @@ class _Reading:
 
     def curves(self, request: Request) -> Any:
         """Thinned curves of the named metrics, by run."""
-        axis = curves.check_axis(request.query_params.get("axis", "step"))
+        axis = check_axis(request.query_params.get("axis", "step"))
         low, high = range_of(request)
         n_bins = int(number_of(request, "width", 800, least=10, most=8000))
         smoothing = number_of(request, "smoothing", 0.0, least=0.0, most=0.9999)
@@ -164,13 +175,13 @@ class _Reading:
         found = {}
         for run in runs_of(request):
             with self._updates.store.opened(run) as columns:
-                x = curves.x_of(columns, axis)
+                x = x_of(columns, axis)
                 found[run] = {
                     "generation": columns.generation,
                     "n_rows": columns.n_rows,
                     "names": columns.names,
                     "metrics": {
-                        name: curves.curve(columns, name, x=x, low=low, high=high, n_bins=n_bins, smoothing=smoothing)
+                        name: curve(columns, name, x=x, low=low, high=high, n_bins=n_bins, smoothing=smoothing)
                         for name in metrics
                         if name in columns.names
                     },
@@ -179,14 +190,14 @@ class _Reading:
 
     def time(self, request: Request) -> Any:
         """Seconds in each stage of training, over steps or time and in all, by run."""
-        axis = curves.check_axis(request.query_params.get("axis", "step"))
+        axis = check_axis(request.query_params.get("axis", "step"))
         low, high = range_of(request)
         n_bins = int(number_of(request, "width", 200, least=10, most=8000))
         found = {}
         for run in runs_of(request):
             with self._updates.store.opened(run) as columns:
-                x = curves.x_of(columns, axis)
-                found[run] = curves.time_spent(columns, x=x, low=low, high=high, n_bins=n_bins)
+                x = x_of(columns, axis)
+                found[run] = time_spent(columns, x=x, low=low, high=high, n_bins=n_bins)
         return {"runs": found}
 
     def settings(self, request: Request) -> Any:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.curves import new_rows
-from ml_pipeline.dashboard.metrics_store import MetricsStore
+from ml_pipeline.dashboard.curves.chart_data import new_rows
+from ml_pipeline.dashboard.curves.metrics_store import MetricsStore
 from ml_pipeline.dashboard.run_list import RunList
+from ml_pipeline.dashboard.sessions import SessionReader
 from ml_pipeline.dashboard.web.positions import Position, Rows
 
 TICK_S = 0.25
@@ -37,8 +38,8 @@ class Updates:
     The list of runs takes at most about 1 % of a core: with hundreds of runs it is read less often.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.runs = RunList(root)
+    def __init__(self, root: Path, sessions: SessionReader | None = None) -> None:
+        self.runs = RunList(root, sessions)
         self.store = MetricsStore(root)
         self.closing = asyncio.Event()
         self._chosen: Counter[str] = Counter()
@@ -129,6 +130,8 @@ class Updates:
                 message["order"] = changes.order
             if changes.studies is not None:
                 message["studies"] = changes.studies
+            if changes.sessions is not None:
+                message["sessions"] = changes.sessions
         rows, found = [], {}
         for run, before in zip(choice.runs, position.rows, strict=True):
             now, new = self._new_rows(run, choice.metrics, before)

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.run import RunConfig
 from ml_pipeline.runs.environments.atari import not_atari, preprocessed
 from ml_pipeline.runs.environments.frame_stack import stacked
 from ml_pipeline.runs.environments.wrappers import wrapped
@@ -28,6 +29,18 @@ class GymEnv:
     atari: bool = False
     wrappers: tuple[str, ...] = ()
     frame_stack: int | None = None
+
+    @classmethod
+    def of(cls, run: RunConfig) -> Self:
+        """The environment that a run's settings name."""
+        assert run.env_id is not None
+        return cls(
+            env_id=run.env_id,
+            env_kwargs=run.env_kwargs,
+            atari=run.atari,
+            wrappers=run.wrappers,
+            frame_stack=run.frame_stack,
+        )
 
     @property
     def is_gymnasiums_own(self) -> bool:

@@ -17,6 +17,7 @@ from ml_pipeline.config.algorithms import ALGORITHMS, OWN, AlgorithmTraits
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.scheduled import SCHEDULED
 from ml_pipeline.config.wording import written
 
 # Settings of `PPOConfig` and the argument that means the same, where a constructor has it with a number by default.
@@ -33,7 +34,15 @@ _SAME = {
 }
 # Those that mean something for every algorithm, and are no argument of a constructor.
 _FOR_ALL = frozenset(
-    {"n_steps", "hidden_sizes", "activation", "learning_rate_schedule", "normalize_obs", "normalize_rewards"}
+    {
+        "n_steps",
+        "hidden_sizes",
+        "activation",
+        "learning_rate_schedule",
+        "normalize_obs",
+        "clip_obs",
+        "normalize_rewards",
+    }
 )
 _SCHEDULES = ("constant", "linear", "cosine")
 # Arguments that a run sets itself, and how a user says the same.
@@ -119,6 +128,9 @@ def check_arguments(run: RunConfig, ppo: PPOConfig) -> None:
                 else "leave it out"
             )
             raise UserError(f"{each.name} is a setting of PPO that {run.algorithm} does not have; {remedy}.")
+    for name in SCHEDULED:
+        if callable(getattr(ppo, name)):
+            raise UserError(f"{name} is a function, which is for PPO; with {run.algorithm} give a number.")
     if ppo.learning_rate_schedule not in _SCHEDULES:
         raise UserError(
             f"learning_rate_schedule {ppo.learning_rate_schedule} is for PPO; with {run.algorithm} say one of "
@@ -156,12 +168,19 @@ def _torch(name: str) -> Callable[[], Any]:
     return lambda: getattr(import_module("torch.nn"), name)
 
 
-_ACTIVATIONS = {"tanh": _torch("Tanh"), "relu": _torch("ReLU"), "elu": _torch("ELU"), "leaky_relu": _torch("LeakyReLU")}
+_ACTIVATIONS = {
+    "tanh": _torch("Tanh"),
+    "relu": _torch("ReLU"),
+    "elu": _torch("ELU"),
+    "gelu": _torch("GELU"),
+    "silu": _torch("SiLU"),
+    "leaky_relu": _torch("LeakyReLU"),
+}
 
 
 def _schedule(ppo: PPOConfig) -> Any:
     """The learning rate, or a function of the share of training that is left, from 1 to 0."""
-    rate = ppo.learning_rate
+    rate: Any = ppo.learning_rate  # which is a number, as was checked
     if ppo.learning_rate_schedule == "linear":
         return lambda left: rate * left
     if ppo.learning_rate_schedule == "cosine":

@@ -80,4 +80,6 @@ def _normalized(envs: VecEnv, ppo: PPOConfig) -> VecNormalize:
             "normalize_obs with Stable-Baselines3's algorithms is for observations of one Box, but they are "
             f"{space_name(envs.observation_space)}; switch it off."
         )
-    return VecNormalize(envs, norm_obs=ppo.normalize_obs, norm_reward=ppo.normalize_rewards, gamma=ppo.gamma)
+    return VecNormalize(
+        envs, norm_obs=ppo.normalize_obs, norm_reward=ppo.normalize_rewards, clip_obs=ppo.clip_obs, gamma=ppo.gamma
+    )

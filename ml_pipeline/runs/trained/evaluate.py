@@ -14,6 +14,7 @@ from ml_pipeline.runs.trained.deployed import EVALUATIONS_FOLDER, is_version_fol
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.symbols_task import trading_task_from_state
+from ml_pipeline.trading.trained_state import under_conditions
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,7 @@ def _evaluate_trading(
 ) -> EvaluationReport:
     if start.config.eval_episodes is not None:
         raise UserError("--eval-episodes is for Gymnasium environments; a market is evaluated in one pass.")
-    own = {"symbols": (), "bar_time": None, "periods_per_year": None}  # of the data that it was trained on
-    of_data: dict[str, Any] = own if "data" in start.changes else {}
-    of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in start.changes else {}
-    trading = replace(config.trading, **{**of_data, **of_fees, **start.changes})
+    trading = under_conditions(config.trading, start.changes)
     task = trading_task_from_state(saved["task"], trading, config.run.seed)
     split = start.config.split or ("all" if "data" in start.changes else "test")
     with closing(task.evaluation_env(split)) as env:

@@ -15,7 +15,7 @@ from ml_pipeline.runs.checkpoint import reading
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import find_policy, load_run
 from ml_pipeline.runs.trained.saved_env import make_saved_env
-from ml_pipeline.runs.trainers import trained_steps
+from ml_pipeline.runs.training.trainers import trained_steps
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.trained.load_sb3_policy import LoadedSB3Policy

@@ -1,9 +1,10 @@
 """From a checkpoint back to the settings and the policy of its run."""
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import gymnasium
+from gymnasium import spaces
 
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import UserError
@@ -12,7 +13,7 @@ from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
 from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
 from ml_pipeline.runs.train_config import TrainConfig, settings_in, train_config
-from ml_pipeline.runs.trained.deployed import resolved
+from ml_pipeline.runs.trained.deployed import CURRENT, resolved
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.sb3.policy import SB3Policy
@@ -22,9 +23,14 @@ def find_policy(path: str | Path) -> Path:
     """The checkpoint that a path names: the file itself, or best.pt of a run folder, or latest.pt without one.
 
     `models/NAME/current` is resolved once, so that everything read beside the checkpoint is of the same version.
-    Raises UserError if a folder has neither, and if the deployed version was deleted.
+    Raises UserError if a folder has neither, if nothing is deployed, and if the deployed version was deleted.
     """
     path = resolved(Path(path).expanduser())
+    if path.name == CURRENT and not os.path.lexists(path):
+        raise UserError(
+            f"There is no {path}: nothing is deployed there. Deploy the winner of a study by `ml-pipeline promote "
+            "STUDY`, or name a run, such as checkpoints/RUN."
+        )
     if not path.is_dir():
         return path
     for name in (BEST_CHECKPOINT, LATEST_CHECKPOINT):
@@ -46,16 +52,25 @@ def load_run(checkpoint: Path) -> tuple[TrainConfig, dict[str, Any]]:
         return train_config(settings_in(saved, checkpoint)), saved
 
 
+class HasSpaces(Protocol):
+    """An environment, or what stands for one."""
+
+    @property
+    def observation_space(self) -> spaces.Space[Any]: ...
+    @property
+    def action_space(self) -> spaces.Space[Any]: ...
+
+
 def restore_policy(
-    config: TrainConfig, env: gymnasium.Env, saved: dict[str, Any], checkpoint: Path
+    config: TrainConfig, env: HasSpaces, saved: dict[str, Any], checkpoint: Path
 ) -> "Policy | SB3Policy":
     """The policy of a loaded checkpoint, to act in `env`. Raises UserError where it was made for other spaces."""
-    spaces = env.observation_space, env.action_space
+    both = env.observation_space, env.action_space
     with reading(checkpoint):
         state = saved["trainer"]["policy"]
     policy: Policy | SB3Policy
     if config.run.algorithm == OWN:
-        policy = Policy(*spaces, config.ppo, seed=config.run.seed, device="cpu")
+        policy = Policy(*both, config.ppo, seed=config.run.seed, device="cpu")
     else:
         policy = _policy_of_sb3(config, env, state, checkpoint)
     with reading(checkpoint):
@@ -63,7 +78,7 @@ def restore_policy(
     return policy
 
 
-def _policy_of_sb3(config: TrainConfig, env: gymnasium.Env, state: dict[str, Any], checkpoint: Path) -> "SB3Policy":
+def _policy_of_sb3(config: TrainConfig, env: HasSpaces, state: dict[str, Any], checkpoint: Path) -> "SB3Policy":
     from ml_pipeline.runs.sb3.policy import SB3Policy, untrained_model  # needs Stable-Baselines3, an extra
 
     with reading(checkpoint):

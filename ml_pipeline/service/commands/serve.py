@@ -7,7 +7,7 @@ ml-pipeline serve --config service.yaml --no-page
 
 import sys
 
-from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, ignoring_signals
+from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, raising_once_more
 
 if __name__ == "__main__":
     exit_at_once_on_signals("serve")
@@ -27,6 +27,7 @@ from ml_pipeline.config.settings import build
 from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.dashboard.server import HOST, PORT, DashboardServer
 from ml_pipeline.dashboard.server import serve as serve_page
+from ml_pipeline.live.session_files import root_of_sessions
 from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.agent_training_service import AgentTrainingService
@@ -75,7 +76,7 @@ class CommandLine:
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
     """Serve until Ctrl-C or SIGTERM; exit with code 2 after one sentence where it cannot begin."""
-    with entry(prog):
+    with entry(prog, first_signal_alone=True):
         settings = _settings(argv, prog)
         serve = settings.serve
         root = root_of_runs(serve.root)
@@ -98,8 +99,6 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             except Interrupted as stop:
                 service.start_no_more()
                 _end(service, serve, prog)
-                with ignoring_signals():
-                    stack.close()
                 return stop.exit_code
     return 0
 
@@ -117,7 +116,8 @@ def _tell_end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> N
     again = f"{prog}{_root_flag(serve.root)}"
     if serve.stop_runs and going_on:
         _say(f"Stopping {counted(len(going_on), 'run')}; each saves first. Ctrl-C again leaves them going on.")
-        service.close(stop_runs=True)
+        with raising_once_more():
+            service.close(stop_runs=True)
     elif going_on:
         go_on = "goes on" if len(going_on) == 1 else "go on"
         _say(f"{counted(len(going_on), 'run')} {go_on} without the service: {' '.join(going_on)}")
@@ -130,7 +130,14 @@ def _page(settings: CommandLine, root: Path, service: AgentTrainingService) -> D
     """The page with buttons; without the extra that it needs, a sentence and no page."""
     serve = settings.serve
     try:
-        page = serve_page(root, controls=service, host=serve.host, port=serve.port, token=serve.token)
+        page = serve_page(
+            root,
+            sessions=root_of_sessions(None),
+            controls=service,
+            host=serve.host,
+            port=serve.port,
+            token=serve.token,
+        )
     except UserError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise

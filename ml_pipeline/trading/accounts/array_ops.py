@@ -7,12 +7,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ml_pipeline.runtime.row_generators import mixed
 from ml_pipeline.trading.accounts.compiled_kernel import (
     compiled_advance,
     compiled_advance_within,
     compiled_choose,
+    compiled_mixed,
     compiled_observe,
     compiled_outcomes,
 )
@@ -146,19 +147,9 @@ class NumpyArrays:
     def __init__(self) -> None:
         self.kernel: Kernel = make_kernel(NUMPY_OPS)
 
-    def seed(self, generator: np.random.Generator) -> None:
-        """Use `generator` for all draws from now on."""
-        self._generator = generator
-
-    def generator_state(self) -> Any:
-        return self._generator.bit_generator.state
-
-    def restore_generator(self, state: Any) -> None:
-        self._generator.bit_generator.state = state
-
-    def random(self, n: int) -> NDArray[np.float64]:
-        """n numbers, at least 0 and below 1."""
-        return self._generator.random(n)
+    def mixed(self, states: Any) -> Any:
+        """See `row_generators`."""
+        return mixed(states)
 
     def array(self, values: Any, dtype: Any = None) -> Any:
         return np.ascontiguousarray(values, dtype=dtype)
@@ -204,6 +195,10 @@ class NumpyArrays:
         """The flagged accounts in the form that `renew` takes; empty if `renew` has nothing to do."""
         return flags.nonzero()[0]
 
+    def renewable(self, values: Any, chosen: Any) -> Any:
+        """Those of `values` (..., N) for which `renew` takes new ones."""
+        return values[..., chosen]
+
     def renew(self, values: Any, chosen: Any, new: Any) -> Any:
         """A copy of `values` (..., N) that has `new` for the chosen accounts."""
         values = values.copy()
@@ -235,6 +230,9 @@ class CompiledArrays(NumpyArrays):
     and 16 features (NumPy: 454), 1,298 us with ten assets and 100 features (NumPy: 3,474). It uses one thread, since
     more would compete with the learner's.
     """
+
+    def mixed(self, states: Any) -> Any:
+        return compiled_mixed()(states)
 
     def choose(self, *arguments: Any) -> tuple[Any, Any, Any]:
         return compiled_choose()(*arguments)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.runtime.code_cache import keep_code
+from ml_pipeline.runtime.row_generators import mixed
 from ml_pipeline.trading.accounts import execution, orders, within_bar
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel, weight_in_equity
 from ml_pipeline.trading.accounts.orders import Ops, Terms
@@ -287,6 +288,12 @@ def compiled_outcomes() -> Callable[..., tuple[Any, Any, Any, Any]]:
         return following, terminated, truncated, done
 
     return _jit(inlined=False)(outcomes)
+
+
+@cache
+def compiled_mixed() -> Callable[[Any], Any]:
+    """`row_generators.mixed` as machine code."""
+    return _jit(inlined=False)(mixed)
 
 
 @cache

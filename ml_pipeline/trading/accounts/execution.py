@@ -56,7 +56,7 @@ def make_kernel(ops: Ops, compiled: Compiled = lambda function: function) -> Ker
     """The kernel for the kind of number that `ops` works on, each function passed through `compiled`."""
     size_orders = _sizing(ops, compiled)
     fill_orders = _filling(ops, compiled)
-    step = _stepping(ops, compiled, size_orders, fill_orders)
+    step = stepping(ops, compiled, size_orders, fill_orders)
     within = stepping_within(ops, compiled, size_orders, fill_orders)
     return Kernel(size_orders, fill_orders, step, _stepping_one(ops, compiled), within)
 
@@ -150,7 +150,8 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
     return fill_orders
 
 
-def _stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -> Any:
+def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -> Any:
+    """`step` for the kind of number that `ops` works on, with these ways to size and to fill orders."""
     least, greatest = ops.least, ops.greatest
 
     @compiled

@@ -47,6 +47,7 @@ class Terms(NamedTuple):
     smallest_order: in money. lot: quantity, or 0 for any.
     relative: 1 if weights are changes of weight in units of max_trade, else 0.
     limit: distance of limit orders from the close they were decided on, as a fraction of it; below 0: market orders.
+    sized_at_decision: 1 if market orders are sized at the close they were decided on, else 0: at the price of the fill.
     stop_loss, take_profit: fractions of the entry price, or 0 for none; see `within_bar`.
     maintenance: equity as a fraction of the value of all positions below which they are closed; above 0 only for an
     account that may borrow. financing_rate: fraction of negative cash per day; borrow_rate is then per day as well.
@@ -69,11 +70,13 @@ class Terms(NamedTuple):
     maintenance: float = 0.0
     financing_rate: float = 0.0
     limit: float = -1.0
+    sized_at_decision: float = 0.0
 
     def closing(self) -> "Terms":
         """The terms on which weights of 0 close every position whole: the same costs, and no limits."""
         reserve = -math.inf if self.maintenance > 0.0 else 0.0  # an account that may borrow pays any price
-        return self._replace(limit=-1.0, relative=0.0, max_trade=math.inf, smallest_order=0.0, lot=0.0, reserve=reserve)
+        whole = {"relative": 0.0, "max_trade": math.inf, "smallest_order": 0.0, "lot": 0.0, "reserve": reserve}
+        return self._replace(limit=-1.0, sized_at_decision=0.0, **whole)
 
 
 class OrderSteps(NamedTuple):

@@ -10,6 +10,7 @@ from ml_pipeline.trading.accounts.orders import Terms
 
 ActionMode = Literal["target_weights", "discrete", "buy_hold_sell", "trade"]
 FillAt = Literal["next_open", "close"]
+SizeAt = Literal["fill", "decision"]
 OnLimit = Literal["clip", "refuse"]
 
 ACTION_MODES = get_args(ActionMode)
@@ -27,6 +28,9 @@ class CostsAndLimits:
 
     fill_at: FillAt = "next_open"
     """Where orders are filled: at the next bar's open, or (optimistic) at the close they were decided on."""
+    size_at: SizeAt = "fill"
+    """The price by which a target becomes a quantity: that of the fill, or the close of the decision, as all that a
+    real broker can be sent; limit orders always take the latter."""
     fee_bps: float = 5.0
     """Fee on traded value, in basis points (hundredths of a percent)."""
     sell_fee_bps: float | None = None
@@ -73,6 +77,7 @@ class CostsAndLimits:
 
     def __post_init__(self) -> None:
         check_choice("fill_at", self.fill_at, ("next_open", "close"))
+        check_choice("size_at", self.size_at, ("fill", "decision"))
         check_choice("on_limit", self.on_limit, ("clip", "refuse"))
         for name in ("fee_bps", "sell_fee_bps", "slippage_bps"):
             if name != "sell_fee_bps" or self.sell_fee_bps is not None:
@@ -161,7 +166,13 @@ class TradingRules(CostsAndLimits):
     @property
     def acts_within_bars(self) -> bool:
         """Whether more happens in a bar than fills at one price, see `within_bar`."""
-        return self.needs_range is not None or self.leverage > 1 or self.financing_bps_per_year is not None
+        more = self.leverage > 1 or self.financing_bps_per_year is not None
+        return more or self.needs_range is not None or self.sizes_at_decision
+
+    @property
+    def sizes_at_decision(self) -> bool:
+        """Whether market orders are sized at another price than that of their fill."""
+        return self.size_at == "decision" and self.fill_at == "next_open"
 
     @property
     def leverage(self) -> float:
@@ -205,5 +216,6 @@ class TradingRules(CostsAndLimits):
             take_profit=self.take_profit or 0.0,
             limit=-1.0 if self.limit_bps is None else self.limit_bps / 10_000,
             maintenance=self.maintenance_margin if self.leverage > 1 else 0.0,
+            sized_at_decision=float(self.sizes_at_decision),
             financing_rate=(self.financing_bps_per_year or 0.0) / 10_000 / _DAYS_PER_YEAR,
         )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml_pipeline.runtime.row_generators import mixed
 from ml_pipeline.trading.accounts.array_ops import (
     Batch,
     Tables,
@@ -41,19 +42,9 @@ class TorchArrays:
         self.kernel: Kernel = make_kernel(TORCH_OPS)
         self.device = torch.device(device)
         self.money = torch.float32 if self.device.type == "mps" else torch.float64
-        self._generator = torch.Generator(self.device)
 
-    def seed(self, generator: np.random.Generator) -> None:
-        self._generator.manual_seed(int(generator.integers(2**63 - 1)))
-
-    def generator_state(self) -> Any:
-        return self._generator.get_state().numpy()
-
-    def restore_generator(self, state: Any) -> None:
-        self._generator.set_state(torch.from_numpy(state))
-
-    def random(self, n: int) -> Tensor:
-        return torch.rand(n, generator=self._generator, device=self.device, dtype=self.money)
+    def mixed(self, states: Tensor) -> Any:
+        return mixed(states)
 
     def array(self, values: Any, dtype: Any = None) -> Tensor:
         if isinstance(values, np.ndarray):
@@ -89,6 +80,9 @@ class TorchArrays:
 
     def chosen(self, flags: Tensor) -> Tensor:
         return flags  # counting them would synchronize with the device
+
+    def renewable(self, values: Tensor, chosen: Tensor) -> Tensor:
+        return values
 
     def renew(self, values: Tensor, chosen: Tensor, new: Tensor) -> Tensor:
         return torch.where(chosen, new, values)

@@ -1,7 +1,8 @@
 """The kernel's step for bars in which more happens than fills at one price: exits within the bar, margin, interest.
 
 In this order:
-1. With `limit`, orders are sized at the close they were decided on and valid for one bar. A buy is filled if the low
+1. With `sized_at_decision`, orders are sized at the close they were decided on, and cost what their fill asks for.
+   With `limit`, they are sized there as well and valid for one bar. A buy is filled if the low
    of the bar is below its limit, at the limit or at a lower open; a sale as its mirror image. Otherwise it lapses. If
    the bar also reaches the stop or target of the position that it finds, that comes first, and an order that would be
    filled after the open lapses. Buys have only the cash from before the bar.
@@ -66,13 +67,28 @@ class Book(NamedTuple):
     fill_prices: MutableSequence[Number]
 
 
+class WithinSteps(NamedTuple):
+    """What happens to one asset within a bar, for one kind of number. `within_steps` defines them."""
+
+    entry_price: Callable[..., Number]
+    exit_order: Callable[..., tuple[Number, Number]]
+    limit_fill: Callable[..., tuple[Number, Number]]
+    since_fill: Callable[..., tuple[Number, Number, Number]]
+
+
+def within_steps(ops: Ops, compiled: Compiled) -> WithinSteps:
+    """The steps for the kind of number that `ops` works on, each passed through `compiled`."""
+    return WithinSteps(
+        _entry_price(ops, compiled), _exit_order(ops, compiled), _limit_fill(ops, compiled), _since_fill(ops, compiled)
+    )
+
+
 def stepping_within(
     ops: Ops, compiled: Compiled, size_orders: Callable[..., Number], fill_orders: Callable[..., Any]
 ) -> Any:
     """`step_within` for the kind of number that `ops` works on."""
     least, greatest = ops.least, ops.greatest
-    entry_price, exit_order = _entry_price(ops, compiled), _exit_order(ops, compiled)
-    limit_fill, since_fill = _limit_fill(ops, compiled), _since_fill(ops, compiled)
+    entry_price, exit_order, limit_fill, since_fill = within_steps(ops, compiled)
     closing_terms = compiled(_closing_terms)
     call_margin = _margin_call(ops, compiled, fill_orders, closing_terms)
 
@@ -83,9 +99,13 @@ def stepping_within(
         """As `execution`'s step: (cash, costs paid in this bar, equity at the closes, margin_called)."""
         n_assets = len(book.holdings)
         limited = terms.limit >= 0.0
+        at_decision = limited or terms.sized_at_decision > 0.0
         for i in range(n_assets):
-            book.fill_prices[i] = bar.decided[i] if limited else bar.prices[i]
+            book.fill_prices[i] = bar.decided[i] if at_decision else bar.prices[i]
         equity = size_orders(weights, may_trade, cash, book.holdings, book.fill_prices, terms, book.orders)
+        if at_decision and not limited:
+            for i in range(n_assets):
+                book.fill_prices[i] = bar.prices[i]
         if limited:
             for i in range(n_assets):
                 leaving, _ = exit_order(
@@ -163,7 +183,7 @@ def _closing_terms(terms: Terms) -> Terms:
     """The costs of `terms` without their limits. Machine code knows no defaults, so every field is given."""
     costs = (terms.buy_rate, terms.sell_rate, terms.fixed_fee, terms.borrow_rate)
     reserve = -math.inf if terms.maintenance > 0.0 else 0.0
-    return Terms(*costs, -1.0, 1.0, 1.0, math.inf, reserve, 0.0, 0.0, 0.0, 0.0, 0.0, terms.maintenance, 0.0, -1.0)
+    return Terms(*costs, -1.0, 1.0, 1.0, math.inf, reserve, 0.0, 0.0, 0.0, 0.0, 0.0, terms.maintenance, 0.0, -1.0, 0.0)
 
 
 def _limit_fill(ops: Ops, compiled: Compiled) -> Any:

@@ -14,6 +14,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import TradingRules
 
 _TRADED, _KEPT = [True], [False]
+# A position that no choice means.
+_NO_CHOICE = -1
 
 
 class ActionReader:
@@ -46,6 +48,15 @@ class ActionReader:
     def set_state(self, state: list[int]) -> None:
         """Continue where `state` was taken."""
         self._choices = state
+
+    def follow(self, holdings: list[float]) -> None:
+        """Take each position that is held as the choice that was made, whoever opened it.
+
+        A short where shorts are not allowed is no choice that there is, so that any choice closes it.
+        """
+        positions = self._rules.positions
+        signs = [(quantity > 0) - (quantity < 0) for quantity in holdings]
+        self._choices = [positions.index(sign) if sign in positions else _NO_CHOICE for sign in signs]
 
     def read(self, action: Any, fillable: list[bool]) -> tuple[list[float], list[bool]]:
         """(weights, whether to trade) for each asset; an asset that cannot be filled does not trade.

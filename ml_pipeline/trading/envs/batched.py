@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.plain_data import from_plain, to_plain
+from ml_pipeline.runtime.row_generators import advanced, below, row_generators, within
 from ml_pipeline.trading.accounts.array_ops import Bars, Batch, CompiledArrays, NumpyArrays, Tables
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.orders import Terms
@@ -26,12 +26,17 @@ from ml_pipeline.trading.envs.rewards import LogReturn, Reward
 
 Range = tuple[float, float]
 
+# Which number of a row's generator each draw of an episode is, whether it is needed or not.
+_MARKET, _START, *_RATES = range(1, 5)
+_DRAWS_PER_EPISODE = 4
+
 
 class _Episodes(NamedTuple):
     """The running episode of each account. holdings and choices are (A, N), the others (N,).
 
     rows, last_rows: the current bar and the last bar of the episode, as rows of the tables.
     choices: the latest discrete choice of each asset.
+    generators: see `row_generators`; they draw the next episode.
     """
 
     rows: Any
@@ -42,6 +47,7 @@ class _Episodes(NamedTuple):
     equity: Any
     holdings: Any
     choices: Any
+    generators: Any
 
 
 class BatchedTradingEnv(VectorEnv):
@@ -56,9 +62,15 @@ class BatchedTradingEnv(VectorEnv):
     engine: without a device, "plain" is NumPy and "compiled" is machine code, which needs numba; "auto" compiles if
     numba is installed.
 
+    Environment i is seeded seed + i. The market, start, fee and slippage of its k-th episode depend on that seed and k
+    alone, so that n environments with seed + i go through the episodes of environments i to i + n - 1 of N, on every
+    device. `FastTradingEnv` draws other starts from the same seed.
+
     Autoreset is SAME_STEP: infos["final_obs"], (N, ...), holds the last observation of each episode that ended, which
     infos["_final_obs"] marks. Rewards are float64 in arrays and float32 in tensors. Each step returns new observations.
     """
+
+    _now: _Episodes
 
     def __init__(
         self,
@@ -136,12 +148,15 @@ class BatchedTradingEnv(VectorEnv):
         self._always = xp.full((len(markets[0].symbols), self.num_envs), True)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode in every environment; `seed` is one whole number for all of them."""
+        """Start a new episode in every environment; `seed` is one whole number: environment i is seeded seed + i."""
         super().reset(seed=seed)
-        if seed is not None or not self._begun:
-            self._xp.seed(self.np_random)
+        if seed is None and self._begun:
+            generators = self._now.generators
+        else:
+            first = int(self.np_random.integers(2**62)) if seed is None else seed
+            generators = self._xp.array(row_generators(first, self.num_envs))
         self._begun = True
-        self._now, self._reward_state = self._fresh(self.num_envs)
+        self._now, self._reward_state = self._fresh(generators)
         self._orders, self._filled = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(2))
         if self._bars is not None:
             self._entries, *self._exits = (self._xp.full(self._always.shape, 0.0, self._xp.money) for _ in range(6))
@@ -177,52 +192,55 @@ class BatchedTradingEnv(VectorEnv):
         return observations, rewards if self._device is None else xp.floats(rewards), terminated, truncated, infos
 
     def get_states(self) -> list[dict[str, Any]]:
-        """The state for `set_states`, as plain data."""
-        xp = self._xp
+        """A state for each environment, for `set_states`, as plain data; empty before the first episode."""
         if not self._begun:
-            return [{}]
-        now, reward_state = ([xp.to_host(values) for values in part] for part in (self._now, self._reward_state))
-        entries = {} if self._bars is None else {"entries": xp.to_host(self._entries)}
-        return [to_plain({"now": now, "reward": reward_state, "generator": xp.generator_state(), **entries})]
+            return [{} for _ in range(self.num_envs)]
+        columns = {name: self._xp.to_host(values).T.tolist() for name, values in self._columns().items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def set_states(self, states: Sequence[dict[str, Any]]) -> None:
-        """Continue from a state of `get_states`; the environment must be made with the same arguments.
+        """Continue from states of `get_states`; the environment must be made with the same arguments.
 
-        Raises ValueError, KeyError or TypeError where it is none.
+        Raises ValueError, KeyError or TypeError where they are none.
         """
-        state = from_plain(states[0])
+        if len(states) != self.num_envs:
+            raise ValueError(f"set_states needs one state per environment, {self.num_envs}, but got {len(states)}.")
         self._begun = False
-        if state:
-            self._restore(state)
+        if any(states):
+            self._restore(states, seed=0)
 
     def continue_from(self, states: Sequence[dict[str, Any]], *, seed: int) -> Any:
-        """`set_states` with a state of more or fewer environments: the last ones are left out, or further ones begin an
-        episode, drawn by the generator of the state; by one seeded `seed`, where the state is of before any episode.
+        """`set_states` with the states of more or fewer environments: the last ones are left out, or further ones, i,
+        begin an episode as a reset with seed + i does.
 
         Returns the observations of all environments if some began an episode, else None.
         """
-        state = from_plain(states[0])
-        if not state:
+        if not any(states):
             return self.reset(seed=seed)[0]
-        n_known = self._restore(state)
-        return self._xp.observations(*self._seen()) if n_known < self.num_envs else None
+        self._restore(states[: self.num_envs], seed=seed)
+        return self._xp.observations(*self._seen()) if len(states) < self.num_envs else None
 
-    def _restore(self, state: dict[str, Any]) -> int:
-        """Returns of how many environments the state is."""
-        xp = self._xp
-        self.reset(seed=0)
-        xp.restore_generator(state["generator"])
-        n_known = len(state["now"][0])
-        fresh, reward_state = self._fresh(max(0, self.num_envs - n_known))
+    def _restore(self, states: Sequence[dict[str, Any]], *, seed: int) -> None:
+        """Put the first environments into these states, after a reset of all."""
+        self.reset(seed=seed)
+        columns = {name: self._xp.to_host(values).copy() for name, values in self._columns().items()}
+        for name, values in columns.items():
+            first = values[..., : len(states)]
+            known = np.array([state[name] for state in states]).T.reshape(first.shape)
+            np.copyto(first, known, casting="same_kind")
+        self._set_columns({name: self._xp.array(values) for name, values in columns.items()})
 
-        def joined(known: Any, new: Any) -> Any:
-            return xp.array(np.concatenate([known[..., : self.num_envs], xp.to_host(new)], axis=-1))
+    def _columns(self) -> dict[str, Any]:
+        """All that changes from step to step, by name, each (..., N)."""
+        reward = {f"reward_{i}": values for i, values in enumerate(self._reward_state)}
+        return {**self._now._asdict(), **reward, **({} if self._bars is None else {"entries": self._entries})}
 
-        self._now = _Episodes(*map(joined, state["now"], fresh))
-        self._reward_state = tuple(map(joined, state["reward"], reward_state))
+    def _set_columns(self, columns: dict[str, Any]) -> None:
+        """Take over what `_columns` gave."""
+        self._now = _Episodes(*(columns[name] for name in _Episodes._fields))
+        self._reward_state = tuple(columns[f"reward_{i}"] for i in range(len(self._reward_state)))
         if self._bars is not None:
-            self._entries = joined(state["entries"], xp.full(fresh.holdings.shape, 0.0, xp.money))
-        return n_known
+            self._entries = columns["entries"]
 
     @property
     def device(self) -> str | None:
@@ -234,23 +252,30 @@ class BatchedTradingEnv(VectorEnv):
         """The equity of each environment, (N,), after the latest step and autoreset."""
         return self._now.equity
 
-    def _fresh(self, n: int) -> tuple[_Episodes, tuple[Any, ...]]:
-        """n new episodes, and the state of their reward."""
-        xp = self._xp
-        drawn = xp.to_indices(xp.random(n) * len(self._markets))
-        start = xp.to_indices(xp.random(n) * self._n_starts[drawn])
-        rows = self._first_rows[drawn] + self.window - 1 + start
-        rates = sum(low + xp.random(n) * (high - low) for low, high in self._ranges)
+    def _fresh(self, generators: Any) -> tuple[_Episodes, tuple[Any, ...]]:
+        """New episodes of the environments with these generators, and the state of their reward."""
+        xp, n = self._xp, len(generators)
+
+        def draw(k: int) -> Any:
+            return xp.mixed(advanced(generators, k))
+
+        drawn = slice(None) if len(self._markets) == 1 else below(len(self._markets), draw(_MARKET))
+        rows = self._first_rows[drawn] + self.window - 1 + below(self._n_starts[drawn], draw(_START))
+        rates = xp.full((n,), sum(low for low, high in self._ranges if low == high), xp.money)
+        for k, (low, high) in zip(_RATES, self._ranges, strict=True):
+            if low < high:
+                rates = rates + within(low, high, xp.array(draw(k), xp.money))
         cash = xp.full((n,), float(self.rules.initial_cash), xp.money)
         holdings = xp.full((len(self._always), n), 0.0, xp.money)
         choices = xp.to_indices(holdings) + self.rules.positions.index(0)
         last_rows = rows + self._n_steps[drawn]
-        fresh = _Episodes(rows, last_rows, rates, rates + self._sell_extra, cash, cash, holdings, choices)
+        following = advanced(generators, _DRAWS_PER_EPISODE)
+        fresh = _Episodes(rows, last_rows, rates, rates + self._sell_extra, cash, cash, holdings, choices, following)
         return fresh, self.reward.begin(xp.ops, cash)
 
     def _begin_again(self, ended: Any) -> None:
         renew = self._xp.renew
-        fresh, reward_state = self._fresh(len(ended))
+        fresh, reward_state = self._fresh(self._xp.renewable(self._now.generators, ended))
         self._now = _Episodes(*(renew(old, ended, new) for old, new in zip(self._now, fresh, strict=True)))
         states = zip(self._reward_state, reward_state, strict=True)
         self._reward_state = tuple(renew(old, ended, new) for old, new in states)

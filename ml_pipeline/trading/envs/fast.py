@@ -61,7 +61,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         n_assets = len(market.symbols)
         self._row_size = market.features.shape[1]
         self._observation_size = window * self._row_size + n_assets
-        self.observation_space = spaces.Box(-market.clip, market.clip, (self._observation_size,), np.float32)
+        self.observation_space = observation_space(self._row_size, n_assets, window=window, clip=market.clip)
         self._actions = ActionReader(rules, market.symbols)
         self.action_space = self._actions.space
 
@@ -175,6 +175,11 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
     def _account_class(self, engine: Engine) -> type[PlainAccount] | type[CompiledAccount]:
         return CompiledAccount if compiles(engine) else PlainAccount
+
+
+def observation_space(n_features: int, n_assets: int, *, window: int, clip: float) -> spaces.Space[Any]:
+    """What is observed of `n_assets` with `n_features` per bar: the features of the window, then the weights."""
+    return spaces.Box(-clip, clip, (window * n_features + n_assets,), np.float32)
 
 
 def compiles(engine: Engine) -> bool:

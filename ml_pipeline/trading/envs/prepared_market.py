@@ -133,9 +133,8 @@ class PreparedMarket:
 
         Raises UserError if sessions are not known, or if every bar is one.
         """
-        if self.session_end is None or self.session_end.all():
-            raise UserError("flat_at_close needs bars shorter than a session; use shorter bars, or leave it out.")
-        return self.session_end[1:] if fill_at == "next_open" else self.session_end[:-1]
+        ends = _required_sessions(self.session_end)
+        return ends[1:] if fill_at == "next_open" else ends[:-1]
 
     def bar_tables(self, rules: TradingRules) -> BarTables | None:
         """The bar after each order, for accounts that trade within bars; None if these rules do not.
@@ -191,6 +190,20 @@ def prepare_market(
         low=None if needing is None else np.nan_to_num(market.low, nan=0.0),
         day=market.timing.clock.days(market.timing.opens(market.times))[0] if by_day else None,
     )
+
+
+def require_what_rules_need(market: MarketData, rules: TradingRules) -> None:
+    """Raise UserError, as environments do, where the rules need ranges of bars or sessions that `market` lacks."""
+    if rules.needs_range is not None:
+        _require_ranges(market, rules.needs_range)
+    if rules.flat_at_close:
+        _required_sessions(market.session_end)
+
+
+def _required_sessions(session_end: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    if session_end is None or session_end.all():
+        raise UserError("flat_at_close needs bars shorter than a session; use shorter bars, or leave it out.")
+    return session_end
 
 
 def _require_ranges(market: MarketData, needing: str) -> None:

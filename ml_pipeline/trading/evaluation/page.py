@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.reporting.html_page import html_picture, html_table, write_html_page
+from ml_pipeline.reporting.html_page import html_picture, html_table, png_of, write_html_page
 from ml_pipeline.reporting.interactive_page import interactive_parts, interactive_style
 from ml_pipeline.trading.evaluation.curves import Drawdown, drawdowns, monthly_returns
 from ml_pipeline.trading.evaluation.figures import sensitivity_figure
@@ -79,7 +79,7 @@ def _sensitivity_parts(evaluation: Evaluation, sensitivity: Sensitivity | None) 
     figure = sensitivity_figure(sensitivity, evaluation.rules.fee_bps)
     return [
         "<h2>What costs and late orders take</h2>",
-        html_picture(figure, "Return of the same orders by fee, and by bars of delay"),
+        html_picture(png_of(figure), "Return of the same orders by fee, and by bars of delay"),
     ]
 
 

@@ -14,6 +14,7 @@ from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.trades import Trade, trades_of
 from ml_pipeline.trading.evaluation.attribution import costs_by_kind, profit_by_asset
 from ml_pipeline.trading.evaluation.figures import equity_figure
+from ml_pipeline.trading.evaluation.ledger_file import LEDGER_FILE, write_ledger
 from ml_pipeline.trading.evaluation.remarks import RANGES, annualization, baselines_without_limits, headlines
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
 
@@ -67,16 +68,10 @@ def _endings_row(evaluation: Evaluation) -> list[list[str]]:
 def write_report(folder: Path, evaluation: Evaluation) -> None:
     """Write ledger.csv and trades.csv (the agent's), evaluation.json (every figure) and equity.png into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_ledger(folder / "ledger.csv", evaluation.agent)
+    write_ledger(folder / LEDGER_FILE, evaluation.agent)
     _write_trades(folder / "trades.csv", evaluation.agent, evaluation.costs)
     (folder / EVALUATION_FILE).write_text(json.dumps(as_json(evaluation), indent=2) + "\n", encoding="utf-8")
     equity_figure(evaluation, title=evaluation.title).savefig(folder / "equity.png")
-
-
-def _write_ledger(path: Path, ledger: Ledger) -> None:
-    import polars as pl
-
-    pl.DataFrame(ledger).fill_nan(None).write_csv(path, datetime_format="%Y-%m-%d %H:%M:%S")
 
 
 def _write_trades(path: Path, ledger: Ledger, costs: Costs) -> None:

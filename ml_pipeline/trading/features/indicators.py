@@ -64,7 +64,7 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
 
     Raises UserError for an unknown name, if no asset has enough bars, and if a feature is NaN after its warm-up.
     """
-    features = [feature for name in names for feature in _features_named(name, market)]
+    features = features_named(names, tuple(market.columns), source=market.source)
     of_assets = [feature for feature in features if not feature.of_time]
     of_time = [feature for feature in features if feature.of_time]
     values = np.empty((market.n_bars, len(market.symbols) * len(of_assets) + len(of_time)))
@@ -74,7 +74,7 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
         bars = BarsOf(market, a)
         block = values[:, a * len(of_assets) : (a + 1) * len(of_assets)]
         for i, feature in enumerate(of_assets):
-            block[:, i] = _carry_to_timeline(_column(feature, bars), own)
+            block[:, i] = _carry_to_timeline(values_of(feature, bars), own)
             if feature.where_absent is not None:
                 block[~own, i] = feature.where_absent
         complete |= ~np.isnan(block).any(axis=1) & np.logical_or.accumulate(own)
@@ -187,19 +187,27 @@ DEFAULT_FEATURES = (
 )
 
 
-def _features_named(name: str, market: MarketData) -> list[Feature]:
+def features_named(names: Sequence[str], columns: Sequence[str], *, source: str) -> list[Feature]:
+    """The features of these names on data with these `feature_*` columns.
+
+    source: the name of the data in messages. Raises UserError for an unknown name or column.
+    """
+    return [feature for name in names for feature in _of_name(name, columns, source)]
+
+
+def _of_name(name: str, columns: Sequence[str], source: str) -> list[Feature]:
     column, at, timeframe = name.partition("@")
-    if name.startswith(FEATURE_PREFIX) and not market.columns:
-        raise UserError(f"{market.source} has no column that begins with {FEATURE_PREFIX}; name other features.")
+    if name.startswith(FEATURE_PREFIX) and not columns:
+        raise UserError(f"{source} has no column that begins with {FEATURE_PREFIX}; name other features.")
     if column == f"{FEATURE_PREFIX}*":
-        return [feature for each in market.columns for feature in make_features(f"{each}{at}{timeframe}")]
-    if name.startswith(FEATURE_PREFIX) and column not in market.columns:
-        raise UserError(f'{market.source} has no column "{column}". {nearest(column, market.columns)}')
+        return [feature for each in columns for feature in make_features(f"{each}{at}{timeframe}")]
+    if name.startswith(FEATURE_PREFIX) and column not in columns:
+        raise UserError(f'{source} has no column "{column}". {nearest(column, columns)}')
     return make_features(name)
 
 
-def _column(feature: Feature, bars_of: BarsOf) -> FloatArray:
-    """The values of a feature at the own bars of an asset."""
+def values_of(feature: Feature, bars_of: BarsOf) -> FloatArray:
+    """The values of a feature at the own bars of an asset. Raises UserError as `compute_features`."""
     if feature.timeframe is None:
         return _checked(feature, bars_of)
     longer, latest = bars_of.longer(feature.name, timeframe_ns(feature.timeframe))
@@ -219,17 +227,26 @@ def _checked(feature: Feature, bars_of: BarsOf) -> FloatArray:
         raise UserError(
             f"{feature.name} must give one value per bar, ({n_bars},), but gave {values.shape}; let it begin with NaN."
         )
-    usable = np.abs(values) < _LARGEST
+    usable = is_usable(values)
     if not usable.all():
         warming_up = np.isnan(values) & ~np.logical_or.accumulate(usable)
         if (bad := np.flatnonzero(~usable & ~warming_up)).size:
             row = int(bad[0])
-            raise UserError(
-                f"{feature.name} of {bars_of.symbol} is {values[row]:g} at {as_text(bars.times[row])}, but after its "
-                f"first value a feature must be a number below {_LARGEST:g}; fix the bars it is computed from, or "
-                "leave it out."
-            )
+            raise unusable(feature, bars_of.symbol, float(values[row]), bars.times[row])
     return values
+
+
+def is_usable(values: FloatArray) -> NDArray[np.bool_]:
+    """Which values are numbers that a feature may have after its warm-up."""
+    return np.abs(values) < _LARGEST
+
+
+def unusable(feature: Feature, symbol: str, value: float, time: np.datetime64) -> UserError:
+    """The error about a value after a feature's first that is none."""
+    return UserError(
+        f"{feature.name} of {symbol} is {value:g} at {as_text(time)}, but after its first value a feature must be a "
+        f"number below {_LARGEST:g}; fix the bars it is computed from, or leave it out."
+    )
 
 
 def _too_few(market: MarketData, features: Sequence[Feature]) -> UserError:

@@ -9,9 +9,19 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features.formulas import Bars
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.timeframes import LongBars, long_bars, together
+from ml_pipeline.trading.market.timeframes import LongBars, Timing, long_bars, together
 
 _FIELDS = ("open", "high", "low", "close", "volume")
+
+
+def require_longer(name: str, length: int, timing: Timing, *, source: str) -> None:
+    """Raise UserError, with the name of the feature, if the bars are longer than `length` ns."""
+    if length < timing.length:
+        minutes = timing.length / 60e9
+        raise UserError(
+            f"Feature {name} needs bars that are no longer than it says, but those of {source} have {minutes:g} "
+            "minutes; name a longer timeframe."
+        )
 
 
 def bars_of(market: MarketData, asset: int) -> Bars:
@@ -49,12 +59,7 @@ class BarsOf:
         """
         if length not in self._longer:
             timing = self._market.timing
-            if length < timing.length:
-                minutes = timing.length / 60e9
-                raise UserError(
-                    f"Feature {name} needs bars that are no longer than it says, but those of {self._market.source} "
-                    f"have {minutes:g} minutes; name a longer timeframe."
-                )
+            require_longer(name, length, timing, source=self._market.source)
             made = long_bars(self.own.times, timing, length, causal=True)
             self._longer[length] = BarsOf(self._market, self._asset, made), made.latest_known()
         return self._longer[length]

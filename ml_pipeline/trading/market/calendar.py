@@ -54,7 +54,8 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
             return Calendar(name, 312.0, "daily bars, Sundays included, as forex: 52 x 6 a year")
         per_year = 365.0 if weekend else 252.0
         return Calendar(name, per_year, f"daily bars, {'' if weekend else 'not '}on weekends: {per_year:g} a year")
-    per_day = float(np.median(np.unique(days[weekday < 5], return_counts=True)[1]))
+    weekdays = days[weekday < 5]
+    per_day = float(np.median(np.unique(weekdays if weekdays.size else days, return_counts=True)[1]))
     return _short_bars(name, spacing_s, per_day)
 
 

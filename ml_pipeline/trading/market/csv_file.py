@@ -37,10 +37,13 @@ class RaggedRow(NamedTuple):
 
 
 class CsvFile:
-    """A CSV file, plain or gzipped, in UTF-8 or UTF-16. header: where its titles are. titles: as polars names them."""
+    """A CSV file, plain or gzipped, in UTF-8 or UTF-16. header: where its titles are. titles: as polars names them.
 
-    def __init__(self, path: Path) -> None:
-        self._source = _source(path)
+    content: what is read in place of the file, in UTF-8.
+    """
+
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
+        self._source = _source(path) if content is None else content
         self._first_lines = _first_lines(self._source)
         self.header = find_header(self._first_lines)
         self._options: dict[str, Any] = {"separator": self.header.separator, "infer_schema": False}

@@ -69,7 +69,7 @@ def load_market(
     """
     path = Path(path)
     tables = ((read_table(file), name or symbol_of(file)) for file in files_of(path))
-    return _market_of(tables, path.name, Reading(symbols, bar_time, form or BarForm()), faults or Faults())
+    return market_of_tables(tables, path.name, Reading(symbols, bar_time, form or BarForm()), faults or Faults())
 
 
 def market_from_frame(
@@ -92,7 +92,7 @@ def market_from_frame(
     if not isinstance(frame, pl.DataFrame):
         frame = _of_pandas(frame)
     reading = Reading(symbols, bar_time, form or BarForm())
-    return _market_of([(Table(name, frame, 0), name)], name, reading, faults or Faults())
+    return market_of_tables([(Table(name, frame, 0), name)], name, reading, faults or Faults())
 
 
 def _of_pandas(frame: Any) -> "pl.DataFrame":
@@ -125,7 +125,7 @@ def _plain_column(column: Any) -> Any:
     return values.tolist() if values.dtype == object else values
 
 
-def _market_of(tables: Iterable[tuple[Table, str]], source: str, reading: Reading, faults: Faults) -> MarketData:
+def market_of_tables(tables: Iterable[tuple[Table, str]], source: str, reading: Reading, faults: Faults) -> MarketData:
     """The market of (table, name) pairs; a table that names no symbol has `name` for its symbol."""
     assets: dict[str, Asset] = {}
     for asset in (asset for table, name in tables for asset in _assets_of(table, name, faults)):

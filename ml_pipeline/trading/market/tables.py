@@ -56,15 +56,18 @@ def titles_of(path: Path) -> list[str]:
     return CsvFile(path).titles
 
 
-def read_table(path: Path) -> Table:
-    """The cells of the file. Raises UserError if it is empty, unreadable, or no table."""
+def read_table(path: Path, content: bytes | None = None) -> Table:
+    """The cells of the file. Raises UserError if it is empty, unreadable, or no table.
+
+    content: what is read in place of a CSV file that is still being written, in UTF-8.
+    """
     import polars as pl
 
-    if path.stat().st_size == 0:
-        raise UserError(f"{path.name} is empty; expected a header and one row per bar.")
     try:
+        if (path.stat().st_size if content is None else len(content)) == 0:
+            raise UserError(f"{path.name} is empty; expected a header and one row per bar.")
         is_parquet = path.suffix.lower() in _PARQUET
-        table = Table(path.name, pl.read_parquet(path), 0) if is_parquet else _read_csv(path)
+        table = Table(path.name, pl.read_parquet(path), 0) if is_parquet else _read_csv(path, content)
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{path.name} cannot be read as a table: {reason}; expected CSV or Parquet.") from error
@@ -73,10 +76,10 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def _read_csv(path: Path) -> Table:
+def _read_csv(path: Path, content: bytes | None) -> Table:
     import polars as pl
 
-    file = CsvFile(path)
+    file = CsvFile(path, content)
     try:
         return Table(path.name, file.read(), file.header.line)
     except pl.exceptions.ComputeError:

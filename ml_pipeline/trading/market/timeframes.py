@@ -6,6 +6,7 @@ where bars are missing there, once a later bar begins. So a value made of longer
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,12 +50,24 @@ class Clock:
     def _offsets(self, times: Times) -> Nanoseconds:
         if self.zone is None:
             return np.zeros(len(times), dtype=np.int64)
-        import polars as pl
-
         utc = times.astype("datetime64[ns]")
-        of_zone = pl.Series(utc).dt.replace_time_zone("UTC").dt.convert_time_zone(self.zone)
-        wall = of_zone.dt.replace_time_zone(None).to_numpy().astype("datetime64[ns]")
-        return (wall - utc).astype(np.int64)
+        if len(utc) == 1:  # bar by bar, for each length of longer bars
+            return np.array([_offset_of(self.zone, int(utc.astype(np.int64)[0]))])
+        return _offsets_of(self.zone, utc)
+
+
+def _offsets_of(zone: str, utc: Times) -> Nanoseconds:
+    """The offset of a zone from UTC at each time, in ns."""
+    import polars as pl
+
+    of_zone = pl.Series(utc).dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+    wall = of_zone.dt.replace_time_zone(None).to_numpy().astype("datetime64[ns]")
+    return (wall - utc).astype(np.int64)
+
+
+@lru_cache(maxsize=8)
+def _offset_of(zone: str, utc: int) -> int:
+    return int(_offsets_of(zone, np.array([utc], dtype="datetime64[ns]"))[0])
 
 
 def make_clock(session: str | None, timezone: str | None) -> Clock:
@@ -117,6 +130,16 @@ class Timing(NamedTuple):
         """When each bar opens."""
         return times if self.stamped == "open" else times - np.timedelta64(self.length, "ns")
 
+    def closes(self, times: Times) -> Times:
+        """When each bar closes: at the end of its session, where that comes first."""
+        if self.stamped == "close":
+            return times
+        lengths = np.full(len(times), self.length, dtype=np.int64)
+        if self.clock.has_session and self.length <= DAY:
+            until_end = self.clock.open_for - self.clock.days(times)[1]
+            lengths = np.where(until_end > 0, np.minimum(lengths, until_end), lengths)
+        return times + lengths.astype("timedelta64[ns]")
+
 
 class LongBars(NamedTuple):
     """group: int64 (T,), the longer bar of each bar, counted from 0. starts, ends: when each bar's longer bar does, in
@@ -143,6 +166,26 @@ def long_bars(times: Times, timing: Timing, length: int, *, causal: bool) -> Lon
     causal: a bar after one that reached the end begins another longer bar, even if it lies in the same time, as bars
     between the usual times do. Otherwise all bars of the same time are one.
     """
+    places = long_places(times, timing, length)
+    changes = (np.diff(places.key, axis=0) != 0).any(axis=1)
+    if causal:
+        changes = changes | places.closes[:-1]
+    group = np.concatenate([[0], np.cumsum(changes)]) if len(times) else np.empty(0, dtype=np.int64)
+    return LongBars(group, *places[1:])
+
+
+class LongPlaces(NamedTuple):
+    """Where each bar lies among longer ones. key: int64 (T, K), equal for bars in the same time; the rest: see
+    `LongBars`."""
+
+    key: Nanoseconds
+    starts: Nanoseconds
+    ends: Nanoseconds
+    closes: NDArray[np.bool_]
+
+
+def long_places(times: Times, timing: Timing, length: int) -> LongPlaces:
+    """Where each bar lies among longer bars of `length` ns; each by itself, whatever comes before or after it."""
     opens = timing.opens(times)
     clock = timing.clock
     days, since, offset = clock.days(opens)
@@ -151,20 +194,17 @@ def long_bars(times: Times, timing: Timing, length: int, *, causal: bool) -> Lon
         part = since // length
         starts = day_start + part * length
         ends = np.minimum(starts + length, day_start + clock.open_for) if clock.has_session else starts + length
-        changes = (np.diff(days) != 0) | (np.diff(part) != 0) | (np.diff(offset) != 0)
+        key = np.stack([days, part, offset], axis=1)
     elif length == DAY:
         starts, ends = day_start, day_start + clock.open_for
-        changes = np.diff(days) != 0
+        key = days[:, None]
     else:
         week = (days - _MONDAY) // 7
         starts = (week * 7 + _MONDAY) * DAY + clock.opens - offset
         ends = starts + length
-        changes = np.diff(week) != 0
+        key = week[:, None]
     closes = opens.astype("datetime64[ns]").astype(np.int64) + timing.length >= ends
-    if causal:
-        changes = changes | closes[:-1]
-    group = np.concatenate([[0], np.cumsum(changes)]) if len(times) else np.empty(0, dtype=np.int64)
-    return LongBars(group, starts, ends, closes)
+    return LongPlaces(key, starts, ends, closes)
 
 
 def together(fields: dict[str, NDArray[np.float64]], bars: LongBars) -> dict[str, NDArray[np.float64]]:

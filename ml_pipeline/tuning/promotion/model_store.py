@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.runs.trained.deployed import CURRENT, PROMOTION_FILE, current_number, version_number
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.owned_folders import new_owned_folder
+from ml_pipeline.runtime.whole_file import sync_folder
 from ml_pipeline.tuning.promotion.model_history import (
     HISTORY_FILE,
     Switch,
@@ -64,14 +66,10 @@ class Version:
     @cached_property
     def promotion(self) -> Mapping[str, Any]:
         """Why it was promoted. Raises UserError where the file cannot be read."""
-        path = self.folder / PROMOTION_FILE
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read, so that {self.name} is no whole version: {error}.") from error
-        if not isinstance(values, dict):
-            raise UserError(f"{path} is not the record of a promotion.")
-        return values
+            return read_json_object(self.folder / PROMOTION_FILE)
+        except UserError as error:
+            raise UserError(f"{self.name} is no whole version: {error}") from error
 
     def require_whole(self) -> None:
         """Raise UserError where a file is not as it was promoted."""
@@ -223,9 +221,9 @@ class ModelStore:
 
     def _finish_switch(self) -> None:
         os.replace(self.folder / _NEW_CURRENT, self.folder / CURRENT)
-        _synchronize_entry(self.folder)
+        sync_folder(self.folder)
         os.replace(self.folder / _NEW_HISTORY, self.folder / HISTORY_FILE)
-        _synchronize_entry(self.folder)
+        sync_folder(self.folder)
 
     def _remove_leftovers(self) -> None:
         """Of promotions that were killed; `new_owned_folder` removes those that name their maker."""
@@ -297,16 +295,7 @@ def _synchronize(folder: Path) -> None:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
     for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        _synchronize_entry(each)
-
-
-def _synchronize_entry(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not every system lets a folder be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(each)
 
 
 def _seal(folder: Path) -> None:

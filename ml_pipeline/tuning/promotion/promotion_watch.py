@@ -8,7 +8,8 @@ import optuna
 
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import JudgedTrial
-from ml_pipeline.tuning.promotion.promotion import NotPromoted, Promoted, Promotion
+from ml_pipeline.tuning.promotion.promotion import Promoted, Promotion
+from ml_pipeline.tuning.promotion.promotion_rule import NotPromoted
 from ml_pipeline.tuning.study_files import STUDY_FILE
 
 

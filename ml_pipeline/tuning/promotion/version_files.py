@@ -13,12 +13,12 @@ from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.trained.export import export_checkpoint
 from ml_pipeline.runs.trained.export_config import SUFFIXES, ExportConfig, Format
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy
-from ml_pipeline.tuning.study_identity import describe_task
 
 DATA_FILE = "data.json"
 """What the policy was trained on: a fingerprint, and when its splits begin and end."""

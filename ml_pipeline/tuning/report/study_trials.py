@@ -51,7 +51,7 @@ class TrialRow:
 def trial_rows(study: optuna.Study) -> list[TrialRow]:
     """The study's trials in the order of their numbers, without those that lost a race for the last place.
 
-    A trial that was stopped goes on as a later one, which stands for both.
+    A trial that was stopped is shown as such; the later one that went on with it has a row of its own.
     """
     trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
     return [_row(trial) for trial in trials if not trial.user_attrs.get("void")]

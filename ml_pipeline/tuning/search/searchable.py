@@ -10,6 +10,7 @@ from dataclasses import fields
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.settings import hints_of
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.train_config import TrainConfig
@@ -27,7 +28,7 @@ SEARCHABLE = frozenset(
 
 _REASONS: Mapping[str, tuple[str, ...]] = {
     "costs are not searched: trials would find the cheapest market, not the best policy": (
-        *("fill_at", "fee_bps", "sell_fee_bps", "fixed_fee", "slippage_bps", "limit_bps"),
+        *("fill_at", "size_at", "fee_bps", "sell_fee_bps", "fixed_fee", "slippage_bps", "limit_bps"),
         *("borrow_bps_per_year", "financing_bps_per_year"),
     ),
     "it is a limit of the account: trials would find the largest risk, not the best policy": (
@@ -45,6 +46,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     "it decides how often a trial is scored, and its best score counts: more looks give a higher one": (
         *("eval_interval", "eval_episodes"),
     ),
+    "it is what all trials begin with; give it on the command line": ("init_from",),
     "trials would find a lucky seed: judge each by several, with --seeds-per-trial": ("seed",),
     "all trials have the same budget: longer training would win": (
         *("total_timesteps", "num_episodes", "stop_at_return", "stop_on_plateau"),
@@ -53,6 +55,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     "it is about the machine or the files, and not about what is learned; give it on the command line": (
         *("vec_env", "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "device"),
         *("checkpoint_dir", "checkpoint_interval", "tensorboard", "tensorboard_dir", "wandb", "sink"),
+        *sorted(OF_LAUNCH),
     ),
 }
 REFUSED: Mapping[str, str] = {name: reason for reason, names in _REASONS.items() for name in names}

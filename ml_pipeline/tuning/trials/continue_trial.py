@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
-from ml_pipeline.runs.state import STATE_FILE, check_not_written
+from ml_pipeline.runs.folder_claim import check_not_written
+from ml_pipeline.runs.state import STATE_FILE
 from ml_pipeline.runs.stop import STOP_NOTE, StopRequest
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.runtime.process_identity import this_process
@@ -66,14 +68,15 @@ def continue_trial(
         folders = [_copied(study_folder, name, _longer(name, total_timesteps)) for name in folders]
     watched = _Unpruned(number)
     began = time.perf_counter()
-    outcome = TrialRuns(base, objective, study_folder).train(
-        watched,
-        settings,
-        folders=folders,
-        changes={} if total_timesteps is None else {"total_timesteps": total_timesteps},
-        stop=stop,
-        say=say,
-    )
+    with closing(TrialRuns(base, objective, study_folder)) as runs:
+        outcome = runs.train(
+            watched,
+            settings,
+            folders=folders,
+            changes={} if total_timesteps is None else {"total_timesteps": total_timesteps},
+            stop=stop,
+            say=say,
+        )
     if outcome.state == "complete":
         attributes = {
             "continues": number,

@@ -6,17 +6,21 @@ It knows of Optuna no more than `Trial` says, and reads and writes no storage: w
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.run import OF_LAUNCH, RunConfig
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.core.division import measuring_once
+from ml_pipeline.models.rl.distributed.ranks import RankLost
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
+from ml_pipeline.runs.ranks.together import Together
 from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
@@ -25,18 +29,19 @@ from ml_pipeline.tuning.study_files import trial_folder
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.task_source import TaskSource
 from ml_pipeline.tuning.trials.trial_progress import Trial, TrialProgress
+from ml_pipeline.tuning.trials.trial_ranks import RankFailed, TrialRanks
 from ml_pipeline.tuning.trials.trial_task import TrialTask
 
 EVALUATIONS = 10
 """Of a run, where the settings do not say how often to evaluate: what pruners can decide by."""
 _LONGEST_REASON = 2_000
 
-TrialState = Literal["complete", "pruned", "stopped", "failed", "impossible"]
+TrialState = Literal["complete", "pruned", "stopped", "failed", "lost", "impossible"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutcome:
-    """How a trial ended.
+    """How a trial ended: "lost" where one of its ranks was, so that it can go on from its checkpoint.
 
     value: the median over its runs so far of the best score of each; None before the first evaluation. reason: why it
     did not complete. folders: of all its runs, as paths from the study's folder. global_step: of its runs together.
@@ -55,7 +60,10 @@ class TrialOutcome:
 
 
 class TrialRuns:
-    """Trains trials of a study in this process, one after another; the market stays loaded between them."""
+    """Trains trials of a study in this process, one after another; the market stays loaded between them.
+
+    Where trials have several processes, the others wait for the next trial until `close`.
+    """
 
     def __init__(self, base: Mapping[str, Any], objective: ObjectiveConfig, study_folder: Path) -> None:
         """base: the settings that all trials share: those that the user named, not the defaults of the others.
@@ -67,7 +75,12 @@ class TrialRuns:
         self._objective = objective
         self._study_folder = study_folder.absolute()
         self._tasks = TaskSource()
+        self._ranks = TrialRanks()
         self._report_every = report_interval(self._base)
+
+    def close(self) -> None:
+        """End the other ranks of the trials. May be called twice."""
+        self._ranks.close()
 
     def folders(self, number: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of the run folders of a trial that begins anew.
@@ -106,20 +119,24 @@ class TrialRuns:
                 return ended.outcome("stopped", stop.reason)
             try:
                 config, checkpoint = self._start_of(name, its_settings, changes or {}, resumes=folders is not None)
-                task = TrialTask(self._tasks.task(config), is_resumed=checkpoint is not None)
+                self._ranks.start(config.run.n_processes)  # which import torch while the market is loaded
+                task = self._tasks.task(config)
             except UserError as error:
                 return ended.outcome("failed", str(error))
             if checkpoint is not None:
                 say(f"Trial {trial.number} goes on in {name}.")
             its_cost = self._tasks.step_cost(config)
             progress.begin_run(self._study_folder / name, timesteps=config.timesteps)
-            run = Run(config, task, checkpoint=checkpoint, sinks=[progress], listener=progress, stop=progress.stop)
+            its_task = TrialTask(task, is_resumed=checkpoint is not None)
+            make_run = partial(
+                Run, config, its_task, checkpoint=checkpoint, sinks=[progress], listener=progress, stop=progress.stop
+            )
             with stop.told_to(lambda: progress.stop.request(str(stop.reason))), measuring_once(its_cost):
-                state, reason = _trained(run)
+                state, reason, result = _trained(make_run, self._ranks.training(config, task, checkpoint))
             if progress.error is not None:
                 raise progress.error
-            if run.result is not None:
-                ended.add(run.result, task)
+            if result is not None:
+                ended.add(result, its_task)
             if progress.pruned is not None and (state == "stopped" or name != names[-1]):
                 return ended.outcome("pruned", progress.pruned)
             if state != "complete":
@@ -133,7 +150,8 @@ class TrialRuns:
         folder = self._study_folder / name
         checkpoint = folder / LATEST_CHECKPOINT
         if resumes and checkpoint.is_file():
-            return resumed_config(checkpoint, changes), checkpoint
+            of_launch = {each: settings[each] for each in OF_LAUNCH if each in settings}  # which no checkpoint holds
+            return resumed_config(checkpoint, {**of_launch, **changes}), checkpoint
         return train_config(layered(settings, changes, {"checkpoint_dir": folder})), None
 
     def _settings_of_runs(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -177,16 +195,33 @@ def report_interval(base: Mapping[str, Any]) -> int:
     return int(max(1, timesteps // EVALUATIONS))
 
 
-def _trained(run: Run) -> tuple[TrialState, str | None]:
-    """How a run ended, and why, where it did not finish."""
+def _trained(
+    make_run: Callable[..., Run], training: AbstractContextManager[Together | None]
+) -> tuple[TrialState, str | None, RunResult | None]:
+    """How a run ended, why it did not finish, and its result if it began. training: the ranks of the run, as long as it
+    trains."""
+    run: Run | None = None
     try:
-        result = run.train()
-    except InterruptedBetweenSteps:
-        return "stopped", None if run.result is None else run.result.reason
-    except Exception as error:
-        reason = None if run.result is None else run.result.reason
-        return "failed", excerpt(reason or str(error) or type(error).__name__, _LONGEST_REASON)
-    return ("complete", None) if result.status == "finished" else ("stopped", result.reason)
+        with training as ranks:
+            run = make_run(ranks=ranks)
+            result = run.train()
+    except (Exception, InterruptedBetweenSteps) as error:
+        so_far = None if run is None else run.result
+        return _state_after(error), _reason_of(error, so_far), so_far
+    return ("complete", None, result) if result.status == "finished" else ("stopped", result.reason, result)
+
+
+def _state_after(error: BaseException) -> TrialState:
+    if isinstance(error, InterruptedBetweenSteps):
+        return "stopped"
+    return "lost" if isinstance(error, RankLost) else "failed"
+
+
+def _reason_of(error: BaseException, result: RunResult | None) -> str:
+    reason = None
+    if result is not None and not isinstance(error, RankLost | RankFailed):  # which knows more of the rank than the run
+        reason = result.reason
+    return excerpt(reason or str(error) or type(error).__name__, _LONGEST_REASON)
 
 
 class _Ended:

@@ -15,7 +15,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.state import record_end_of_lost
+from ml_pipeline.runs.record_state import record_end_of_lost
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, trial_folder
 from ml_pipeline.tuning.workers.heartbeat import BEAT_ATTRIBUTE, Beat, beat_from, read_beat
@@ -78,7 +78,7 @@ class LostTrials:
         """Fail the trials that are lost, and queue each again; the numbers of those that this process failed."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         self.seen = {trial.number: each for trial in running if (each := self.seen.get(trial.number)) is not None}
-        return [trial.number for trial in running if (why := self._why_lost(trial)) and self._fail(trial, why)]
+        return [trial.number for trial in running if (why := self._why_lost(trial)) and self.fail_one(trial, why)]
 
     def _why_lost(self, trial: FrozenTrial) -> str | None:
         beats = self._beats_of(trial)
@@ -113,7 +113,8 @@ class LostTrials:
         known.seen = now
         return known.silent_s
 
-    def _fail(self, trial: FrozenTrial, why: str) -> bool:
+    def fail_one(self, trial: FrozenTrial, why: str) -> bool:
+        """Fail a trial and queue it again; return whether this process was the first to."""
         history = [*_history(trial), trial.number]
         again = len(history) <= self._max_retries
         reason = why if again else f"{why} It was lost {len(history)} times, and is not tried again."
@@ -148,6 +149,11 @@ def fail_lost_trials(study: optuna.Study, study_folder: Path, say: Callable[[str
         return watch.fail()
     finally:
         _watched[key] = watch.seen
+
+
+def fail_as_lost(study: optuna.Study, number: int, study_folder: Path, why: str, say: Callable[[str], None]) -> None:
+    """Fail a trial of this process that cannot go on, as one whose process was killed, and queue it again."""
+    LostTrials(study, study_folder, say).fail_one(study.get_trials(deepcopy=False)[number], why)
 
 
 def queue_again(study: optuna.Study, number: int, study_folder: Path) -> None:

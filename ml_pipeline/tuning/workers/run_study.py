@@ -14,8 +14,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.runtime.rank_variables import variables_of_rank
 from ml_pipeline.service.budget import Need
-from ml_pipeline.service.env_pool import EnvPool
+from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.tuning.progress import write_progress
 from ml_pipeline.tuning.study import make_study, space_of, steps_per_trial
@@ -27,8 +28,6 @@ from ml_pipeline.tuning.workers.trial_counts import count_trials
 from ml_pipeline.tuning.workers.worker_process import WorkerOrder
 from ml_pipeline.tuning.workers.worker_processes import WorkerProcesses
 
-_MANY_ENVS = 1024
-"""Environments that warm workers are lent for where nobody limits them."""
 _MB = 1e6
 
 
@@ -98,21 +97,20 @@ class StudyRun:
                 self._write_progress(state="stopped")
 
     def _environment(self) -> dict[str, str]:
-        """OMP_WAIT_POLICY: where more threads wait than there are cores, they sleep and do not spin."""
+        """Of workers, each of which is the first rank of its trials. OMP_WAIT_POLICY: where more threads wait than
+        there are cores, they sleep and do not spin."""
+        n_ranks = self._base["n_processes"]
         gpu = self._order.tune.gpu
         shown = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        return {"OMP_WAIT_POLICY": "passive", **threads_of_workers(n_jobs=self.n_jobs, cores=self._cores), **shown}
+        threads = threads_of_workers(n_processes=self.n_jobs * n_ranks, cores=self._cores)
+        return {"OMP_WAIT_POLICY": "passive", **threads, **variables_of_rank(0, n_ranks), **shown}
 
     def _pool(self, settings: Mapping[str, Any], stack: ExitStack) -> dict[str, str]:
         """A variable that leads workers to warm processes for their environments, where they use any."""
         if settings["vec_env"] != "parallel" or settings["n_workers"] == 0:
             return {ENV_POOL_VARIABLE: ""}
-        try:
-            pool = stack.enter_context(EnvPool(self._order.tune.max_concurrent_envs or _MANY_ENVS))
-        except UserError as error:
-            self._listener.say(f"There are no warm processes for environments: {error} Trials start their own.")
-            return {ENV_POOL_VARIABLE: ""}
-        return {ENV_POOL_VARIABLE: pool.address}
+        pool = pool_for_runs(self._order.tune.max_concurrent_envs, self._listener.say)
+        return {ENV_POOL_VARIABLE: "" if pool is None else stack.enter_context(pool).address}
 
     def _write_progress(self, *, state: Any = "running") -> None:
         try:

@@ -34,7 +34,7 @@ class Setbacks:
         told = without_traceback(reason or "No reason is known.", _LONGEST_REASON)
         if state in {"complete", "pruned"}:
             self._reset()
-        elif state == "failed":
+        elif state in {"failed", "lost"}:
             self._failed += 1
             if self._failed >= MOST_FAILED:
                 self.sentence = f"{self._failed} trials failed one after another, so the study ends here. {told}"

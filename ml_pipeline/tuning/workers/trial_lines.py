@@ -23,7 +23,10 @@ class TrialLines:
         self._reasons: Counter[str] = Counter()
 
     def line(self, end: Mapping[str, Any], trials: "Sequence[FrozenTrial]") -> str | None:
-        """How a trial ended; None where that was said of an earlier one. end: a `TrialEnd`, by its names."""
+        """How a trial ended; None where that was said, of an earlier one or when it was queued again.
+
+        end: a `TrialEnd`, by its names.
+        """
         number, state, value = end["number"], end["state"], end["value"]
         if state == "complete":
             how = f"{shown_value(value)} in {end['seconds']:,.1f} s"
@@ -31,6 +34,8 @@ class TrialLines:
             how = f"pruned at step {end['global_step']:,} with {shown_value(value)}"
         elif state == "stopped":
             how = f"stopped at step {end['global_step']:,}, saved, and queued again"
+        elif state == "lost":
+            return None
         else:
             return self._reason_line(number, state, end["reason"])
         best = best_trial(trials)

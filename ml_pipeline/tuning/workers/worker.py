@@ -21,7 +21,7 @@ from ml_pipeline.tuning.trials.trial_run import TrialOutcome
 from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
 from ml_pipeline.tuning.workers.disk_full import DiskFull, is_about_a_full_disk
 from ml_pipeline.tuning.workers.heartbeat import Heartbeat, record_process
-from ml_pipeline.tuning.workers.lost_trials import fail_lost_trials, queue_again
+from ml_pipeline.tuning.workers.lost_trials import fail_as_lost, fail_lost_trials, queue_again
 from ml_pipeline.tuning.workers.trial_counts import count_trials, may_run
 
 STOPPED = "stopped"
@@ -181,6 +181,8 @@ class Worker:
                 trial.set_user_attr(name, value)
         if state == "complete":
             self._study.tell(trial, outcome.value)
+        elif state == "lost":
+            fail_as_lost(self._study, trial.number, self._folder, str(reason), self._events.say)
         else:
             pruned = state in {"pruned", "impossible"}
             self._study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+from ml_pipeline.tuning.event_channel import EventChannel
 from ml_pipeline.tuning.tune_config import TuneOrder, order_from
 
 if TYPE_CHECKING:
@@ -42,25 +44,7 @@ class WorkerOrder:
         return {"order": self.order.as_json(), "study_folder": str(self.study_folder)}
 
 
-class _Channel:
-    """Writes lines to whoever started this process; in silence once nobody reads them."""
-
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
-        self._lock = threading.Lock()
-
-    def tell(self, **event: Any) -> None:
-        line = json.dumps(event, default=str)
-        with self._lock:
-            try:
-                self._file.write(line + "\n")
-                self._file.flush()
-            except (OSError, ValueError):  # tune is gone
-                pass
-
-
-def work(worker_order: WorkerOrder, stop: StopRequest, channel: _Channel) -> None:
+def work(worker_order: WorkerOrder, stop: StopRequest, channel: EventChannel) -> None:
     """Train trials until there are no more to train. Raises UserError where that cannot be."""
     from ml_pipeline.tuning.study import load_study, space_of
 
@@ -79,24 +63,25 @@ def work(worker_order: WorkerOrder, stop: StopRequest, channel: _Channel) -> Non
     from ml_pipeline.tuning.trials.trial_run import TrialRuns
     from ml_pipeline.tuning.workers.worker import Worker, WorkerEvents
 
-    worker = Worker(
-        study,
-        folder,
-        n_trials=order.tune.n_trials,
-        suggest=space.suggest,
-        runs=TrialRuns(order.base, order.objective, folder),
-        stop=stop,
-        events=WorkerEvents(
-            began=lambda number: channel.tell(began=number),
-            ended=lambda end: channel.tell(ended=dataclasses.asdict(end)),
-            say=say,
-        ),
-        is_shared=order.tune.storage is not None,
-    )
-    worker.work()
+    with closing(TrialRuns(order.base, order.objective, folder)) as runs:
+        worker = Worker(
+            study,
+            folder,
+            n_trials=order.tune.n_trials,
+            suggest=space.suggest,
+            runs=runs,
+            stop=stop,
+            events=WorkerEvents(
+                began=lambda number: channel.tell(began=number),
+                ended=lambda end: channel.tell(ended=dataclasses.asdict(end)),
+                say=say,
+            ),
+            is_shared=order.tune.storage is not None,
+        )
+        worker.work()
 
 
-def _continue(study: "optuna.Study", worker_order: WorkerOrder, stop: StopRequest, channel: _Channel) -> None:
+def _continue(study: "optuna.Study", worker_order: WorkerOrder, stop: StopRequest, channel: EventChannel) -> None:
     from ml_pipeline.tuning.study import with_length_of_study
     from ml_pipeline.tuning.trials.continue_trial import continue_trial
 
@@ -115,7 +100,7 @@ def _continue(study: "optuna.Study", worker_order: WorkerOrder, stop: StopReques
         stop=stop,
         say=lambda sentence: channel.tell(say=sentence),
     )
-    if outcome.state == "failed":
+    if outcome.state in {"failed", "lost"}:
         raise UserError(f"Trial {number} was not continued to its end: {outcome.reason}")
     told = {
         "number": number,
@@ -154,7 +139,7 @@ def _heed(stdin: BinaryIO, stop: StopRequest) -> None:
 def main() -> int:
     """Follow the order on stdin; return the exit code."""
     exit_at_once_on_signals("worker")
-    channel = _Channel()
+    channel = EventChannel()
     stdin = os.fdopen(os.dup(0), "rb")
     content = json.loads(stdin.readline() or b"null")
     if content is None:  # tune ended before it could say what to do

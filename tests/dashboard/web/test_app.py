@@ -9,6 +9,7 @@ import pytest
 
 from ml_pipeline.dashboard.server import serve
 from tests.dashboard.run_folders import append, lines_of, make_run, row
+from tests.dashboard.session_folders import make_session
 from tests.dashboard.study_folders import make_study
 from tests.dashboard.test_run_files import OUTSIDE
 
@@ -438,3 +439,16 @@ def test_a_failure_of_the_server_is_told(client, monkeypatch):
     answer = client.get("/api/settings", params={"run": "a"})
     assert (answer.status_code, "RuntimeError: what a day" in answer.json()["error"]) == (500, True)
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_session_is_told_and_one_that_is_not_there_is_a_404(served, tmp_path):
+    make_session(tmp_path / "live", "eurusd")
+    (tmp_path / "runs").mkdir()
+    _, client = served(tmp_path / "runs", sessions=tmp_path / "live")
+    assert [each["name"] for each in get(client, "/api/runs")["sessions"]] == ["eurusd"]
+    assert get(client, "/api/session", session="eurusd")["equity"][1] == [10_000.0, 10_100.0, 10_250.0]
+    assert "holds no session" in get(client, "/api/session", 404, session="../runs")["error"]
+    assert "has no report yet" in client.get("/session-report", params={"session": "eurusd"}).json()["error"]
+    (tmp_path / "live" / "eurusd" / "reconciliation.html").write_text("<script>1</script>")
+    answer = client.get("/session-reconciliation", params={"session": "eurusd"})
+    assert (answer.status_code, "sandbox" in answer.headers["content-security-policy"]) == (200, True)

@@ -156,7 +156,7 @@ def test_lives_and_points_of_a_real_game(ale):
     assert rewards[True] <= {-1.0, 0.0, 1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_game_is_trained_and_judged_by_its_points(ale, tmp_path):
     small = ["--n-steps", "32", "--minibatch-size", "32", "--n-epochs", "1", "--total-timesteps", "64", "--n-envs", "2"]
     run = ["--env-id", BREAKOUT, "--atari", "--checkpoint-dir", str(tmp_path), "--eval-episodes", "1"]

@@ -36,6 +36,12 @@ def test_written_settings_mean_the_same_again(name):
     assert train_config(written) == config
 
 
+def test_the_spelling_of_the_zoo_is_for_all_algorithms():
+    given = convert_settings({"algorithm": "DQN", "learning_rate": "lin_1e-3"}, TrainConfig, source=Path("dqn.yaml"))
+    ppo = train_config(given).ppo
+    assert (ppo.learning_rate, ppo.learning_rate_schedule) == (1e-3, "linear")
+
+
 def test_an_argument_with_a_setting_of_its_own_becomes_that():
     config = train_config({"algorithm": "DQN", "algorithm_kwargs": {"gamma": 0.9, "batch_size": 8, "tau": 0.5}})
     assert (config.ppo.gamma, config.ppo.minibatch_size, config.run.algorithm_kwargs) == (0.9, 8, {"tau": 0.5})
@@ -47,6 +53,7 @@ def test_an_argument_with_a_setting_of_its_own_becomes_that():
         ({"algorithm": "DQM"}, 'algorithm must be one of PPO, .*, but got "DQM". Did you mean "DQN"?'),
         ({"algorithm_kwargs": {"tau": 1}}, "algorithm_kwargs are for the algorithms of Stable-Baselines3"),
         ({"clip_range": 0.3}, "clip_range is a setting of PPO that DQN does not have; leave it out"),
+        ({"learning_rate": lambda left: 1e-3 * left}, "learning_rate is a function, which is for PPO; with DQN give a"),
         ({"memory": "gru"}, "memory is a setting of PPO that DQN does not have"),
         ({"algorithm": "SAC", "ent_coef": 0.1}, r'algorithm_kwargs, such as \'{"ent_coef": 0.1}\''),
         ({"learning_rate_schedule": "adaptive", "target_kl": 0.1}, "target_kl is a setting of PPO|adaptive is for PPO"),

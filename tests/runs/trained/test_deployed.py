@@ -83,3 +83,8 @@ def test_a_deployed_version_that_was_deleted_is_told(tmp_path):
     for named in ("market/current", "market", "market/current/best.pt"):
         with pytest.raises(UserError, match=r"names v3, which is not there: it was deleted.*rollback market"):
             load_policy(tmp_path / named)
+
+
+def test_a_model_that_was_never_promoted_is_told_with_what_to_do(tmp_path):
+    with pytest.raises(UserError, match=r"nothing is deployed there.*`ml-pipeline promote STUDY`, or name a run"):
+        load_policy(str(tmp_path / "models/first/current"))

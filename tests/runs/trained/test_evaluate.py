@@ -21,6 +21,11 @@ TRADING = TradingConfig(features=("rsi_14", "feature_mine"), action_mode="target
 WALK = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, 200).cumsum())
 
 
+@pytest.fixture(scope="module")
+def undrawn_reports():
+    """Here they are drawn."""
+
+
 def _parse(*flags):
     return parse_evaluation(["run/best.pt", *flags], prog="evaluate_ppo.py")
 

@@ -18,6 +18,8 @@ from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 from ml_pipeline.runs.trained.export import ParityFailed, export_policy
 
+pytestmark = pytest.mark.long
+
 MIXED = spaces.Dict(
     number=spaces.Box(-9, 9, (2, 2), np.float64),
     choice=spaces.Discrete(3, start=5),
@@ -29,7 +31,9 @@ SEEN = spaces.Dict({"eye": spaces.Box(0, 255, (36, 36, 3), np.uint8), **MIXED.sp
 KINDS = {
     "plain": (NUMBERS, spaces.Discrete(3, start=-1), {}),
     "without normalization": (NUMBERS, spaces.Discrete(3), {"normalize_obs": False, "activation": "relu"}),
+    **{name: (NUMBERS, spaces.Discrete(3), {"activation": name}) for name in ("elu", "gelu", "silu", "leaky_relu")},
     "squashed": (NUMBERS, spaces.Box(np.float32([-3, 1]), np.float32([2, 4])), {"squash_actions": True}),
+    "clipped observations": (NUMBERS, spaces.Discrete(3), {"clip_obs": 0.3}),
     "clipped": (NUMBERS, spaces.Box(-0.01, 0.01, (1, 2), np.float64), {}),
     "masked": (MASKED, spaces.MultiDiscrete([3, 2]), {}),
     "mixed, image, gru": (SEEN, MIXED, {"memory": "gru", "memory_size": 4}),

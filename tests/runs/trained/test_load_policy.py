@@ -117,7 +117,7 @@ def test_a_checkpoint_of_an_older_version_acts_the_same(run, request, tmp_path):
         np.testing.assert_array_equal(old.act(observation), new.act(observation))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_acts_in_a_process_that_cannot_import_the_environment(tmp_path):
     (tmp_path / "own_env.py").write_text(OWN_ENV)
     run = tmp_path / "run"

@@ -26,6 +26,8 @@ from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.trading.task import TradingTask
 
+pytestmark = pytest.mark.long
+
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
 SMALL += ["--num-episodes", "2", "--eval-interval", "1", "--vec-env", "serial", "--seed", "3"]
 KINDS = {"CartPole-v1": ["--env-id", "CartPole-v1", "--eval-episodes", "1"], "trading": []}

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from ml_pipeline.cli import main
-from ml_pipeline.runs.state import FolderClaim, read_state
+from ml_pipeline.runs.folder_claim import FolderClaim
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.service.answers import answer
 from ml_pipeline.service.channel import ServiceChannel
 from tests.service.brief_run import LONG, REFUSED

@@ -14,6 +14,7 @@ from ml_pipeline.cli import main
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.channel import ask_service
+from ml_pipeline.service.commands import serve
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,12 +62,12 @@ class Serve:
 
 
 def test_ctrl_c_ends_the_service_and_leaves_its_runs_going_on(tmp_path):
-    with Serve(tmp_path, "--no-page") as serve:
-        assert "0 runs to do" in serve.read_until("The service works on")
-        serve.read_until(f"--root {tmp_path}   Ctrl-C ends it.")
+    with Serve(tmp_path, "--no-page") as served:
+        assert "0 runs to do" in served.read_until("The service works on")
+        served.read_until(f"--root {tmp_path}   Ctrl-C ends it.")
         run = ask_service(tmp_path, {"do": "submit", "settings": LONG, "folder_of_work": str(tmp_path)})
-        serve.read_until(f"{run} starts, as process")
-        code, rest = serve.interrupt()
+        served.read_until(f"{run} starts, as process")
+        code, rest = served.interrupt()
     assert code == 128 + signal.SIGINT
     assert f"1 run goes on without the service: {run}" in rest
     assert f"Start the service again with: ml-pipeline serve --root {tmp_path}" in rest
@@ -106,26 +107,44 @@ def test_ctrl_c_in_a_terminal_ends_the_service_and_its_page(numbers, tmp_path):
     assert b"Traceback" not in said
 
 
+def test_signals_after_the_first_change_neither_the_exit_code_nor_the_end(tmp_path, capfd, monkeypatch):
+    usual = serve._say
+
+    def say(sentence):
+        usual(sentence)
+        if sentence.startswith("Start the service again"):
+            signal.raise_signal(signal.SIGTERM)
+
+    def pressed(seconds):
+        monkeypatch.undo()
+        monkeypatch.setattr(serve, "_say", say)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(serve.time, "sleep", pressed)
+    assert serve.main(["--root", str(tmp_path), "--no-page"]) == 128 + signal.SIGINT
+    AgentTrainingService(tmp_path).close()  # the root is free
+
+
 def test_stop_runs_stops_them_at_the_end(tmp_path):
-    with Serve(tmp_path, "--no-page", "--stop-runs") as serve:
-        serve.read_until("Ctrl-C ends it.")
+    with Serve(tmp_path, "--no-page", "--stop-runs") as served:
+        served.read_until("Ctrl-C ends it.")
         run = ask_service(tmp_path, {"do": "submit", "settings": LONG, "folder_of_work": str(tmp_path)})
-        serve.read_until(f"{run} starts, as process")
-        code, rest = serve.interrupt()
+        served.read_until(f"{run} starts, as process")
+        code, rest = served.interrupt()
     assert code == 128 + signal.SIGINT
     assert f"{run} stopped" in rest
 
 
 def test_a_second_service_is_refused_by_a_sentence(tmp_path, capsys):
-    with Serve(tmp_path, "--no-page") as serve:
-        serve.read_until("Ctrl-C ends it.")
+    with Serve(tmp_path, "--no-page") as served:
+        served.read_until("Ctrl-C ends it.")
         with pytest.raises(SystemExit, match="2"):
             main(["serve", "--root", str(tmp_path), "--no-page"])
         sentence = (
-            f"A service works on {tmp_path} already: process {serve.process.pid} on {os.uname().nodename}, since "
+            f"A service works on {tmp_path} already: process {served.process.pid} on {os.uname().nodename}, since "
         )
         assert sentence in capsys.readouterr().err
-        serve.interrupt()
+        served.interrupt()
 
 
 @pytest.mark.parametrize(
@@ -147,6 +166,6 @@ def test_a_file_of_settings_is_checked(settings, sentence, tmp_path, capsys):
 
 @pytest.mark.skipif(find_spec("ml_pipeline.dashboard.server") is None, reason="there is no page yet")
 def test_the_page_is_served_and_its_address_printed(tmp_path):
-    with Serve(tmp_path, "--port", "0") as serve:
-        assert "http://127.0.0.1:" in serve.read_until("The page: ")
-        serve.interrupt()
+    with Serve(tmp_path, "--port", "0") as served:
+        assert "http://127.0.0.1:" in served.read_until("The page: ")
+        served.interrupt()

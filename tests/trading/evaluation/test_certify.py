@@ -38,7 +38,7 @@ def _run(market, rules, actions):
     return run_policy(env, lambda _: int(next(waiting)[0]) if one_choice else next(waiting))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["discrete", "target_weights", "buy_hold_sell", "trade"])
@@ -165,7 +165,7 @@ def test_backtesting_py_stops_and_takes_profit_where_the_account_does(tiny_marke
     assert n_exits > 30
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
 def test_vectorbt_stops_and_takes_profit_where_the_account_does(tiny_market):
@@ -202,7 +202,7 @@ def test_vectorbt_stops_and_takes_profit_where_the_account_does(tiny_market):
     assert n_exits > 80
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["discrete", "target_weights"])

@@ -75,3 +75,8 @@ def test_futures_that_close_for_an_hour_a_day_keep_the_holidays_of_their_exchang
     hour = _hour_of_week(times)
     calendar = infer_calendar(times[(hour < 5 * 24) & (hour % 24 != 21)])
     assert calendar == ("weekdays", 252 * 23, "hourly bars on weekdays: 252 x 23 a year")
+
+
+def test_bars_of_a_sunday_alone_have_a_calendar():
+    minutes = np.datetime64("2024-03-10", "ns") + np.arange(5) * np.timedelta64(1, "m")
+    assert infer_calendar(minutes).periods_per_year == 252 * 5

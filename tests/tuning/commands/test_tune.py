@@ -1,18 +1,22 @@
 """`ml-pipeline tune` as a user runs it, with real runs."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import optuna
+import psutil
 import pytest
 
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.tuning.commands.tune import main
 from ml_pipeline.tuning.storage.open_storage import open_storage
-from tests.training_commands import run_here
+from tests.training_commands import REPOSITORY, run_here
 
 SMALL = (
     *("--env-id", "CartPole-v1", "--n-envs", "2", "--n-steps", "32", "--minibatch-size", "64", "--n-epochs", "1"),
@@ -117,3 +121,105 @@ def test_trials_of_a_lost_journal_are_not_written_over(tmp_path):
     given = _command(tmp_path, "s", "--total-timesteps", "64")[4:]
     output = run_here(main, *given, expect=2)
     assert "holds trials of a study whose storage is gone; choose another --study-name" in output.stderr
+
+
+HELD = """
+import os, time
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Held(CartPoleEnv):
+    n_steps = 0
+
+    def step(self, action):
+        self.n_steps += 1
+        while self.n_steps > 150 and os.path.exists(os.environ["HOLD"]):
+            time.sleep(0.01)
+        return super().step(action)
+
+gymnasium.register("Held-v0", Held, max_episode_steps=200)
+"""
+TWO_BY_TWO = ("--n-trials", "2", "--n-jobs", "2", "--n-processes", "2", "--checkpoint-interval", "1")
+
+
+@contextlib.contextmanager
+def _tuning(command, **environment):
+    """A running `tune`, the lines that it has printed so far, and what is killed at the end if it is still there."""
+    environment = {**os.environ, **environment}
+    tune = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(tune.stdout.readline, "")))
+    reader.start()
+    try:
+        yield tune, lines
+    finally:
+        if tune.poll() is None:
+            for process in [*psutil.Process(tune.pid).children(recursive=True), tune]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        tune.wait()
+        reader.join()
+        tune.stdout.close()
+
+
+def _family(folder):
+    """By worker of the trials that run in a study's folder, its other ranks."""
+    beats = [json.loads(path.read_text()) for path in folder.glob("trial-*/heartbeat")]
+    workers = [psutil.Process(beat["pid"]) for beat in beats]
+    return {
+        worker: [each for each in worker.children() if "rank_process" in " ".join(each.cmdline())] for worker in workers
+    }
+
+
+def _until(condition, tune, lines):
+    pause = threading.Event()
+    while not condition():
+        assert tune.poll() is None, "".join(lines)
+        pause.wait(0.01)
+
+
+def _train_all(folder):
+    """Whether both trials train."""
+    metrics = [folder / f"trial-000{number}" / "metrics.jsonl" for number in range(2)]
+    return all(each.exists() and each.read_text().count("\n") > 2 for each in metrics)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_trials_of_two_processes_have_the_values_of_one_also_where_a_rank_and_a_worker_are_killed(tmp_path):
+    (tmp_path / "held.py").write_text(HELD)
+    hold, folder = tmp_path / "hold", tmp_path / "runs" / "ranks"
+    environment = {"HOLD": str(hold), "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])}
+    held = ("--env-id", "held:Held-v0", "--total-timesteps", "2048")
+    alone = _command(tmp_path, "alone", *held, "--n-trials", "2", "--n-jobs", "1", "--normalize-update", "rollout")
+    subprocess.run(alone, env={**os.environ, **environment}, capture_output=True, timeout=250, check=True)
+    hold.touch()
+    with _tuning(_command(tmp_path, "ranks", *held, *TWO_BY_TWO), **environment) as (tune, lines):
+        _until(lambda: _train_all(folder), tune, lines)
+        (_, (rank,)), (worker, (other,)) = _family(folder).items()
+        rank.kill()
+        worker.kill()
+        hold.unlink()
+        assert tune.wait(timeout=250) == 0, "".join(lines)
+    said = "".join(lines)
+    assert "is lost and queued again, to go on from its checkpoint. Rank 1 was killed by SIGKILL." in said
+    assert f"Worker process {worker.pid} was killed by SIGKILL in trial" in said
+    assert not other.is_running()
+    assert sorted(_finished(tmp_path, "ranks"), key=str) == sorted(_finished(tmp_path, "alone"), key=str)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_no_process_outlives_a_tune_that_is_killed(tmp_path):
+    folder = tmp_path / "runs" / "s"
+    with _tuning(_command(tmp_path, "s", "--total-timesteps", "100_000_000", *TWO_BY_TWO)) as (tune, lines):
+        _until(lambda: _train_all(folder), tune, lines)
+        family = psutil.Process(tune.pid).children(recursive=True)
+        assert sum("rank_process" in " ".join(each.cmdline()) for each in family) == 2
+        tune.kill()
+        _, alive = psutil.wait_procs(family, timeout=100)
+    assert alive == []
+    storage = open_storage(None, folder, pytest.fail)
+    states = [trial.state.name for trial in optuna.load_study(study_name="s", storage=storage).trials]
+    assert sorted(states) == ["FAIL", "FAIL", "WAITING", "WAITING"]
+    assert [read_state(folder / f"trial-000{number}").status for number in range(2)] == ["stopped"] * 2

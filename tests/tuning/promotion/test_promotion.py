@@ -18,7 +18,8 @@ from ml_pipeline.tuning.promotion import promotion as promotion_module
 from ml_pipeline.tuning.promotion import version_files
 from ml_pipeline.tuning.promotion.deployed_comparison import FEWEST_EPISODES, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import ModelStore, write_link
-from ml_pipeline.tuning.promotion.promotion import NotPromoted, Promotion, PromotionRules
+from ml_pipeline.tuning.promotion.promotion import Promotion, PromotionRules
+from ml_pipeline.tuning.promotion.promotion_rule import NotPromoted
 from ml_pipeline.tuning.promotion.promotion_watch import follow_study
 from ml_pipeline.tuning.report.test_opening import record_opening
 from ml_pipeline.tuning.study_files import STUDY_FILE
@@ -56,7 +57,7 @@ def markets(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick_export(request, monkeypatch):
     """Writing ONNX takes seconds: only the tests of it do so."""
-    if "exported" not in request.node.name:
+    if not any(each in request.node.name for each in ("by ONNX", "exported_by_torch")):
         monkeypatch.setattr(version_files, "export_checkpoint", lambda config: config.path.write_text("exported"))
 
 
@@ -77,7 +78,8 @@ def promoted(toy, store, rules=ANY):
 # What is deployed
 
 
-def test_a_version_holds_the_winner_exported_and_why_it_won(toy, store, carts):
+@pytest.mark.parametrize("export", ["by a stand-in", pytest.param("by ONNX", marks=pytest.mark.long)])
+def test_a_version_holds_the_winner_exported_and_why_it_won(toy, store, carts, export):
     study, folder = toy
     add_trial(study, folder, carts[1], value=1.0)
     add_trial(study, folder, carts[0], value=2.0)

@@ -267,7 +267,7 @@ def test_it_fits_a_narrow_screen_and_hostile_names_start_nothing(tmp_path, brows
     assert page.locator("img").count() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_five_hundred_trials_take_less_than_a_megabyte(tmp_path):
     study = new_study()
     for number in range(500):

@@ -26,6 +26,7 @@ def test_nothing_that_a_trial_pays_is_searchable():
         ("fee_bps", "costs are not searched"),
         ("slippage-bps", "costs are not searched"),
         ("fill_at", "costs are not searched"),
+        ("size_at", "costs are not searched"),
         ("max_gross", "the largest risk"),
         ("initial_cash", "the largest risk"),
         ("train_fraction", "which bars are scored"),

@@ -8,27 +8,15 @@ import pytest
 
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runs.tasks import make_task
-from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.trials.trial_run import report_interval
 from ml_pipeline.tuning.trials.validation_returns import read_validation_returns
-from tests.tuning.trial_runs import CARTPOLE, TRADING, WatchedTrial, train, trial_runs, weights
+from tests.tuning.trial_runs import CARTPOLE, TRADING, WatchedTrial, alone, train, trial_runs, weights
 
 FASTER = {"learning_rate": 1e-2}
-
-
-def alone(folder, name, into):
-    """The result of the run that `ml-pipeline train` makes of the settings that another one recorded."""
-    arguments = ["--config", str(folder / name / "config.yaml"), "--checkpoint-dir", str(into / name)]
-    config = parse_train_start(arguments).config
-    task = make_task(config)
-    task.report = lambda act, folder: "no report"  # which takes longer than the training
-    return Run(config, task).train()
 
 
 @pytest.mark.parametrize(

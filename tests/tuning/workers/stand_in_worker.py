@@ -24,6 +24,9 @@ class TrialRuns:
     def __init__(self, base, objective, study_folder):
         self._folder = study_folder
 
+    def close(self):
+        pass
+
     def folders(self, number, settings):
         return (f"trial-{number:04}",)
 

@@ -240,7 +240,7 @@ _run(Path(sys.argv[1]), n_trials=4, n_jobs=2)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_end_when_tune_is_killed_and_leave_their_trials_to_the_next_one(tmp_path):
     folder = tmp_path / "s"
     folder.mkdir()

@@ -19,6 +19,8 @@ from optuna.trial import TrialState
 
 from ml_pipeline.tuning.storage.journal_file import JournalFile
 from ml_pipeline.tuning.storage.open_storage import open_storage
+from ml_pipeline.tuning.study_files import HEARTBEAT_FILE
+from ml_pipeline.tuning.workers.heartbeat import read_beat
 from tests.tuning.postgres_server import PostgresServer, find_programs, postgres_server
 from tests.tuning.workers.killed_workers import STEPS
 
@@ -43,7 +45,7 @@ def _count(trials: list[optuna.trial.FrozenTrial]) -> collections.Counter[TrialS
     return collections.Counter(trial.state for trial in trials if "void" not in trial.user_attrs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="forks")
 def test_a_study_whose_workers_are_killed_30_times_has_the_exact_number_of_trials(tmp_path: Path) -> None:
     _begin_study(None, tmp_path)
@@ -62,7 +64,10 @@ def test_a_study_whose_workers_are_killed_30_times_has_the_exact_number_of_trial
     for trial in retries:
         if trial.state is TrialState.COMPLETE and trial.user_attrs.get("folders"):
             assert (tmp_path / trial.user_attrs["folders"][0] / "steps").read_text() == str(STEPS)
-    assert not list(tmp_path.glob("*/heartbeat"))
+    for path in tmp_path.glob(f"*/{HEARTBEAT_FILE}"):  # whoever found it lost was killed before removing this
+        beat = read_beat(path.parent)
+        assert beat is not None
+        assert trials[beat.trial].state is TrialState.FAIL
 
 
 @pytest.fixture(scope="module")

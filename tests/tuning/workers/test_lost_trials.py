@@ -11,7 +11,8 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from ml_pipeline.runs.state import FolderClaim, read_state
+from ml_pipeline.runs.folder_claim import FolderClaim
+from ml_pipeline.runs.state import read_state
 from ml_pipeline.runtime.process_identity import ProcessIdentity, this_process
 from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, trial_folder

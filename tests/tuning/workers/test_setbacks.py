@@ -11,7 +11,9 @@ def _end(state, reason="It broke."):
     return {"state": state, "reason": reason}
 
 
-@pytest.mark.parametrize(("state", "most"), [("failed", MOST_FAILED), ("impossible", MOST_IMPOSSIBLE)])
+@pytest.mark.parametrize(
+    ("state", "most"), [("failed", MOST_FAILED), ("lost", MOST_FAILED), ("impossible", MOST_IMPOSSIBLE)]
+)
 def test_so_many_in_a_row_are_enough(state, most):
     setbacks = Setbacks()
     for _ in range(most - 1):

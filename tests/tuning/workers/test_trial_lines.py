@@ -34,6 +34,10 @@ def test_each_trial_that_finishes_is_a_line():
     assert pruned == "[3/10] Trial 6: pruned at step 10,240 with 1; best 2.5 by trial 6"
 
 
+def test_of_a_trial_that_lost_a_rank_nothing_more_is_said_than_when_it_was_queued_again():
+    assert TrialLines(10).line(_end(state="lost", reason="Rank 1 was killed by SIGKILL."), _trials()) is None
+
+
 def test_a_reason_is_told_once():
     lines = TrialLines(500)
     told = [

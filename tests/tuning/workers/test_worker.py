@@ -89,6 +89,22 @@ def test_a_failure_is_recorded_and_another_trial_takes_its_place(tmp_path):
     assert study.trials[0].user_attrs["reason"] == "The numbers are not finite."
 
 
+def test_a_trial_that_lost_a_rank_is_queued_again_and_not_a_fourth_time(tmp_path):
+    study, heard = open_study(tmp_path), Heard()
+    lost = TrialOutcome(state="lost", reason="Rank 1 was killed by SIGKILL.", global_step=10)
+    runs = StandInRuns(_outcomes(lost, lost, lost, lost, COMPLETE))
+    a_worker(tmp_path, n_trials=1, study=study, runs=runs, heard=heard).work()
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL] * 4 + [TrialState.COMPLETE]
+    assert [call["folders"] for call in runs.calls] == [None, *[["trial-0000"]] * 3, None]
+    again = "is lost and queued again, to go on from its checkpoint. Rank 1 was killed by SIGKILL."
+    assert heard.said[:3] == [f"Trial {number} {again}" for number in range(3)]
+    assert heard.said[3] == (
+        "Trial 3 is lost. Rank 1 was killed by SIGKILL. It was lost 4 times, and is not tried again."
+    )
+    assert [end.state for end in heard.ended] == ["lost"] * 4 + ["complete"]
+    assert study.trials[0].user_attrs["reason"] == "Rank 1 was killed by SIGKILL."
+
+
 def test_a_space_that_raises_fails_its_trial(tmp_path):
     study, left = open_study(tmp_path), [UserError("mine.py: it broke"), ZeroDivisionError("by zero")]
 

@@ -5,9 +5,14 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.distributed.collective_errors import first_reason, states_put
+from ml_pipeline.models.rl.distributed.exchange import pack, unpack
+from ml_pipeline.models.rl.distributed.ranks import Ranks
+from ml_pipeline.models.rl.distributed.rows import rows_of
 from ml_pipeline.models.rl.rollout.collector import Collector
 
 
@@ -22,21 +27,51 @@ def states_of(envs: VectorEnv) -> tuple[list[EnvState] | None, str]:
         return None, str(error)
 
 
-def check_states(states: list[EnvState] | None) -> None:
-    """Raise UserError about states of a checkpoint that are of another version."""
-    if states is not None and not all(isinstance(each, dict | PickledState) for each in states):
-        raise UserError("The states of the environments are of another version; set them to None to begin anew.")
+def states_of_all(envs: VectorEnv, ranks: Ranks | None) -> tuple[list[EnvState] | None, str]:
+    """The same for the environments of all ranks, on every rank; all call it together. None where one has none."""
+    own = states_of(envs)
+    if ranks is None or ranks.size == 1:
+        return own
+    if own[0] is not None and len(own[0]) != envs.num_envs:
+        own = None, f"{type(envs).__name__} gives {len(own[0])} states for {envs.num_envs} environments"
+    of_ranks = [unpack(part) for part in ranks.gather(pack(own), "the states of all environments")]
+    missing = next((why for states, why in of_ranks if states is None), None)
+    return (None, missing) if missing is not None else ([each for states, _ in of_ranks for each in states], "")
 
 
-def carry_over(earlier: VectorEnv, collector: Collector, later: VectorEnv, later_collector: Collector) -> str:
+def restore_states(envs: VectorEnv, states: list[EnvState], ranks: Ranks | None) -> None:
+    """Put the environments into states; with ranks, each rank's into its part of the states of all.
+
+    Raises StateNotAvailable, on all ranks, where an environment does not take its state.
+    """
+    of_any: Any = envs
+    rows = slice(0, None) if ranks is None else rows_of(ranks.rank, ranks.size, len(states))
+    states_put(ranks, lambda: of_any.set_states(states[rows]), first_env=rows.start)
+
+
+def check_states(states: list[EnvState] | None, num_envs: int, ranks: Ranks | None) -> None:
+    """Raise UserError about states of a checkpoint that are of another version; ranks need one for each environment."""
+    if states is None:
+        return
+    divides = ranks is None or ranks.size == 1 or len(states) == num_envs
+    if not divides or not all(isinstance(each, dict | PickledState) for each in states):
+        raise UserError(
+            "The states of the environments are of another version; continue with the version that wrote them, train "
+            'anew, or begin new episodes by setting "environments" of the trainer\'s state to None.'
+        )
+
+
+def carry_over(
+    earlier: VectorEnv, collector: Collector, later: VectorEnv, later_collector: Collector, *, ranks: Ranks | None
+) -> str:
     """Let a collector of other environments continue where one of earlier environments stands, between two rollouts.
 
+    With ranks, all call it together, with what is theirs.
     Returns why all environments begin new episodes; "" where those that were there before go on. Raises RescaleLater
     where a step has to report lost episodes first.
     """
-    states, missing = states_of(earlier)
-    if isinstance(earlier, ParallelEnv):  # a worker may have died while it wrote them
-        earlier.check_reported()
+    states, missing = states_of_all(earlier, ranks)
+    _check_reported(earlier, ranks)  # a worker may have died while it wrote them
     if not hasattr(later, "continue_from"):
         states, missing = None, missing or f"{type(later).__name__} has no continue_from()"
     try:
@@ -45,3 +80,15 @@ def carry_over(earlier: VectorEnv, collector: Collector, later: VectorEnv, later
         missing = str(error)
         later_collector.go_on_from(collector, None)
     return missing
+
+
+def _check_reported(envs: VectorEnv, ranks: Ranks | None) -> None:
+    """Raise RescaleLater, on all ranks, where a step has to report lost episodes first."""
+    later = ""
+    try:
+        if isinstance(envs, ParallelEnv):
+            envs.check_reported()
+    except RescaleLater as error:
+        later = str(error)
+    if reason := first_reason(ranks, "whether workers were replaced", later):
+        raise RescaleLater(reason)

@@ -19,6 +19,8 @@ class TimeSpent(NamedTuple):
     waiting_s: float
     """For worker processes."""
     learning_s: float
+    exchanging_s: float = 0.0
+    """For other ranks, until every one has the rollout of all; 0 without ranks."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class IterationStatistics:
             "time/global_step": self.global_step,
             "time/n_envs": self.n_envs,
             "time/steps_per_second": self.n_envs * self.n_steps / sum(self.time_spent),
-            **{f"time/{name}": seconds for name, seconds in self.time_spent._asdict().items()},
+            **{f"time/{name}": seconds for name, seconds in self._times().items()},
             "rollout/n_worker_restarts": self.n_worker_restarts,
             "rollout/n_completed_episodes": self.n_completed_episodes,
             "rollout/episode_return": self.episode_return,
@@ -55,6 +57,12 @@ class IterationStatistics:
             "train/explained_variance": self.explained_variance,
             **{f"train/{name}": value for name, value in self.update._asdict().items()},
         }
+
+    def _times(self) -> dict[str, float]:
+        times = self.time_spent._asdict()
+        return (
+            times if self.time_spent.exchanging_s else {name: times[name] for name in times if name != "exchanging_s"}
+        )
 
 
 def mean_or_nan(values: Iterable[float]) -> float:

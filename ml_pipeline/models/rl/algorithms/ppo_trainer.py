@@ -14,20 +14,23 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.env_states import carry_over, check_states, states_of
+from ml_pipeline.models.rl.algorithms.collector_choice import device_of, minibatch_generator, new_collector
+from ml_pipeline.models.rl.algorithms.env_states import carry_over, check_states, restore_states, states_of_all
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
-from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent, mean_or_nan
+from ml_pipeline.models.rl.algorithms.iteration_clock import IterationClock
+from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, mean_or_nan
 from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
-from ml_pipeline.models.rl.algorithms.vector_envs import vectorized, waited_s
+from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.distributed.ranks import Ranks
+from ml_pipeline.models.rl.distributed.stop_agreement import new_stop
 from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.models.rl.policies.one_thread import one_thread
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout.collector_choice import device_of, minibatch_generator, new_collector
 from ml_pipeline.models.rl.rollout.estimates import Estimates, with_normalized_values
 from ml_pipeline.models.rl.rollout.finite_checks import check_policy
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
-from ml_pipeline.models.rl.update.threads import learning_threads
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
 
@@ -56,6 +59,7 @@ class PPOTrainer:
         device: str | None = None,
         seed: int = 0,
         sink: MetricsSink | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Set up training; nothing is stepped yet.
 
@@ -69,6 +73,10 @@ class PPOTrainer:
         policy: the policy to train; None makes a new one from the configuration.
         device: where the new policy lives; None is the device of the environments, or the CPU.
         sink: receives the metrics of every iteration.
+        ranks: the group that trains this policy together, with the weights of one process that has `normalize_update`
+        "rollout". Every rank makes a trainer with the same arguments: functions are those of all environments, of which
+        each rank makes and steps its own; a vector environment is that of the rank's own rows (`rows_of`). All ranks
+        call `train`, `state_dict`, `load_state_dict` and `replace_envs` together.
 
         Raises UserError if settings, spaces, device and environments do not fit together.
         """
@@ -80,16 +88,17 @@ class PPOTrainer:
         self.iteration = 0
         self._seed = seed
         self._sink = sink
-        self._stop_requested = False
-        self._envs: Any = vectorized(envs)
+        self._stop = new_stop(ranks)
+        self._ranks = ranks
+        self._envs: Any = vectorized(envs, ranks)
         self._closes_envs = isinstance(envs, Sequence)
         self._requested_timesteps = total_timesteps
         try:
-            config.check_batch(self._envs.num_envs)
             self.policy = policy or self._new_policy(device, seed)
-            self._collector = new_collector(self._envs, self.policy, config, seed=seed)
+            self._collector = new_collector(self._envs, self.policy, config, seed=seed, ranks=ranks)
+            config.check_batch(self._collector.num_envs)
             generator = minibatch_generator(self._envs, self.policy, seed=seed)
-            self._update = PPOUpdate(self.policy, config, fastest_steps(self.policy, config, generator))
+            self._update = PPOUpdate(self.policy, config, fastest_steps(self.policy, config, generator, ranks))
         except BaseException:
             self.close()
             raise
@@ -140,9 +149,9 @@ class PPOTrainer:
 
         Raises UserError if there are several environments.
         """
-        if self._envs.num_envs != 1:
+        if self._collector.num_envs != 1:
             raise UserError(
-                f"train_episode() is for one environment, but there are {self._envs.num_envs}; "
+                f"train_episode() is for one environment, but there are {self._collector.num_envs}; "
                 "call train_episode_vectorized()."
             )
         return self.train_episode_vectorized()
@@ -173,10 +182,11 @@ class PPOTrainer:
         `state_dict` and load it into another trainer: it continues in the middle of the rollout. Ctrl-C stops in the
         same way, and `train` then raises KeyboardInterrupt.
         """
+        self._stop.begin()
         try:
             with interrupted_between_steps(self.request_stop), self._progress_sink(progress) as progress_sink:
                 while not self.finished:
-                    statistics = self._iterate(should_stop=lambda: self._stop_requested)
+                    statistics = self._iterate(should_stop=self._stop.is_due)
                     if statistics is None:
                         break
                     own = after_iteration(self, statistics) if after_iteration else None
@@ -185,12 +195,15 @@ class PPOTrainer:
                     if save and save.due(self):
                         save.action(self)
         finally:
-            self._stop_requested = False
+            self._stop.end()
         return self.policy
 
     def request_stop(self) -> None:
-        """Let `train` return before the next step; may be called from another thread or a signal handler."""
-        self._stop_requested = True
+        """Let `train` return before the next step; may be called from another thread or a signal handler.
+
+        With ranks, on any one of them: `train` then returns on all before the same step.
+        """
+        self._stop.request()
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to resume, readable with torch's `weights_only` where environments are plain data.
@@ -199,7 +212,7 @@ class PPOTrainer:
         which torch reads with `weights_only=False` alone, since a pickle runs code. It is None if they cannot be
         pickled either; "environments_missing" then says why.
         """
-        environments, missing = states_of(self._envs)
+        environments, missing = states_of_all(self._envs, self._ranks)
         return {
             "iteration": self.iteration,
             "policy": self.policy.state_dict(),
@@ -217,13 +230,13 @@ class PPOTrainer:
         of environments are neither plain data nor a `PickledState`.
         """
         environments = state["environments"]
-        check_states(environments)
         self._collector.check_state_dict(state["collector"])
+        check_states(environments, self._collector.num_envs, self._ranks)
         self.policy.load_state_dict(state["policy"])
         self._update.load_state_dict(state["update"])
         self.iteration = state["iteration"]
         if environments is not None:
-            self._envs.set_states(environments)
+            restore_states(self._envs, environments, self._ranks)
         self._collector.load_state_dict(state["collector"], environments_restored=environments is not None)
 
     def replace_envs(self, envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> str:
@@ -235,15 +248,16 @@ class PPOTrainer:
 
         Returns "" or, if the states of the environments cannot be carried over and all begin new episodes, why. Raises
         UserError, and keeps the earlier environments, in the middle of a rollout and if these do not fit; RescaleLater,
-        one of these, if a worker was just replaced: train one more iteration first.
+        one of these, if a worker was just replaced: train one more iteration first. With ranks, all call it together,
+        and environments move to the ranks that own their indices then.
         """
         if self.mid_rollout:
             raise UserError("Environments are replaced between two iterations, but a rollout is under way; train on.")
-        later = vectorized(envs)
+        later = vectorized(envs, self._ranks)
         try:
-            self.config.check_change(later.num_envs)
-            collector = new_collector(later, self.policy, self.config, seed=self._seed)
-            missing = carry_over(self._envs, self._collector, later, collector)
+            collector = new_collector(later, self.policy, self.config, seed=self._seed, ranks=self._ranks)
+            self.config.check_change(collector.num_envs)
+            missing = carry_over(self._envs, self._collector, later, collector, ranks=self._ranks)
         except BaseException:
             if isinstance(envs, Sequence):
                 later.close()
@@ -260,7 +274,7 @@ class PPOTrainer:
     @property
     def _rollout_size(self) -> int:
         """Transitions in one rollout."""
-        return self._envs.num_envs * self.config.n_steps
+        return self._collector.num_envs * self.config.n_steps
 
     def _rollouts_left(self) -> int:
         """Rollouts until the end, with the one under way; negative if training went on past the end."""
@@ -268,30 +282,24 @@ class PPOTrainer:
 
     def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
         start_step = self._collector.rollout_start_step
-        started, stepped_s, before_s = time.perf_counter(), self._collector.stepping_s, waited_s(self._envs)
+        clock = IterationClock(self._collector, self._envs)
         last_good = {"policy": self.policy.state_dict(), "update": self._update.state_dict()}
         try:
             if not self._collector.collect(should_stop=should_stop):
                 return None
-            collected = time.perf_counter()
-            stepped_s, waiting_s = self._collector.stepping_s - stepped_s, waited_s(self._envs) - before_s
+            clock.collected()
             estimates, update = self._learn(progress=start_step / self.total_timesteps)
         except TrainingFailed as error:
             self.policy.load_state_dict(last_good["policy"])
             self._update.load_state_dict(last_good["update"])
             raise TrainingFailed(f"{error} The policy is again as it was after iteration {self.iteration}.") from error
-        time_spent = TimeSpent(
-            acting_s=collected - started - stepped_s,
-            stepping_s=stepped_s - waiting_s,
-            waiting_s=waiting_s,
-            learning_s=time.perf_counter() - collected,
-        )
+        time_spent = clock.time_spent()
         self.iteration += 1
         episodes = self._collector.episodes.finished
         return IterationStatistics(
             iteration=self.iteration,
             global_step=self.global_step,
-            n_envs=self._envs.num_envs,
+            n_envs=self._collector.num_envs,
             n_steps=self.config.n_steps,
             n_completed_episodes=len(episodes),
             episode_return=mean_or_nan(episode.episode_return for episode in episodes),
@@ -300,7 +308,7 @@ class PPOTrainer:
             explained_variance=estimates.explained_variance,
             update=update,
             time_spent=time_spent,
-            n_worker_restarts=getattr(self._envs, "num_restarts", 0),
+            n_worker_restarts=self._collector.num_restarts,
         )
 
     def _timed(self, evaluate: Every[Mapping[str, float]]) -> dict[str, float]:
@@ -310,11 +318,9 @@ class PPOTrainer:
         return {**metrics, "time/evaluating_s": time.perf_counter() - began}
 
     def _learn(self, *, progress: float) -> tuple[Estimates, UpdateStatistics]:
-        config = self.config
-        n_weights = sum(parameter.numel() for parameter in self.policy.network.parameters())
-        with learning_threads(n_weights, config.minibatch_size):
+        with one_thread():  # large minibatches are learned from in chunks, by several threads
             estimates = self._collector.estimates()
-            check_policy(estimates.batch.inputs, self._envs.num_envs)
+            check_policy(estimates.batch.inputs, self._collector.num_envs)
             batch = with_normalized_values(estimates.batch, self.policy)
             return estimates, self._update(batch, progress=progress)
 

@@ -1,6 +1,6 @@
 """The arguments of compiled functions: named tuples of arrays, which numba unpacks at no cost.
 
-B samples, D observation size, A numbers of an action, E epochs, L layers of each network, P numbers in a padded vector,
+B samples, D observation size, A numbers of an action, E epochs, L layers of a network, P numbers in a padded vector,
 C chunks of a minibatch, W the widest layer.
 """
 
@@ -23,13 +23,14 @@ class Layer(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """Actor (0) and critic (1). layers: int64 (2, L, 6), the columns being `Layer`. log_std: offset, of a Gaussian.
-    parameters: float32 (P,).
+    """Actor (0) and critic (1), or one network for both, whose last output is the value. layers: int64 (n, L, 6), the
+    columns being `Layer`, and 0 after the last layer of a network that has fewer than L. log_std: offset, of a
+    Gaussian. activation: of `activations.CODES`. parameters: float32 (P,).
     """
 
     layers: Array
     log_std: int
-    is_tanh: bool
+    activation: int
     parameters: Array
 
 
@@ -47,10 +48,13 @@ class Learner(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """For one tile. x: float32 (TILE * padded inputs,), the observations. outputs: float32 (2, L, TILE * W)."""
+    """For one tile. x: float32 (TILE * padded inputs,), the observations. outputs: float32 (2, L, TILE * W). sums: of
+    the hidden layers, as outputs; empty where acting, and where no slope needs them.
+    """
 
     x: Array
     outputs: Array
+    sums: Array
 
 
 class Workspace(NamedTuple):
@@ -67,7 +71,7 @@ class Acting(NamedTuple):
 
     layers: Array
     log_std: int
-    is_tanh: bool
+    activation: int
     parameters: Array
     x: Array
     outputs: Array
@@ -94,9 +98,10 @@ class Samples(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """An infinite limit means no limit."""
+    """An infinite limit means no limit. sequence_length: samples in a row that a chunk has all or none of."""
 
     minibatch_size: int
+    sequence_length: int
     normalizes: bool
     n_steps_before: int
     learning_rate: float
@@ -110,8 +115,8 @@ class Settings(NamedTuple):
 
 
 class Results(NamedTuple):
-    """rows: float32 (E, 4, B), in the order of `LossRows`. norms: float64 (n_minibatches,). kls: float64 (C,). squares:
-    float64 (2,), of the norm, by network. arrivals: int64 (1,), 0 at first.
+    """rows: float32 (E, 4, B), in the order of `LossRows`. norms: float64 (n_minibatches,). kls: float64 (C, U), by
+    unit of work on a chunk. squares: float64 (2,), of the norm, by network. arrivals: int64 (1,), 0 at first.
     """
 
     rows: Array
@@ -128,7 +133,16 @@ def layer_of(networks: Networks, n: int, i: int) -> Layer:
 
 
 @jit
+def last_layer(networks: Networks, n: int) -> int:
+    """The index of the last layer of network n."""
+    last = networks.layers.shape[1] - 1
+    while networks.layers[n, last, 5] == 0:
+        last -= 1
+    return last
+
+
+@jit
 def parts_of(acting: Acting) -> tuple[Networks, Activations]:
     """Its arrays as the two tuples."""
-    networks = Networks(acting.layers, acting.log_std, acting.is_tanh, acting.parameters)
-    return networks, Activations(acting.x, acting.outputs)
+    networks = Networks(acting.layers, acting.log_std, acting.activation, acting.parameters)
+    return networks, Activations(acting.x, acting.outputs, acting.outputs[:0])

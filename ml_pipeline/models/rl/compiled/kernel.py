@@ -16,23 +16,20 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.models.rl.compiled.adam import add_up, step
 from ml_pipeline.models.rl.compiled.arguments import (
     Acting,
     Learner,
-    Results,
     Samples,
-    Settings,
-    Worker,
     Workspace,
+    last_layer,
     layer_of,
     parts_of,
 )
 from ml_pipeline.models.rl.compiled.distributions import draw
-from ml_pipeline.models.rl.compiled.losses import Part, minibatch_of, policy_slopes, value_slopes
+from ml_pipeline.models.rl.compiled.losses import Part, policy_slopes, value_slopes
 from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit
+from ml_pipeline.models.rl.compiled.minibatch_steps import steps_by
 from ml_pipeline.models.rl.compiled.perceptron import backward, forward, forward_some, transpose, whole_blocks
-from ml_pipeline.models.rl.compiled.threads import meet
 from ml_pipeline.runtime.code_cache import keep_code
 
 
@@ -41,46 +38,9 @@ def _kept(function: Any) -> Any:
     return keep_code(jit(function), made_of=sorted(Path(__file__).parent.glob("*.py")))
 
 
-@_kept
-def update(worker: Worker, learner: Learner, samples: Samples, settings: Settings, results: Results) -> int:
-    """Run by all threads at the same time; returns the number of steps taken.
-
-    It ends before the step of the first minibatch whose approximate KL is above the limit.
-    """
-    number, n_threads, gradients = worker.number, worker.n_threads, learner.gradients
-    n_epochs, n_samples = samples.orders.shape
-    n_chunks = len(gradients)
-    for n in range(number, 2, n_threads):
-        transpose(n, learner)
-    due = meet(results.arrivals, n_threads)
-    done = 0
-    for epoch in range(n_epochs):
-        for first in range(0, n_samples, settings.minibatch_size):
-            chosen = samples.orders[epoch, first : first + settings.minibatch_size]
-            minibatch = minibatch_of(chosen, samples.inputs[1], settings)
-            for c in range(number, n_chunks, n_threads):
-                start, stop = c * len(chosen) // n_chunks, (c + 1) * len(chosen) // n_chunks
-                chunk = Part(minibatch, chosen[start:stop], results.rows[epoch, :, first + start :], gradients[c])
-                results.kls[c] = _gradient(chunk, learner, samples, worker.workspace)
-            due = meet(results.arrivals, due + n_threads)
-            if results.kls.sum() / len(chosen) > settings.kl_limit:
-                return done
-            for n in range(number, 2, n_threads):
-                results.squares[n] = add_up(n, learner)
-            due = meet(results.arrivals, due + n_threads)
-            norm = math.sqrt(results.squares[0] + results.squares[1])
-            results.norms[done] = norm
-            done += 1
-            for n in range(number, 2, n_threads):
-                step(n, learner, settings, norm, settings.n_steps_before + done)
-                transpose(n, learner)
-            due = meet(results.arrivals, due + n_threads)
-    return done
-
-
 @jit
-def _gradient(chunk: Part, learner: Learner, samples: Samples, workspace: Workspace) -> float:
-    """Fills the chunk's gradient and rows, tile by tile; returns the sum of its KL."""
+def _gradient(unit: int, chunk: Part, learner: Learner, samples: Samples, workspace: Workspace) -> float:
+    """Fills the chunk's gradient and rows, tile by tile; returns the sum of its KL. There is one unit, 0."""
     chunk.gradient[:] = 0.0
     kl = 0.0
     for tile in range(0, len(chunk.chosen), TILE):
@@ -108,6 +68,9 @@ def _tile_gradient(part: Part, learner: Learner, samples: Samples, workspace: Wo
     return kl
 
 
+update = _kept(steps_by(transpose, _gradient))
+
+
 @_kept
 def choose(acting: Acting, observations: Array, noise: Array, actions: Array) -> None:
     """Fills actions with samples for observations, float32 (N, D), and noise.
@@ -115,7 +78,7 @@ def choose(acting: Acting, observations: Array, noise: Array, actions: Array) ->
     actions, noise: int64 and float32 (N,) of a `Categorical`, both float32 (N, A) of a `DiagonalGaussian`.
     """
     networks, activations = parts_of(acting)
-    last = networks.layers.shape[1] - 1
+    last = last_layer(networks, 0)
     layer = layer_of(networks, 0, last)
     for tile in range(0, len(observations), TILE):
         some = observations[tile : tile + TILE]
@@ -134,7 +97,7 @@ def choose(acting: Acting, observations: Array, noise: Array, actions: Array) ->
 def evaluate(n: int, acting: Acting, observations: Array, outputs: Array) -> None:
     """Fills outputs, float32 (N, O), with those of network n for observations, float32 (N, D)."""
     networks, activations = parts_of(acting)
-    last = networks.layers.shape[1] - 1
+    last = last_layer(networks, n)
     width = layer_of(networks, n, last).width
     for tile in range(0, len(observations), TILE):
         some = observations[tile : tile + TILE]

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from ml_pipeline.models.rl.compiled.arguments import Networks, Settings, Workspace, layer_of
+from ml_pipeline.models.rl.compiled.arguments import Networks, Settings, Workspace, last_layer, layer_of
 from ml_pipeline.models.rl.compiled.distributions import (
     Slopes,
     categorical_slopes,
@@ -58,17 +58,19 @@ def policy_slopes(part: Part, actions: Array, inputs: Array, networks: Networks,
     rows. Returns the sum of the KL.
     """
     minibatch, settings, rows = part.minibatch, part.minibatch.settings, part.rows
-    layer = layer_of(networks, 0, networks.layers.shape[1] - 1)
-    actor = workspace.activations.outputs[0, -1].reshape(-1, layer.width)[:TILE]
-    row = workspace.row[: layer.outputs]
-    log_std = networks.parameters[networks.log_std : networks.log_std + layer.outputs]
-    by_log_std = part.gradient[networks.log_std : networks.log_std + layer.outputs]
+    last = last_layer(networks, 0)
+    layer = layer_of(networks, 0, last)
+    n_parameters = layer.outputs if len(networks.layers) > 1 else layer.outputs - 1  # a value follows in a shared layer
+    actor = workspace.activations.outputs[0, last].reshape(-1, layer.width)[:TILE]
+    row = workspace.row[:n_parameters]
+    log_std = networks.parameters[networks.log_std : networks.log_std + n_parameters]
+    by_log_std = part.gradient[networks.log_std : networks.log_std + n_parameters]
     low, high = 1.0 - settings.clip_range, 1.0 + settings.clip_range
     share, kl = 1.0 / minibatch.size, 0.0
     by_entropy = -settings.ent_coef * share
     for s in range(len(part.chosen)):
         i = part.chosen[s]
-        outputs = actor[s, : layer.outputs]
+        outputs = actor[s, :n_parameters]
         if actions.ndim == 1:  # known when compiling, since it is an argument
             likelihood = softmax(outputs, actions[i], row)
             log_prob, entropy = likelihood.log_prob, likelihood.entropy
@@ -94,19 +96,22 @@ def policy_slopes(part: Part, actions: Array, inputs: Array, networks: Networks,
 
 @jit
 def value_slopes(part: Part, inputs: Array, networks: Networks, workspace: Workspace) -> None:
-    """Replaces the critic's outputs by the slopes by them, and fills the row of squared errors."""
+    """Replaces the values, the last network's last outputs, by the slopes by them; fills the row of squared errors."""
     settings, share = part.minibatch.settings, 1.0 / part.minibatch.size
     bound = settings.clip_range_vf
-    layer = layer_of(networks, 1, networks.layers.shape[1] - 1)
-    critic = workspace.activations.outputs[1, -1].reshape(-1, layer.width)[:TILE]
+    n = len(networks.layers) - 1
+    last = last_layer(networks, n)
+    layer = layer_of(networks, n, last)
+    column = layer.outputs - 1
+    critic = workspace.activations.outputs[n, last].reshape(-1, layer.width)[:TILE]
     for s in range(len(part.chosen)):
         i = part.chosen[s]
-        value = float(critic[s, 0])
+        value = float(critic[s, column])
         residual, moved = value - inputs[2, i], value - inputs[3, i]
         near = residual - moved + min(max(moved, -bound), bound) if abs(moved) > bound else residual
         error, near_error = residual * residual, near * near
         inside = not abs(moved) > bound or error > near_error
-        critic[s] = 0.0
-        critic[s, 0] = 2.0 * settings.vf_coef * share * residual * (1.0 if inside else 0.0)
+        critic[s, layer.outputs :] = 0.0
+        critic[s, column] = 2.0 * settings.vf_coef * share * residual * (1.0 if inside else 0.0)
         part.rows[1, s] = near_error if near_error > error else error
     critic[len(part.chosen) :] = 0.0

@@ -16,6 +16,9 @@ LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
 ROWS = 8 if LANES == 16 else 4
 """Sums of ROWS x WIDTH stay in registers: 16 of AVX-512's 32, 8 of the others' 16."""
 WIDTH = 2 * LANES
+HALF = ROWS // 2
+BROAD = 4 * LANES
+"""Fewer rows have as many sums in registers by being broader: HALF x BROAD."""
 TILE = 32
 """Samples that go through the networks together, few enough for the cache; a multiple of ROWS."""
 

@@ -1,8 +1,8 @@
 """The two perceptrons on a tile of samples: forward, and backward from slopes by the outputs to the gradient."""
 
 from ml_pipeline.models.rl.compiled.activations import activate, through_activation
-from ml_pipeline.models.rl.compiled.arguments import Activations, Learner, Networks, Workspace, layer_of
-from ml_pipeline.models.rl.compiled.machine import ROWS, TILE, Array, jit
+from ml_pipeline.models.rl.compiled.arguments import Activations, Learner, Networks, Workspace, last_layer, layer_of
+from ml_pipeline.models.rl.compiled.machine import LANES, ROWS, TILE, Array, jit
 from ml_pipeline.models.rl.compiled.products import Matrix, product
 
 
@@ -25,7 +25,7 @@ def whole_blocks(n: int) -> int:
 @jit
 def forward(n: int, n_rows: int, networks: Networks, activations: Activations) -> None:
     """Fills activations.outputs[n] for the first n_rows observations in activations.x."""
-    parameters, last = networks.parameters, networks.layers.shape[1] - 1
+    parameters, last = networks.parameters, last_layer(networks, n)
     below = activations.x
     for i in range(last + 1):
         layer = layer_of(networks, n, i)
@@ -38,7 +38,10 @@ def forward(n: int, n_rows: int, networks: Networks, activations: Activations) -
             (n_rows, layer.width, layer.inputs),
         )
         if i < last:
-            activate(above[: n_rows * layer.width], networks.is_tanh)
+            n_numbers = n_rows * layer.width
+            if len(activations.sums):
+                copy(above[:n_numbers], activations.sums[n, i])
+            activate(above[:n_numbers], networks.activation)
         below = above
 
 
@@ -49,7 +52,7 @@ def backward(n: int, n_rows: int, learner: Learner, gradient: Array, workspace: 
     Overwrites activations.outputs[n].
     """
     networks, activations = learner.networks, workspace.activations
-    last = networks.layers.shape[1] - 1
+    last = last_layer(networks, n)
     slopes, spare = activations.outputs[n, last], workspace.slopes
     for i in range(last, -1, -1):
         layer = layer_of(networks, n, i)
@@ -68,22 +71,63 @@ def backward(n: int, n_rows: int, learner: Learner, gradient: Array, workspace: 
                 Matrix(learner.transposed, layer.weights, inputs, 1),
                 (n_rows, inputs, layer.outputs),
             )
-            through_activation(spare[: n_rows * inputs], below[: n_rows * inputs], networks.is_tanh)
+            kept = activations.sums[n, i - 1] if len(activations.sums) else below
+            through_activation(spare[: n_rows * inputs], kept[: n_rows * inputs], networks.activation)
             slopes, spare = spare, activations.outputs[n, i]
+
+
+@jit
+def backward_to_inputs(n: int, n_rows: int, learner: Learner, workspace: Workspace, by_inputs: Matrix) -> None:
+    """Fills by_inputs, (n_rows, padded inputs), with the slopes by the inputs; after `backward`."""
+    layer = layer_of(learner.networks, n, 0)
+    # Where `backward` leaves the slopes by the first layer's sums.
+    has_more = last_layer(learner.networks, n) > 1
+    slopes = workspace.activations.outputs[n, 2] if has_more else workspace.slopes
+    product(
+        by_inputs,
+        Matrix(workspace.zeros, 0, 0, 1),
+        Matrix(slopes, 0, layer.width, 1),
+        Matrix(learner.transposed, layer.weights, layer.padded_inputs, 1),
+        (n_rows, layer.padded_inputs, layer.outputs),
+    )
 
 
 @jit
 def transpose(n: int, learner: Learner) -> None:
     """Fills learner.transposed for network n, without its first layer, which the backward pass does not need."""
-    networks = learner.networks
-    for i in range(1, networks.layers.shape[1]):
-        layer = layer_of(networks, n, i)
-        part = slice(layer.weights, layer.weights + layer.padded_inputs * layer.width)
-        weights = networks.parameters[part].reshape(layer.padded_inputs, layer.width)
-        other = learner.transposed[part].reshape(layer.width, layer.padded_inputs)
-        for j in range(layer.width):
-            for k in range(layer.padded_inputs):
-                other[j, k] = weights[k, j]
+    transpose_from(1, n, learner)
+
+
+@jit
+def transpose_from(first: int, n: int, learner: Learner) -> None:
+    """Fills learner.transposed for network n, from its layer `first` on."""
+    for i in range(first, last_layer(learner.networks, n) + 1):
+        layer = layer_of(learner.networks, n, i)
+        transpose_part(layer.weights, layer.padded_inputs, layer.width, learner)
+
+
+@jit
+def transpose_part(start: int, n_rows: int, n_columns: int, learner: Learner) -> None:
+    """Fills learner.transposed for the weights, float32 (n_rows, n_columns), that begin at `start`.
+
+    n_rows is a multiple of ROWS, n_columns one of LANES.
+    """
+    part = slice(start, start + n_rows * n_columns)
+    weights = learner.networks.parameters[part].reshape(n_rows, n_columns)
+    other = learner.transposed[part].reshape(n_columns, n_rows)
+    # Block by block: rows whose length is a power of two share few places of the cache nearest to a core.
+    for first_j in range(0, n_columns, LANES):
+        for first_k in range(0, n_rows, ROWS):
+            for j in range(first_j, first_j + LANES):
+                for k in range(first_k, first_k + ROWS):
+                    other[j, k] = weights[k, j]
+
+
+@jit
+def copy(numbers: Array, to: Array) -> None:
+    """numbers: float32 (n,). to: float32, n or more."""
+    for i in range(len(numbers)):
+        to[i] = numbers[i]
 
 
 @jit

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from ml_pipeline.models.rl.compiled.machine import LANES, ROWS, WIDTH, Array, intrinsic, jit
+from ml_pipeline.models.rl.compiled.machine import BROAD, HALF, LANES, ROWS, WIDTH, Array, intrinsic, jit
 
 
 class Matrix(NamedTuple):
@@ -37,23 +37,74 @@ def product(c: Matrix, z: Matrix, a: Matrix, b: Matrix, sizes: tuple[int, int, i
                 _narrow_block(c, z, a, b, i, j, k)
 
 
+@jit
+def product_of_any(c: Matrix, z: Matrix, a: Matrix, b: Matrix, sizes: tuple[int, int, int]) -> None:
+    """As `product`, for any M. The bits of a row do not depend on M, nor on which row it is."""
+    m, n, k = sizes
+    whole = m // ROWS * ROWS
+    if whole:
+        product(c, z, a, b, (whole, n, k))
+    i = whole
+    while i < m:
+        half = i + HALF <= m
+        for j in range(0, n, BROAD):
+            if j + BROAD <= n:
+                if half:
+                    _half_broad_block(c, z, a, b, i, j, k)
+                else:
+                    _broad_row(c, z, a, b, i, j, k)
+            else:
+                for narrow in range(j, n, LANES):
+                    if half:
+                        _half_narrow_block(c, z, a, b, i, narrow, k)
+                    else:
+                        _narrow_row(c, z, a, b, i, narrow, k)
+        i += HALF if half else 1
+
+
 @intrinsic
 def _wide_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
     """ROWS x WIDTH numbers of C, from row i and column j on."""
-    return _block(WIDTH // LANES, c, z, a, b)
+    return _block(ROWS, WIDTH, c, z, a, b)
 
 
 @intrinsic
 def _narrow_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
     """ROWS x LANES numbers of C, from row i and column j on."""
-    return _block(1, c, z, a, b)
+    return _block(ROWS, LANES, c, z, a, b)
 
 
-def _block(n_vectors: int, *operands: Any) -> tuple[Any, Callable[..., Any]]:
+@intrinsic
+def _half_broad_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
+    """HALF x BROAD numbers of C."""
+    return _block(HALF, BROAD, c, z, a, b)
+
+
+@intrinsic
+def _half_narrow_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
+    """HALF x LANES numbers of C."""
+    return _block(HALF, LANES, c, z, a, b)
+
+
+@intrinsic
+def _broad_row(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
+    """1 x BROAD numbers of C."""
+    return _block(1, BROAD, c, z, a, b)
+
+
+@intrinsic
+def _narrow_row(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
+    """1 x LANES numbers of C."""
+    return _block(1, LANES, c, z, a, b)
+
+
+def _block(n_rows: int, n_columns: int, *operands: Any) -> tuple[Any, Callable[..., Any]]:
     """The signature for these types, and code in LLVM's vectors; from plain loops the compiler keeps sums in memory.
 
     Measured, 64 x 64 x 64: 145 GFLOP/s; the best of plain loops came to a third.
     """
+
+    n_vectors = n_columns // LANES
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector = ir.VectorType(context.get_data_type(types.float32), LANES)
@@ -73,7 +124,7 @@ def _block(n_vectors: int, *operands: Any) -> tuple[Any, Callable[..., Any]]:
 
         def rows_of(base: Any, start: Any, row: Any, _: Any) -> list[list[Any]]:
             first = builder.add(at(start, i, row), j)
-            return [vectors_of(base, at(first, row, size(r))) for r in range(ROWS)]
+            return [vectors_of(base, at(first, row, size(r))) for r in range(n_rows)]
 
         def everywhere(value: Any) -> Any:
             nothing = ir.Constant(vector, ir.Undefined)

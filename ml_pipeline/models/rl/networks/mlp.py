@@ -2,16 +2,22 @@
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
+from ml_pipeline.config.ppo import Activation
+from ml_pipeline.models.rl.networks.activations import ACTIVATIONS, activation_in
+
 Array = np.ndarray
-Activation = Literal["tanh", "relu"]
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+_IN_NUMPY: dict[str, Callable[[Array], object]] = {
+    "tanh": lambda sums: np.tanh(sums, out=sums),
+    "relu": lambda sums: np.maximum(sums, 0.0, out=sums),
+}
+"""In place; the others are in torch alone."""
 
 
 def build_mlp(
@@ -28,19 +34,23 @@ def build_mlp(
         linear = nn.Linear(inputs, outputs)
         nn.init.orthogonal_(linear.weight, output_gain if last else math.sqrt(2.0), generator=generator)
         nn.init.zeros_(linear.bias)
-        layers += [linear] if last else [linear, ACTIVATIONS[activation]()]
+        layers += [linear] if last else [linear, ACTIVATIONS[activation].module()]
     return nn.Sequential(*layers)
 
 
 class NumpyMlp:
     """Forward pass of a `build_mlp` network in NumPy, for the few observations of one step.
 
+    needs_torch: whether torch computes the activations, whose bits may then depend on its threads.
     On a CPU it reads the memory of the torch weights; call `refresh` after they have moved. From another device,
     `refresh` copies them.
     """
 
     def __init__(self, network: nn.Sequential) -> None:
         self._network = network
+        name = activation_in(network)
+        self.needs_torch = name not in _IN_NUMPY
+        self._activate = _IN_NUMPY.get(name) or (lambda sums: ACTIVATIONS[name].apply(torch.from_numpy(sums)))
         self.refresh()
 
     def refresh(self) -> None:
@@ -50,7 +60,6 @@ class NumpyMlp:
             for layer in self._network
             if isinstance(layer, nn.Linear)
         ]
-        self._tanh = any(isinstance(layer, nn.Tanh) for layer in self._network)
 
     def __call__(self, inputs: Array) -> Array:
         """Float32 (N, sizes[0]) in, float32 (N, sizes[-1]) out.
@@ -61,10 +70,7 @@ class NumpyMlp:
         for weight, bias in self._hidden:
             activations = activations.dot(weight)
             activations += bias
-            if self._tanh:
-                np.tanh(activations, out=activations)
-            else:
-                np.maximum(activations, 0.0, out=activations)
+            self._activate(activations)
         weight, bias = self._last
         outputs = activations.dot(weight)
         outputs += bias

@@ -32,6 +32,7 @@ def network_for(
         len(layout.numbers),
         action_space,
         hidden_sizes=network_config.hidden_sizes,
+        value_hidden_sizes=network_config.value_hidden_sizes,
         activation=network_config.activation,
         squash_actions=squash,
         generator=generator,

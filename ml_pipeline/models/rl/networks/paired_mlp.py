@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ml_pipeline.models.rl.networks.activations import ACTIVATIONS, activation_in
+
 
 def paired_order(first: nn.Sequential, second: nn.Sequential) -> list[Tensor]:
     """The parameters of both in the order in memory that `PairedMlp` needs: those of a hidden layer side by side."""
@@ -22,7 +24,7 @@ class PairedMlp:
 
     def __init__(self, first: nn.Sequential, second: nn.Sequential) -> None:
         hidden, outputs = _paired_layers(first, second)
-        self._is_tanh = any(isinstance(layer, nn.Tanh) for layer in first)
+        self._activation = ACTIVATIONS[activation_in(first)]
         self._hidden = [
             _Layer.of(_stacked(a.weight, b.weight), _stacked(a.bias, b.bias)[:, None], *_stacked_gradients(a, b))
             for a, b in hidden
@@ -35,9 +37,11 @@ class PairedMlp:
         """Float (B, inputs) to the outputs of both networks; `backward` belongs to the latest call."""
         below = self._inputs = inputs.expand(2, -1, -1)
         buffers = self._buffers_for(inputs)
-        for layer, above in zip(self._hidden, buffers.activations, strict=True):
+        for layer, above, kept in zip(self._hidden, buffers.activations, buffers.kept, strict=True):
             torch.baddbmm(layer.bias, below, layer.transposed, out=above)
-            below = above.tanh_() if self._is_tanh else above.relu_()
+            if kept is not above:
+                kept.copy_(above)
+            below = self._activation.apply(above)
         tops = buffers.tops if self._hidden else below.unbind()
         return [torch.addmm(o.bias, top, o.transposed) for o, top in zip(self._outputs, tops, strict=True)]
 
@@ -51,11 +55,8 @@ class PairedMlp:
             torch.mm(d_output, output.weight, out=d_top)
         d_above = buffers.d_top
         for i in range(len(self._hidden) - 1, -1, -1):
-            layer, above = self._hidden[i], buffers.activations[i]
-            if self._is_tanh:
-                d_sums = torch.ops.aten.tanh_backward(d_above, above)
-            else:
-                d_sums = torch.ops.aten.threshold_backward(d_above, above, 0.0)
+            layer = self._hidden[i]
+            d_sums = self._activation.backward(d_above, buffers.kept[i])
             torch.bmm(d_sums.transpose(1, 2), buffers.activations[i - 1] if i else self._inputs, out=layer.d_weight)
             torch.sum(d_sums, 1, keepdim=True, out=layer.d_bias)
             if i:
@@ -65,9 +66,10 @@ class PairedMlp:
         buffers = self._buffers.get(len(inputs))
         if buffers is None:
             activations = [inputs.new_empty(2, len(inputs), layer.weight.shape[1]) for layer in self._hidden]
+            kept = [torch.empty_like(each) for each in activations] if self._activation.from_sums else activations
             d_top = torch.empty_like(activations[-1] if activations else inputs.expand(2, -1, -1))
             tops = activations[-1].unbind() if activations else ()
-            buffers = self._buffers[len(inputs)] = _Buffers(activations, tops, d_top, d_top.unbind())
+            buffers = self._buffers[len(inputs)] = _Buffers(activations, kept, tops, d_top, d_top.unbind())
         return buffers
 
 
@@ -86,9 +88,13 @@ class _Layer(NamedTuple):
 
 
 class _Buffers(NamedTuple):
-    """For one batch size: activations (2, B, H), the last of them and its derivative, also as one view per network."""
+    """For one batch size: activations (2, B, H), the last of them and its derivative, also as one view per network.
+
+    kept: what the slopes of the activations follow from: themselves, or the sums before them.
+    """
 
     activations: list[Tensor]
+    kept: list[Tensor]
     tops: tuple[Tensor, ...]
     d_top: Tensor
     d_tops: tuple[Tensor, ...]

@@ -10,12 +10,18 @@ from ml_pipeline.config.ppo import PPOConfig
 
 def traits_of(observation_space: spaces.Space, action_space: spaces.Space, config: PPOConfig) -> dict[str, str]:
     """The traits of a policy by name; a checkpoint holds them, and a policy with others cannot load it."""
+    sizes = str(list(config.hidden_sizes))
+    if config.value_hidden_sizes not in (None, config.hidden_sizes):
+        sizes += f" and of the value network {list(config.value_hidden_sizes)}"
+    normalization = _on_or_off(config.normalize_obs)
+    if config.clip_obs != PPOConfig.clip_obs:
+        normalization += f", clipped to {config.clip_obs:g}"
     return {
         "observation space": _describe(observation_space),
         "action space": _describe(action_space),
-        "hidden sizes": str(list(config.hidden_sizes)),
+        "hidden sizes": sizes,
         "activation": config.activation,
-        "observation normalization": _on_or_off(config.normalize_obs),
+        "observation normalization": normalization,
         "value normalization": _on_or_off(config.normalize_values),
         "squashing of actions": _on_or_off(config.squash_actions),
         "sharing of layers": _on_or_off(config.share_layers),

@@ -1,6 +1,7 @@
 """A policy ready to act: it preprocesses observations, chooses, and fits the choice to the action space."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
-from ml_pipeline.models.rl.networks.mlp import NumpyMlp
 from ml_pipeline.models.rl.networks.network_choice import network_for
-from ml_pipeline.models.rl.policies.acting import ActingMemory, TorchActor
+from ml_pipeline.models.rl.policies.act_blocks import ActRows
+from ml_pipeline.models.rl.policies.acting import ActingMemory, actor_for
 from ml_pipeline.models.rl.policies.compatibility import check_space, check_traits, traits_of
+from ml_pipeline.models.rl.policies.compiled_memory import CompiledMemory, CompiledRecurrent
 from ml_pipeline.models.rl.policies.compiled_networks import CompiledNetworks, can_compile, give_up_compiling
+from ml_pipeline.models.rl.policies.one_thread import one_thread
 from ml_pipeline.models.rl.policies.value_units import ValueUnits
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
 from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor
@@ -30,7 +33,8 @@ class Policy:
     """How to act. N environments, D observation size.
 
     `act` acts in a single environment; `choose` acts in N, on preprocessed observations. Learning changes the weights
-    of `network`, the statistics of `observations`, and `values`, the units in which the critic predicts.
+    of `network`, the statistics of `observations`, and `values`, the units in which the critic predicts. `recurrent`
+    runs a network with memory over rollouts, where `compile` could; else it is None.
     """
 
     def __init__(
@@ -51,16 +55,18 @@ class Policy:
         self.action_space = action_space
         self.device = torch.device(device)
         self.squashes_actions = config.squash_actions
-        self.observations = ObservationPreprocessor(observation_space, normalize=config.normalize_obs)
+        self.observations = ObservationPreprocessor(
+            observation_space, normalize=config.normalize_obs, clip=config.clip_obs
+        )
         self.fit_actions = action_fitter(action_space, squash=config.squash_actions)
         generator = torch.Generator().manual_seed(int(random_generator(seed, "weights").integers(2**62)))
-        self.network = network_for(self.observations.layout, action_space, config, generator).to(device)
+        with one_thread():  # the bits of orthogonal weights depend on the number of threads
+            self.network = network_for(self.observations.layout, action_space, config, generator).to(device)
         self.distribution: Any = self.network.distribution
         self.values = ValueUnits(self.network, normalize=config.normalize_values)
-        self._actor = (
-            NumpyMlp(self.network.actor) if isinstance(self.network, ActorCritic) else TorchActor(self.network)
-        )
+        self._actor = actor_for(self.network)
         self._compiled: CompiledNetworks | None = None
+        self.recurrent: CompiledRecurrent | None = None
         self._traits = traits_of(observation_space, action_space, config)
         self._spaces_as_data = {"observation": space_as_data(observation_space), "action": space_as_data(action_space)}
         self.act = Acting(self)
@@ -72,17 +78,21 @@ class Policy:
 
     def compile(self) -> None:
         """Compile acting and evaluating, which pays from thousands of steps on; no effect where that is impossible."""
-        if isinstance(self.network, ActorCritic) and can_compile(self.network):
+        if can_compile(self.network):
             try:
-                self._compiled = CompiledNetworks(self.network)
+                if isinstance(self.network, ActorCritic):
+                    self._compiled = CompiledNetworks(self.network)
+                else:
+                    self.recurrent = CompiledRecurrent(self.network)
             except Exception as error:  # numba's, of any kind
                 give_up_compiling(error)
 
     def refresh(self) -> None:
         """Act and evaluate with the weights as they are now; call it after they have changed or moved."""
         self._actor.refresh()
-        if self._compiled is not None:
-            self._compiled.refresh()
+        for compiled in (self._compiled, self.recurrent):
+            if compiled is not None:
+                compiled.refresh()
 
     @property
     def actor_and_critic(self) -> tuple[Perceptron, Perceptron]:
@@ -97,25 +107,43 @@ class Policy:
             return ActingMemory(self.network, num_envs)
         return None
 
-    def choose(self, normalized: Array, noise: Array, memory: ActingMemory | None = None) -> Array:
-        """Sampled actions (N, ...) of the distribution, for float32 (N, D) and its noise; `memory` moves on.
+    def new_rollout_memory(self, num_envs: int) -> ActingMemory | None:
+        """The same for collecting, compiled if `compile` could; evaluations are those of a policy that is not."""
+        if isinstance(self.network, GeneralActorCritic) and self.recurrent is not None:
+            return CompiledMemory(self.recurrent, self.network, num_envs)
+        return self.new_memory(num_envs)
 
-        Raises UserError if a mask forbids every action.
+    def acting_threads(self) -> AbstractContextManager[None]:
+        """Within it, actions have the same bits on machines with any number of cores: torch then acts in one thread.
+
+        It has no effect where torch does not act, or not on a CPU.
+        """
+        return one_thread() if self._actor.uses_torch_threads else nullcontext()
+
+    def choose(
+        self, normalized: Array, noise: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
+    ) -> Array:
+        """Sampled actions (n, ...) of the distribution, for float32 (n, D) and its noise; `memory` moves on.
+
+        at_hand: which of all environments these are, where a process has only some of them; each then gets the action
+        that it gets among all. None means all. Raises UserError if a mask forbids every action.
         """
         if self._compiled is not None:
             return self._compiled.choose(normalized, noise)
-        return self.distribution.sample(self.parameters(normalized, memory), noise)
+        return self.distribution.sample(self.parameters(normalized, memory, at_hand), noise)
 
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
         """The likeliest actions (N, ...) in place of sampled ones."""
         return self.distribution.mode(self.parameters(normalized, memory))
 
-    def parameters(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
-        """The parameters of the distribution: logits or means, float32 (N, P)."""
+    def parameters(
+        self, normalized: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
+    ) -> Array:
+        """The parameters of the distribution: logits or means, float32 (n, P); the arguments are those of `choose`."""
         mask = self.observations.layout.mask
         if mask is not None:
             check_masks(normalized[:, mask], self.action_space)
-        return (self._actor if memory is None else memory)(normalized)
+        return (self._actor if memory is None else memory)(normalized, at_hand)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and statistics, with the traits that `load_state_dict` compares; copies, not views.

@@ -16,19 +16,19 @@ class Transfers:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pins = device.type == "cuda"
+        self.pins = device.type == "cuda"
         self._kept: dict[str, Tensor] = {}
 
     def to_device(self, array: Array, name: str = "sent") -> Tensor:
         """The array on the device; name: each array that one step sends has its own."""
         source = torch.from_numpy(array)
-        if not self._pins:
+        if not self.pins:
             return source.to(self._device)
         return self._pinned(name, source).copy_(source).to(self._device, non_blocking=True)
 
     def to_host(self, tensor: Tensor) -> Array:
         """The tensor as an array; waits for the device."""
-        if not self._pins:
+        if not self.pins:
             return tensor.cpu().numpy()
         received = self._pinned("received", tensor).copy_(tensor, non_blocking=True)
         wait_for(self._device)

@@ -69,11 +69,12 @@ class DeviceNormalizer:
 
     def __init__(self, normalizer: ObservationNormalizer, device: torch.device) -> None:
         self.moments = DeviceMoments(normalizer.moments, device)
+        self._clip = normalizer.clip
 
     def __call__(self, observations: Tensor) -> Tensor:
         """Float32 (..., D) in, a new float32 (..., D) out."""
         scale = (self.moments.variance + EPSILON).rsqrt()
-        return ((observations - self.moments.mean) * scale).clamp_(-CLIP, CLIP)
+        return ((observations - self.moments.mean) * scale).clamp_(-self._clip, self._clip)
 
 
 class DeviceRewardScaler:

@@ -64,7 +64,7 @@ class RunningMoments:
 
 
 class ObservationNormalizer:
-    """Scales each component of an observation to mean 0 and standard deviation 1, and clips it.
+    """Scales each component of an observation to mean 0 and standard deviation 1, and clips it to -clip and clip.
 
     columns: int64, the components to normalize; None means all.
     """
@@ -74,6 +74,7 @@ class ObservationNormalizer:
     ) -> None:
         self.moments = RunningMoments(size if columns is None else len(columns))
         self._columns = columns
+        self.clip = clip
         self._low, self._high = (np.array(bound, dtype=np.float32) for bound in (-clip, clip))
         self._epsilon = epsilon
         self._refresh()

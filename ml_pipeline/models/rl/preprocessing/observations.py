@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.preprocessing.normalization import ObservationNormalizer
+from ml_pipeline.models.rl.preprocessing.normalization import CLIP, ObservationNormalizer
 from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
 from ml_pipeline.models.rl.preprocessing.spaces import observation_encoder
 
@@ -19,12 +19,15 @@ class ObservationPreprocessor:
     `size` is D, `layout` says what the columns are, and `normalizer` is None if nothing is normalized.
     """
 
-    def __init__(self, space: spaces.Space, *, normalize: bool) -> None:
-        """space: of a single environment. Raises UnsupportedSpace if its observations are not of fixed size."""
+    def __init__(self, space: spaces.Space, *, normalize: bool, clip: float = CLIP) -> None:
+        """space: of a single environment. clip: bounds what is normalized.
+
+        Raises UnsupportedSpace if its observations are not of fixed size.
+        """
         self.encode, self.size = observation_encoder(space)
         self.layout = observation_layout(space)
         columns = None if self.layout.is_plain else self.layout.numbers
-        self.normalizer = ObservationNormalizer(self.size, columns=columns) if normalize else None
+        self.normalizer = ObservationNormalizer(self.size, columns=columns, clip=clip) if normalize else None
 
     def encode_one(self, observation: Any) -> Array:
         """A single observation as float32 (1, D), never a view of it."""

@@ -18,10 +18,11 @@ class RolloutBuffer:
     before the first step; None without memory.
     """
 
-    def __init__(self, n_steps: int, num_envs: int, observation_size: int) -> None:
+    def __init__(self, n_steps: int, num_envs: int, observation_size: int, *, reward_type: type = np.float32) -> None:
+        """reward_type: np.float64 where rewards are stored as the environments gave them."""
         self.n_steps = n_steps
         self.observations = np.zeros((n_steps + 1, num_envs, observation_size), dtype=np.float32)
-        self.rewards = np.zeros((n_steps, num_envs), dtype=np.float32)
+        self.rewards: Array = np.zeros((n_steps, num_envs), dtype=reward_type)
         self.terminated = np.zeros((n_steps, num_envs), dtype=bool)
         self.truncated = np.zeros((n_steps, num_envs), dtype=bool)
         self.actions: Array | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.ppo import NormalizeUpdate, PPOConfig
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
 from ml_pipeline.models.rl.rollout.estimates import Estimates
@@ -25,18 +25,28 @@ class Collector(ABC):
     buffer: Any
     _data: str
     """The form of observations: "arrays", or "tensors on" a device."""
+    _normalize_update: NormalizeUpdate = "step"
+    """When statistics of observations are updated; a state of one kind does not fit the other."""
     _reward_scaler: Any
     """None if rewards are not scaled."""
 
-    def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
-        """Raises UserError if the policy was made for other spaces."""
+    def __init__(
+        self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, num_envs: int | None = None
+    ) -> None:
+        """num_envs: N, where it is more than that of `envs`, since others step the rest.
+
+        Raises UserError if the policy was made for other spaces.
+        """
         policy.check_spaces(envs.single_observation_space, envs.single_action_space)
         self._envs: Any = envs
-        self.episodes = EpisodeTracker(envs.num_envs)
+        self.num_envs: int = envs.num_envs if num_envs is None else num_envs
+        self.episodes = EpisodeTracker(self.num_envs)
         self.global_step = 0
         self.stepping_s = 0.0  # in the environments' step(), in total
+        self.exchanging_s = 0.0  # with other ranks, in total
+        self._first_env = 0  # the index of the first of `envs`
         self._policy = policy
-        self._discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
+        self._estimation = {name: getattr(config, name) for name in ("gamma", "gae_lambda", "sequence_length")}
         self._seed = seed
         self._reset_done = False
         self._elapsed_before_s = 0.0
@@ -47,18 +57,19 @@ class Collector(ABC):
 
         The next call continues a rollout that was stopped.
         """
-        if self.buffer.full:
-            self._begin()
-        while not self.buffer.full:
-            if should_stop():
-                return False
-            self._step()
-        return True
+        with self._policy.acting_threads():
+            if self.buffer.full:
+                self._begin()
+            while not self.buffer.full:
+                if should_stop():
+                    return False
+                self._step()
+            return True
 
     @property
     def rollout_start_step(self) -> int:
         """`global_step` at the start of the rollout under way; between two rollouts, of the next one."""
-        return self.global_step - (0 if self.buffer.full else self.buffer.position * self._envs.num_envs)
+        return self.global_step - (0 if self.buffer.full else self.buffer.position * self.num_envs)
 
     @abstractmethod
     def estimates(self) -> Estimates:
@@ -82,7 +93,8 @@ class Collector(ABC):
         n_steps = self.buffer.n_steps
         here = {
             "observations as": (state["data"], self._data),
-            "num_envs": (len(state["episodes"]["returns"]), self._envs.num_envs),
+            "num_envs": (len(state["episodes"]["returns"]), self.num_envs),
+            "normalize_update": (state.get("normalize_update", "step"), self._normalize_update),
             "n_steps": (n_steps if noise is None else len(noise), n_steps),
             "normalize_rewards": (state["reward_scaler"] is not None, self._reward_scaler is not None),
         }
@@ -112,16 +124,16 @@ class Collector(ABC):
         None: all begin new episodes with the next rollout. Unfinished episodes of environments that do not go on are
         forgotten. Raises StateNotAvailable where these environments do not take the states.
         """
-        num_envs = self._envs.num_envs
         goes_on = states is not None and earlier.is_reset
         observations = self._envs.continue_from(states, seed=self._seed) if goes_on else None
-        self.load_state_dict(resized(earlier.state_dict(), num_envs), environments_restored=goes_on)
+        self.load_state_dict(resized(earlier.state_dict(), self.num_envs), environments_restored=goes_on)
         if observations is not None:
             self._store_first(observations, earlier.num_envs)
 
     @property
-    def num_envs(self) -> int:
-        return int(self._envs.num_envs)
+    def num_restarts(self) -> int:
+        """How many workers were replaced since the environments were made."""
+        return getattr(self._envs, "num_restarts", 0)
 
     @property
     def is_reset(self) -> bool:
@@ -150,13 +162,13 @@ class Collector(ABC):
         network reads them, (N - first, D)."""
 
     def _store_first(self, observations: Any, first: int) -> None:
-        """Store what environments from `first` on begin with; observations: of all."""
+        """Store what those of `envs` from `first` on begin with; observations: of all of them."""
         self.buffer.observations[self.buffer.position, first:] = self._learn_and_normalize(observations, first)
 
     def _reset_where_needed(self) -> None:
         if not self._reset_done:
             # Plus global_step: after a resume without saved environments, episodes are others than those seen before.
-            observations, _ = self._envs.reset(seed=self._seed + self.global_step)
+            observations, _ = self._envs.reset(seed=self._seed + self.global_step + self._first_env)
             self.buffer.observations[self.buffer.position] = self._learn_and_normalize(observations)
             self._reset_done = True
 
@@ -164,7 +176,7 @@ class Collector(ABC):
         began = time.perf_counter()
         result = self._envs.step(actions)
         self.stepping_s += time.perf_counter() - began
-        self.global_step += self._envs.num_envs
+        self.global_step += self.num_envs
         return result
 
     def _elapsed_s(self) -> float:

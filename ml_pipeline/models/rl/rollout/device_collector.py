@@ -61,7 +61,7 @@ class DeviceCollector(Collector):
 
     def estimates(self) -> Estimates:
         check_device_rollout(self.buffer)
-        return estimate_on_device(self.buffer, self._policy, **self._discounts)
+        return estimate_on_device(self.buffer, self._policy, **self._estimation)
 
     def _own_state(self) -> dict[str, Any]:
         return {

@@ -12,8 +12,10 @@ from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
 from ml_pipeline.models.rl.rollout.device_buffer import DeviceBuffer
+from ml_pipeline.models.rl.rollout.evaluation_parts import outputs_of, outputs_over_sequences
 from ml_pipeline.models.rl.rollout.gae import compute_gae
 from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
+from ml_pipeline.models.rl.update.minibatches import with_shorter_sequences
 from ml_pipeline.models.rl.update.ppo_loss import LossInputs
 
 
@@ -25,8 +27,13 @@ class Estimates(NamedTuple):
 
 
 @torch.no_grad()
-def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
-    """Values, log-probabilities, advantages and returns of a full rollout; each network runs once, on all of it."""
+def estimate(
+    buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda: float, sequence_length: int | None = None
+) -> Estimates:
+    """Values, log-probabilities, advantages and returns of a full rollout; each network runs once, on all of it.
+
+    sequence_length: of the batch's sequences; None means T.
+    """
     device = policy.device
     done = buffer.terminated | buffer.truncated
     memory = None if buffer.memory is None else torch.from_numpy(buffer.memory).to(device)
@@ -45,12 +52,14 @@ def estimate(buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda:
         buffer.rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
     on_device = (torch.from_numpy(array).to(device) for array in (advantages, returns, values))
-    batch = evaluation.batch(observations, actions, *on_device)
+    batch = evaluation.batch(observations, actions, *on_device, sequence_length=sequence_length)
     return Estimates(batch, explained_variance(values, returns))
 
 
 @torch.no_grad()
-def estimate_on_device(buffer: DeviceBuffer, policy: Policy, *, gamma: float, gae_lambda: float) -> Estimates:
+def estimate_on_device(
+    buffer: DeviceBuffer, policy: Policy, *, gamma: float, gae_lambda: float, sequence_length: int | None = None
+) -> Estimates:
     """The same for a rollout on a device, computed there.
 
     It evaluates a final observation at every step: only the device knows which steps ended an episode.
@@ -65,7 +74,9 @@ def estimate_on_device(buffer: DeviceBuffer, policy: Policy, *, gamma: float, ga
         buffer.scaled_rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
     # Views of the buffer: the next rollout writes to it only after the update.
-    batch = evaluation.batch(buffer.observations, buffer.actions, advantages, returns, values)
+    batch = evaluation.batch(
+        buffer.observations, buffer.actions, advantages, returns, values, sequence_length=sequence_length
+    )
     return Estimates(batch, explained_variance(values, returns))
 
 
@@ -82,11 +93,21 @@ class RolloutEvaluation(NamedTuple):
     states: Tensor | None
 
     def batch(
-        self, observations: Tensor, actions: Tensor, advantages: Tensor, returns: Tensor, values: Tensor
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        advantages: Tensor,
+        returns: Tensor,
+        values: Tensor,
+        *,
+        sequence_length: int | None,
     ) -> Minibatch:
         """The rollout as one batch of B: observations (T + 1, N, D), actions (T, N, ...), estimates (T, N)."""
         inputs = LossInputs(self.log_probs, advantages.flatten(), returns.flatten(), values.flatten())
-        return Minibatch(observations[:-1].flatten(0, 1), actions.flatten(0, 1), inputs, self.sequences)
+        batch = Minibatch(observations[:-1].flatten(0, 1), actions.flatten(0, 1), inputs, self.sequences)
+        if self.states is None or sequence_length is None:
+            return batch
+        return with_shorter_sequences(batch, self.states, sequence_length)
 
 
 def evaluate_rollout(
@@ -103,11 +124,15 @@ def evaluate_rollout(
         actor, critic = policy.actor_and_critic
         parameters, values = actor(rows[:n_samples]), critic(rows)
     elif memory is None:
-        parameters, values = network(rows)
+        parameters, values = outputs_of(network, rows)
     else:
         # An episode starts in the step after one has ended; for the first step, `memory` is already that of its start.
         starts = torch.cat([torch.zeros_like(done[:1]), done])
-        parameters, values, states = network.over_sequences(rows, Sequences(starts, memory))
+        sequences = Sequences(starts, memory)
+        if policy.recurrent is not None:
+            parameters, values, states = policy.recurrent.over_sequences(observations, sequences)
+        else:
+            parameters, values, states = outputs_over_sequences(network, observations, sequences)
         sequences = Sequences(starts[:n_steps], memory)
     log_probs, _ = network.distribution.log_probs_and_entropies(parameters[:n_samples], actions.flatten(0, 1))
     values = policy.values.to_rewards(values).view(n_steps + 1, num_envs)
@@ -135,7 +160,7 @@ def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, 
     if isinstance(network, ActorCritic):
         return network.critic(observations).squeeze(1)
     if remembered is None:
-        return network(observations)[1]
+        return outputs_of(network, observations)[1]
     no_starts = torch.zeros(1, len(observations), dtype=torch.bool, device=observations.device)
     return network.over_sequences(observations, Sequences(no_starts, remembered))[1]
 

@@ -1,56 +1,26 @@
-"""Collecting a rollout with arrays on the host. T steps, N environments, D observation size."""
+"""Collecting a rollout with arrays on the host, in one process. T steps, N environments, D observation size."""
 
 import math
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.preprocessing.normalization import RewardScaler
-from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
-from ml_pipeline.models.rl.rollout.collector import Collector
-from ml_pipeline.models.rl.rollout.estimates import Estimates, estimate
-from ml_pipeline.models.rl.rollout.finite_checks import check_observations, check_rollout
-from ml_pipeline.runtime.seeding import generator_state, random_generator, restore_generator
+from ml_pipeline.models.rl.rollout.array_collector import ArrayCollector
+from ml_pipeline.models.rl.rollout.finite_checks import check_observations
 
 Array = np.ndarray
 
 
-class RolloutCollector(Collector):
-    """Collects arrays, from environments of any kind; the policy is called with arrays, wherever it lives."""
+class RolloutCollector(ArrayCollector):
+    """Collects in one process, which steps all environments; statistics learn from each step."""
 
     def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
+        """See Collector."""
         super().__init__(envs, policy, config, seed=seed)
-        self._data = "arrays"
-        self.buffer = RolloutBuffer(config.n_steps, envs.num_envs, policy.observations.size)
-        policy.compile()
-        self._reward_scaler = RewardScaler(envs.num_envs, gamma=config.gamma) if config.normalize_rewards else None
-        self._memory = policy.new_memory(envs.num_envs)
-        self._noise_generator = random_generator(seed, "actions")
-
-    def estimates(self) -> Estimates:
-        check_rollout(self.buffer)
-        return estimate(self.buffer, self._policy, **self._discounts)
-
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "memory": None if self._memory is None else torch.from_numpy(self._memory.state.copy()),
-            "noise_generator": generator_state(self._noise_generator),
-        }
-
-    def _load_own_state(self, state: dict[str, Any], *, environments_restored: bool) -> None:
-        restore_generator(self._noise_generator, state["noise_generator"])
-        if environments_restored and self._memory is not None:
-            self._memory.state = state["memory"].numpy()
-
-    def _begin(self) -> None:
-        self._reset_where_needed()
-        shape = (self.buffer.n_steps, self._envs.num_envs)
-        noise = self._policy.distribution.draw_noise(self._noise_generator, shape)
-        self.buffer.start(noise, None if self._memory is None else self._memory.state)
+        self.buffer = self._whole
 
     def _step(self) -> None:
         buffer, policy = self.buffer, self._policy

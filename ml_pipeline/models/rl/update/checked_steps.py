@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
 from ml_pipeline.models.rl.update.flat_adam import FlatAdam
 from ml_pipeline.models.rl.update.gradient_steps import (
     GradientSteps,
@@ -16,8 +17,8 @@ from ml_pipeline.models.rl.update.gradient_steps import (
     with_normalized_advantages,
 )
 from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, Minibatch
-from ml_pipeline.models.rl.update.minibatches import Generator
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights
+from ml_pipeline.models.rl.update.minibatches import Generator, first_of
+from ml_pipeline.models.rl.update.ppo_loss import LossWeights
 
 _AGREEMENT = 1e-3
 _NEGLIGIBLE = 1e-6
@@ -29,7 +30,7 @@ class CheckedSteps:
     If their gradients differ by more than rounding, it warns, and takes autograd's steps from then on.
     """
 
-    def __init__(self, steps: GradientSteps, network: ActorCritic, config: PPOConfig) -> None:
+    def __init__(self, steps: GradientSteps, network: ActorCritic | GeneralActorCritic, config: PPOConfig) -> None:
         self._steps = steps
         self._network = network
         self._config = config
@@ -57,9 +58,7 @@ class CheckedSteps:
         return self._steps.gradient(minibatch, weights)
 
     def _check(self, batch: Minibatch, weights: LossWeights) -> None:
-        first = slice(self._config.minibatch_size)
-        inputs = LossInputs(*(column[first] for column in batch.inputs))
-        minibatch = with_normalized_advantages(Minibatch(batch.observations[first], batch.actions[first], inputs))
+        minibatch = with_normalized_advantages(first_of(batch, size=self._config.minibatch_size))
         # Ratios are 1 but for rounding, which must not decide what is clipped.
         weights = weights._replace(clip_range=max(weights.clip_range, 0.01))
         if agrees_with_autograd(self._steps, self._network, minibatch, weights):
@@ -74,7 +73,7 @@ class CheckedSteps:
 
 
 def agrees_with_autograd(
-    steps: GradientSteps, network: ActorCritic, minibatch: Minibatch, weights: LossWeights
+    steps: GradientSteps, network: ActorCritic | GeneralActorCritic, minibatch: Minibatch, weights: LossWeights
 ) -> bool:
     """Whether the gradient for a minibatch is autograd's, but for rounding.
 

@@ -1,11 +1,11 @@
-"""The steps of an update by the compiled kernel: for two perceptrons on a CPU, if numba is installed.
+"""The steps of an update by a compiled kernel: for perceptrons, and for memory, on a CPU, if numba is installed.
 
 `can_compile` says whether it can be used.
 """
 
 import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,15 +13,17 @@ from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.update.compiled_kernels import kernel_for
 from ml_pipeline.models.rl.update.flat_adam import FlatAdam
 from ml_pipeline.models.rl.update.gradient_steps import StepSettings, StepsTaken, normalizes_minibatches
 from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.update.minibatches import Generator, draw_orders
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeights
+from ml_pipeline.models.rl.update.ppo_loss import LossRows, LossWeights
 from ml_pipeline.runtime.cores import usable_cores
 
 if TYPE_CHECKING:
-    from ml_pipeline.models.rl.compiled.arguments import Learner, Results, Settings
+    from ml_pipeline.models.rl.compiled.arguments import Results, Settings
 
 _WORTH_SHARING = 128
 """Below this many samples in a minibatch, threads would wait for each other longer than they work."""
@@ -30,14 +32,15 @@ _WORTH_SHARING = 128
 class CompiledSteps:
     """Steps by the kernel, in one thread or several, with the same bits.
 
-    The optimizer's vectors are copied into the kernel's padded ones and back, once per update.
+    The optimizer's vectors are copied into the kernel's padded ones and back, once per update. Minibatches of sequences
+    have whole ones, at least one each, of at most minibatch_size samples.
     """
 
     kind = "compiled"
 
     def __init__(
         self,
-        network: ActorCritic,
+        network: ActorCritic | GeneralActorCritic,
         optimizer: FlatAdam,
         config: PPOConfig,
         generator: Generator,
@@ -48,70 +51,73 @@ class CompiledSteps:
 
         n_threads: None means one per core if minibatches are large enough for several, else one.
         """
-        from ml_pipeline.models.rl.compiled import arguments, kernel, layout
-
-        self._kernel = kernel
-        self._arguments = arguments
-        self._layout = layout.layout_of(network)
+        self._kernel = kernel_for(network)
+        self._layout = self._kernel.layout
         self.optimizer = optimizer
         self._config = config
         self.generator = generator
         size = config.minibatch_size
-        self._n_chunks = min(max(2, size // 256), 8)
+        self._n_chunks = max(1, min(max(2, size // 256), 8) // self._kernel.n_units)
         if n_threads is None:
             n_threads = max(1, int(usable_cores())) if size >= _WORTH_SHARING else 1
-        self._workspaces = [layout.new_workspace(self._layout) for _ in range(min(n_threads, self._n_chunks))]
-        one = _one_sample(network, observation_size=self._layout.layer(0, 0).inputs)
+        self._n_threads = min(n_threads, self._n_chunks * self._kernel.n_units)
+        one = self._kernel.smallest_batch()
         self.gradient(one, LossWeights(clip_range=0.2, clip_range_vf=None, ent_coef=0.0, vf_coef=0.5))
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
         config, n_samples = self._config, len(batch.observations)
-        orders = torch.stack(draw_orders(n_samples, config.n_epochs, self.generator)).numpy()
+        length, n_sequences = _shape_of(batch)
+        size = max(1, config.minibatch_size // length) * length
+        orders = torch.stack(draw_orders(n_sequences, config.n_epochs, self.generator)).numpy()
         vectors = [self.optimizer.parameters, self.optimizer.mean, self.optimizer.square]
         learner = self._learner(*vectors)
         results, n_done = self._run(
             learner,
             batch,
             orders,
-            self._settings(settings.weights, settings.learning_rate, settings.kl_limit, config.minibatch_size),
-            n_threads=len(self._workspaces),
+            self._settings(settings.weights, settings.learning_rate, settings.kl_limit, size, length),
+            n_threads=self._n_threads,
         )
         for vector, padded in zip(vectors, (learner.networks.parameters, learner.means, learner.squares), strict=True):
             vector.detach().numpy()[:] = padded[self._layout.places]
         self.optimizer.n_steps += n_done
-        whole, more = divmod(n_done, -(-n_samples // config.minibatch_size))
-        n_stepped = whole * n_samples + more * config.minibatch_size
+        whole, more = divmod(n_done, -(-n_samples // size))
+        n_stepped = whole * n_samples + more * size
         rows = torch.from_numpy(results.rows).transpose(0, 1).flatten(1)[:, :n_stepped]
-        first = LossRows(*rows[:, : config.minibatch_size])
+        first = LossRows(*rows[:, :size])
         return StepsTaken(first, LossRows(*rows), torch.from_numpy(results.norms[:n_done]))
 
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
         """By a step of length 0 on copies, without clipping, in this thread alone."""
-        size = len(minibatch.observations)
+        length, n_sequences = _shape_of(minibatch)
         parameters = self.optimizer.parameters
         learner = self._learner(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
-        settings = self._settings(weights, 0.0, math.inf, size)
+        settings = self._settings(weights, 0.0, math.inf, length * n_sequences, length)
         settings = settings._replace(normalizes=False, max_grad_norm=math.inf)
-        self._run(learner, minibatch, np.arange(size)[None], settings, n_threads=1)
+        self._run(learner, minibatch, np.arange(n_sequences)[None], settings, n_threads=1)
         return torch.from_numpy(learner.gradients[0, self._layout.places])
 
     def _run(
-        self, learner: "Learner", batch: Minibatch, orders: np.ndarray, settings: "Settings", *, n_threads: int
+        self, learner: Any, batch: Minibatch, orders: np.ndarray, settings: "Settings", *, n_threads: int
     ) -> tuple["Results", int]:
-        arguments = self._arguments
-        n_epochs, n_samples = orders.shape
-        inputs = torch.stack(batch.inputs).numpy()
-        samples = arguments.Samples(batch.observations.contiguous().numpy(), batch.actions.numpy(), inputs, orders)
+        """orders: int64 (E, M), of sequences, or of samples where there are none."""
+        from ml_pipeline.models.rl.compiled import arguments
+
+        n_epochs, n_sequences = orders.shape
+        n_samples = n_sequences * settings.sequence_length
+        of_steps = n_sequences * np.arange(settings.sequence_length)
+        samples = self._kernel.samples(batch, (orders[:, :, None] + of_steps).reshape(n_epochs, n_samples))
         results = arguments.Results(
             rows=np.zeros((n_epochs, 4, n_samples), np.float32),
             norms=np.zeros(n_epochs * -(-n_samples // settings.minibatch_size)),
-            kls=np.zeros(self._n_chunks),
+            kls=np.zeros((self._n_chunks, self._kernel.n_units)),
             squares=np.zeros(2),
             arrivals=np.zeros(1, np.int64),
         )
+        workspaces = self._kernel.workspaces(n_threads, batch)
 
         def run(thread: int) -> int:
-            worker = arguments.Worker(thread, n_threads, self._workspaces[thread])
+            worker = arguments.Worker(thread, n_threads, workspaces[thread])
             n_done: int = self._kernel.update(worker, learner, samples, settings, results)
             return n_done
 
@@ -123,19 +129,25 @@ class CompiledSteps:
             other.join()
         return results, n_done
 
-    def _learner(self, *vectors: Tensor) -> "Learner":
+    def _learner(self, *vectors: Tensor) -> Any:
         layout = self._layout
         parameters, means, squares, transposed = np.zeros((4, layout.size), np.float32)
         for padded, vector in zip((parameters, means, squares), vectors, strict=True):
             padded[layout.places] = vector.detach().numpy()
         gradients = np.zeros((self._n_chunks, layout.size), np.float32)
-        networks = layout.networks(parameters)
-        return self._arguments.Learner(networks, layout.ends, transposed, means, squares, gradients)
+        return self._kernel.learner(
+            parameters=parameters, transposed=transposed, means=means, squares=squares, gradients=gradients
+        )
 
-    def _settings(self, weights: LossWeights, learning_rate: float, kl_limit: float, size: int) -> "Settings":
+    def _settings(
+        self, weights: LossWeights, learning_rate: float, kl_limit: float, size: int, length: int
+    ) -> "Settings":
+        from ml_pipeline.models.rl.compiled import arguments
+
         bound = weights.clip_range_vf
-        return self._arguments.Settings(
+        return arguments.Settings(
             minibatch_size=size,
+            sequence_length=length,
             normalizes=normalizes_minibatches(self._config),
             n_steps_before=self.optimizer.n_steps,
             learning_rate=float(learning_rate),
@@ -149,7 +161,9 @@ class CompiledSteps:
         )
 
 
-def _one_sample(network: ActorCritic, *, observation_size: int) -> Minibatch:
-    action = network.distribution.mode(np.zeros((1, network.distribution.num_parameters), np.float32))
-    zero = torch.zeros(1)
-    return Minibatch(torch.zeros(1, observation_size), torch.from_numpy(action), LossInputs(zero, zero, zero, zero))
+def _shape_of(batch: Minibatch) -> tuple[int, int]:
+    """The length of sequences, and how many there are; without memory, each sample is one."""
+    if batch.sequences is None:
+        return 1, len(batch.observations)
+    length, n_sequences = batch.sequences.starts.shape
+    return length, n_sequences

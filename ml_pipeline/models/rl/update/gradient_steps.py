@@ -4,7 +4,7 @@ B samples, P parameters.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -64,18 +64,27 @@ class TorchSteps:
     kind = "torch"
 
     def __init__(
-        self, gradients: MinibatchGradients, optimizer: FlatAdam, config: PPOConfig, generator: Generator
+        self,
+        gradients: MinibatchGradients,
+        optimizer: FlatAdam,
+        config: PPOConfig,
+        generator: Generator,
+        *,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
+        """check: called before each minibatch; raises where the update is not worth its end."""
         self.optimizer = optimizer
         self.generator = generator
         self._gradients = gradients
         self._config = config
+        self._check = check
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
         gradient, limited = self.optimizer.gradient, math.isfinite(settings.kl_limit)
         history: list[LossRows] = []
         norms: list[Tensor] = []
         for minibatch in self._minibatches(batch):
+            self._check()
             rows = self._gradients(minibatch, settings.weights)
             if limited and history and approx_kl(rows.log_ratios) > settings.kl_limit:
                 break

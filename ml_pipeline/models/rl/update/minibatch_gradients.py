@@ -34,21 +34,28 @@ class MinibatchGradients(Protocol):
     def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows: ...
 
 
+def loss_of(
+    network: ActorCritic | GeneralActorCritic, minibatch: Minibatch, weights: LossWeights
+) -> tuple[Tensor, LossRows]:
+    """The PPO loss, differentiable by the network's parameters, and its parts."""
+    if minibatch.sequences is None:
+        parameters, values = network(minibatch.observations)
+    else:
+        assert isinstance(network, GeneralActorCritic)
+        parameters, values, _ = network.over_sequences(minibatch.observations, minibatch.sequences)
+    log_probs, entropies = network.distribution.log_probs_and_entropies(parameters, minibatch.actions)
+    return ppo_loss(log_probs, entropies, values, minibatch.inputs, weights)
+
+
 class AutogradGradients:
-    """For any network; the closed form and the compiled kernel are tested against it."""
+    """For any network; the closed form, the compiled kernel and chunks are tested against it."""
 
     def __init__(self, network: ActorCritic | GeneralActorCritic) -> None:
         self._network = network
 
     def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
         self._network.zero_grad(set_to_none=False)
-        if minibatch.sequences is None:
-            parameters, values = self._network(minibatch.observations)
-        else:
-            assert isinstance(self._network, GeneralActorCritic)
-            parameters, values, _ = self._network.over_sequences(minibatch.observations, minibatch.sequences)
-        log_probs, entropies = self._network.distribution.log_probs_and_entropies(parameters, minibatch.actions)
-        loss, rows = ppo_loss(log_probs, entropies, values, minibatch.inputs, weights)
+        loss, rows = loss_of(self._network, minibatch, weights)
         loss.backward()
         return rows
 

@@ -54,19 +54,49 @@ def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: 
 def epochs_of_sequences(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
     """Minibatches of whole sequences, at least one each, of at most `size` samples; the last may be smaller."""
     assert batch.sequences is not None
+    length, n_sequences = batch.sequences.starts.shape
+    for drawn in draw_orders(n_sequences, n_epochs, generator):
+        for chosen in drawn.to(batch.observations.device).split(max(1, size // length)):
+            yield of_sequences(batch, chosen)
+
+
+def of_sequences(batch: Minibatch, chosen: torch.Tensor) -> Minibatch:
+    """The minibatch of these sequences of the batch; chosen: int64 (m,)."""
+    assert batch.sequences is not None
+    starts, state = batch.sequences
+
+    def samples(column: torch.Tensor) -> torch.Tensor:
+        return column.unflatten(0, starts.shape)[:, chosen].flatten(0, 1)  # of (T, M, ...)
+
+    inputs = LossInputs(*map(samples, batch.inputs))
+    sequences = Sequences(starts[:, chosen], state[chosen])
+    return Minibatch(samples(batch.observations), samples(batch.actions), inputs, sequences)
+
+
+def with_shorter_sequences(batch: Minibatch, states: torch.Tensor, length: int) -> Minibatch:
+    """The batch with each of its sequences cut into T / length ones, which begin with the state before them.
+
+    states: float32 (T or more, M, S), after each step.
+    """
+    assert batch.sequences is not None
     starts, state = batch.sequences
     n_steps, n_sequences = starts.shape
-    by_sequence = Minibatch(
-        batch.observations.unflatten(0, (n_steps, n_sequences)),  # (T, M, ...), and so all others
-        batch.actions.unflatten(0, (n_steps, n_sequences)),
-        LossInputs(*(row.unflatten(0, (n_steps, n_sequences)) for row in batch.inputs)),
+    shape = (n_steps // length, length, n_sequences)
+
+    def by_length(column: torch.Tensor) -> torch.Tensor:
+        return column.unflatten(0, shape).transpose(0, 1).flatten(1, 2)  # (length, T / length * M, ...)
+
+    before = torch.cat([state, states[length - 1 : n_steps - 1 : length].flatten(0, 1)])
+    observations, actions, *inputs = (
+        by_length(column).flatten(0, 1) for column in (batch.observations, batch.actions, *batch.inputs)
     )
-    for drawn in draw_orders(n_sequences, n_epochs, generator):
-        order = drawn.to(starts.device)
-        for chosen in order.split(max(1, size // n_steps)):
-            yield Minibatch(
-                by_sequence.observations[:, chosen].flatten(0, 1),
-                by_sequence.actions[:, chosen].flatten(0, 1),
-                LossInputs(*(row[:, chosen].flatten() for row in by_sequence.inputs)),
-                Sequences(starts[:, chosen], state[chosen]),
-            )
+    return Minibatch(observations, actions, LossInputs(*inputs), Sequences(by_length(starts.flatten()), before))
+
+
+def first_of(batch: Minibatch, *, size: int) -> Minibatch:
+    """The first `size` samples, or as many of the first sequences."""
+    if batch.sequences is not None:
+        length, n_sequences = batch.sequences.starts.shape
+        return of_sequences(batch, torch.arange(min(max(1, size // length), n_sequences)))
+    inputs = LossInputs(*(column[:size] for column in batch.inputs))
+    return Minibatch(batch.observations[:size], batch.actions[:size], inputs)

@@ -11,7 +11,7 @@ from ml_pipeline.models.rl.update.gradient_steps import GradientSteps, StepSetti
 from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
 from ml_pipeline.models.rl.update.minibatches import restore, state_of
 from ml_pipeline.models.rl.update.ppo_loss import LossRows, LossWeights, approx_kl, loss_terms
-from ml_pipeline.models.rl.update.schedules import adapted, scheduled
+from ml_pipeline.models.rl.update.schedules import adapted, of_function, scheduled
 
 _KL_TOLERANCE = 1.5
 # Before the first step the KL is rounding: within 2e-8 of 0 in sixteen kinds of jobs on a CPU, with images, memory,
@@ -46,11 +46,15 @@ class PPOUpdate:
     """
 
     def __init__(self, policy: Policy, config: PPOConfig, steps: GradientSteps) -> None:
-        """steps: made for this policy and configuration, such as by `fastest_steps`."""
+        """steps: made for this policy and configuration, such as by `fastest_steps`.
+
+        Raises UserError where a function of the configuration is not at hand, or gives no number.
+        """
         self._policy = policy
         self._config = config
         self._steps = steps
         self._rate_factor = 1.0  # of an adaptive learning rate
+        self._settings(progress=0.0)  # a function that is lost, or gives no number, is told before any step
 
     def __call__(self, batch: Minibatch, *, progress: float) -> UpdateStatistics:
         """Learn from a whole rollout; progress: the share of training before it, 0 in the first update.
@@ -94,24 +98,28 @@ class PPOUpdate:
         if state.get("steps", self._steps.kind) != self._steps.kind:
             warnings.warn(
                 f"The checkpoint was written by {state['steps']} steps and continues with {self._steps.kind} ones, "
-                "since numba is installed only here or only there: the last digits may differ from those of an "
+                "since numba is installed only here or only there, or since a version of this package wrote it that "
+                "did not compile such a network: the last digits may differ from those of an "
                 "uninterrupted run.",
                 stacklevel=2,
             )
 
     def _settings(self, progress: float) -> StepSettings:
         config = self._config
-        clip_range = scheduled(config.clip_range, config.clip_range_schedule, progress)
-        ent_coef = scheduled(config.ent_coef, config.ent_coef_schedule, progress)
+        clip_range, ent_coef, learning_rate = (
+            self._value(name, progress) for name in ("clip_range", "ent_coef", "learning_rate")
+        )
+        if config.learning_rate_schedule == "adaptive":
+            learning_rate *= self._rate_factor
         weights = LossWeights(clip_range, config.clip_range_vf, ent_coef, config.vf_coef)
         kl_limit = math.inf if config.target_kl is None else _KL_TOLERANCE * config.target_kl
-        return StepSettings(weights, self._learning_rate(progress), kl_limit)
+        return StepSettings(weights, learning_rate, kl_limit)
 
-    def _learning_rate(self, progress: float) -> float:
-        config = self._config
-        if config.learning_rate_schedule == "adaptive":
-            return config.learning_rate * self._rate_factor
-        return scheduled(config.learning_rate, config.learning_rate_schedule, progress)
+    def _value(self, name: str, progress: float) -> float:
+        start = getattr(self._config, name)
+        if callable(start):
+            return of_function(name, start, progress)
+        return scheduled(start, getattr(self._config, f"{name}_schedule"), progress)
 
 
 def _check_finite(means: Mapping[str, float]) -> None:

@@ -1,7 +1,9 @@
 """How hyperparameters change during training: with the share of steps taken, or with the KL of the last update."""
 
 import math
+from collections.abc import Callable
 
+from ml_pipeline.config.checks import check_non_negative
 from ml_pipeline.config.ppo import Schedule
 
 _KL_FACTOR = 2.0
@@ -15,12 +17,30 @@ def scheduled(start: float, schedule: Schedule, progress: float) -> float:
     >>> [round(scheduled(0.4, name, 0.25), 4) for name in ("constant", "linear", "cosine")]
     [0.4, 0.3, 0.3414]
     """
-    left = min(1.0, max(0.0, 1.0 - progress))
+    left = _left(progress)
     if schedule == "linear":
         return start * left
     if schedule == "cosine":
         return start * 0.5 * (1.0 - math.cos(math.pi * left))
     return start
+
+
+def of_function(name: str, function: Callable[[float], float], progress: float) -> float:
+    """The value for the setting `name` by a user's function of the share of training that is left, from 1 to 0.
+
+    Raises UserError where that is no number, or below 0.
+
+    >>> of_function("clip_range", lambda left: 0.1 + 0.2 * left, 0.75)
+    0.15000000000000002
+    """
+    left = _left(progress)
+    value = function(left)
+    check_non_negative(f"{name}({left:.4g})", value)
+    return float(value)
+
+
+def _left(progress: float) -> float:
+    return min(1.0, max(0.0, 1.0 - progress))
 
 
 def adapted(factor: float, *, approx_kl: float, target_kl: float) -> float:

@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
+from ml_pipeline.models.rl.networks.activations import ACTIVATIONS
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.estimates import estimate
@@ -83,12 +84,16 @@ class Pair(NamedTuple):
 def pair(kind, **settings):
     settings = {**SETTINGS, "n_epochs": 1, "clip_range_vf": None, "max_grad_norm": 0.5, **settings}
     batch_size = settings.pop("minibatch_size", N_SAMPLES)
+    network = {name: settings.pop(name) for name in ("value_hidden_sizes", "activation") if name in settings}
     theirs = sb3.PPO(
         "MlpPolicy",
         DummyVecEnv([lambda: TimeLimitFlag(Walk(kind))] * NUM_ENVS),
         n_steps=N_STEPS,
         batch_size=batch_size,
-        policy_kwargs={"net_arch": {"pi": [16, 8], "vf": [16, 8]}},
+        policy_kwargs={
+            "net_arch": {"pi": [16, 8], "vf": list(network.get("value_hidden_sizes", [16, 8]))},
+            "activation_fn": ACTIVATIONS[network.get("activation", "tanh")].module,
+        },
         device="cpu",
         seed=SEED,
         **settings,
@@ -104,6 +109,7 @@ def pair(kind, **settings):
         normalize_obs=False,
         normalize_rewards=False,
         **settings,
+        **network,
     )
     envs = SerialEnv([lambda: Walk(kind)] * NUM_ENVS)
     policy = Policy(envs.single_observation_space, envs.single_action_space, config, seed=0)
@@ -284,6 +290,15 @@ def test_weights_after_an_update_are_theirs(kind, minibatch_size, steps, monkeyp
     assert statistics.entropy == pytest.approx(-logged["train/entropy_loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("steps", ["torch", "compiled"])
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+@pytest.mark.parametrize(
+    "network", [*({"activation": name} for name in ACTIVATIONS), {"value_hidden_sizes": (24, 12, 8)}], ids=str
+)
+def test_so_they_are_by_any_activation_and_with_a_value_network_of_its_own(network, kind, steps, monkeypatch):
+    both_updated(pair(kind, n_epochs=3, minibatch_size=24, **network), monkeypatch, progress=0.0, steps=steps)
+
+
 THEIR_SCHEDULES = {
     "linear": lambda start: LinearSchedule(start, end=0.0, end_fraction=1.0),
     "cosine": lambda start: lambda left: start * (1 - math.cos(math.pi * left)) / 2,  # which they have not
@@ -302,6 +317,18 @@ def test_weights_after_an_update_late_in_training_are_theirs(kind, schedule, mon
     logged = p.theirs.logger.name_to_value
     assert logged["train/learning_rate"] == pytest.approx(3e-3 * left) == pytest.approx(statistics.learning_rate)
     assert logged["train/clip_range"] == pytest.approx(0.2 * left) == pytest.approx(statistics.clip_range)
+
+
+def test_their_functions_are_ours(monkeypatch):
+    p = pair("box", n_epochs=3, minibatch_size=24)
+    rate, clip_range = LinearSchedule(3e-3, end=1e-3, end_fraction=0.8), lambda left: 0.1 + 0.1 * left**2
+    p = p._replace(config=replace(p.config, learning_rate=rate, clip_range=clip_range))
+    p.theirs.lr_schedule, p.theirs.clip_range = rate, clip_range
+    p.theirs._current_progress_remaining = 0.4
+    statistics = both_updated(p, monkeypatch, progress=0.6, steps="compiled")
+    logged = p.theirs.logger.name_to_value
+    assert statistics.learning_rate == pytest.approx(1.5e-3) == pytest.approx(logged["train/learning_rate"])
+    assert statistics.clip_range == pytest.approx(0.116) == pytest.approx(logged["train/clip_range"])
 
 
 def both_updated(p, monkeypatch, *, progress, steps):

@@ -13,10 +13,12 @@ from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.policies import policy as policy_module
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.estimates import estimate
 from ml_pipeline.models.rl.rollout.gae import compute_gae
 from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.update import step_choice
 
 NUM_ENVS, N_ITERATIONS, N_STEPS = 3, 3, 8
 VECTOR = spaces.Box(-9, 9, (2,))
@@ -38,11 +40,19 @@ KINDS = {
     "nested actions": Kind(NESTED),
     "squashed": Kind(spaces.Box(-2, 1, (2,)), {"squash_actions": True, "ent_coef": 0.01}),
     "shared layers": Kind(settings={"share_layers": True}),
+    "own value network": Kind(settings={"value_hidden_sizes": (5, 9)}),
+    "masked, own value network": Kind(
+        masked=True, action_space=spaces.Discrete(4), settings={"value_hidden_sizes": (5,)}
+    ),
     "masked": Kind(spaces.MultiDiscrete([3, 2]), masked=True),
     "image": Kind(image=True),
     "image in bfloat16": Kind(image=True, settings={"bfloat16": True}),
     "gru": Kind(settings={"memory": "gru", "memory_size": 4}),
+    "lstm, shared, in parts": Kind(
+        settings={"memory": "lstm", "memory_size": 4, "share_layers": True, "sequence_length": 4}
+    ),
     "lstm, masked, shared": Kind(masked=True, settings={"memory": "lstm", "memory_size": 4, "share_layers": True}),
+    "gru, masked, in parts": Kind(masked=True, settings={"memory": "gru", "memory_size": 4, "sequence_length": 2}),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -177,6 +187,33 @@ def test_the_update_sees_the_policy_that_acted(kind):
     parameters, _, _ = policy.network.over_sequences(batch.observations, batch.sequences)
     again = policy.distribution.sample(parameters.detach().numpy(), buffer.noise.reshape(-1))
     np.testing.assert_array_equal(again, buffer.actions.reshape(-1))
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm, masked, shared"])  # compiled, and in torch
+@pytest.mark.parametrize("sequence_length", [1, 2, 4, 8])
+def test_shorter_sequences_give_the_probabilities_and_values_of_the_whole_rollout(kind, sequence_length):
+    policy, collector = collected(kind)
+    settings = {"gamma": 0.9, "gae_lambda": 0.8, "sequence_length": sequence_length}
+    batch = estimate(collector.buffer, policy, **settings).batch
+    assert batch.sequences.starts.shape == (sequence_length, N_STEPS // sequence_length * NUM_ENVS)
+    with torch.no_grad():
+        parameters, values, _ = policy.network.over_sequences(batch.observations, batch.sequences)
+        log_probs, _ = policy.distribution.log_probs_and_entropies(parameters, batch.actions)
+    torch.testing.assert_close((log_probs, values), (batch.inputs.old_log_probs, batch.inputs.old_values))
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm, shared, in parts"])
+def test_compiled_memory_learns_what_it_learns_in_torch(kind, monkeypatch):
+    found = {}
+    for steps in ("compiled", "torch"):
+        if steps == "torch":
+            for module in (policy_module, step_choice):
+                monkeypatch.setattr(module, "can_compile", lambda network: False)
+        trainer = trainer_for(kind, SerialEnv(factories(kind)))
+        trainer.train()
+        assert trainer.state_dict()["update"]["steps"] == steps
+        found[steps] = weights_of(trainer)
+    torch.testing.assert_close(found["compiled"], found["torch"], rtol=1e-4, atol=1e-4)
 
 
 @recurrent

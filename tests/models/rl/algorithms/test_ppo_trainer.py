@@ -105,21 +105,32 @@ class StopAfter:
         return self._step(actions)
 
 
-@pytest.mark.parametrize("kind", ["discrete", "box"])
-@pytest.mark.parametrize("n_steps", [1, 15, 16, 17, 40, 63])
-def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(kind, n_steps, tmp_path):
-    expected = trainer_for(SerialEnv(factories(kind)))
+BY_FUNCTIONS = replace(
+    CONFIG, learning_rate=lambda left: 3e-3 * left**2, learning_rate_schedule="constant",
+    clip_range=lambda left: 0.1 + 0.1 * left, ent_coef=lambda left: 0.01 * (1.0 - left),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_steps", "config"),
+    [
+        *((kind, n_steps, CONFIG) for kind in ("discrete", "box") for n_steps in (1, 15, 16, 17, 40, 63)),
+        ("box", 40, BY_FUNCTIONS),  # which whoever resumes hands again, as all of the configuration
+    ],
+)
+def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(kind, n_steps, config, tmp_path):
+    expected = trainer_for(SerialEnv(factories(kind)), config=config)
     expected.train()
 
     envs = SerialEnv(factories(kind))
     stop = StopAfter(envs, n_steps)
-    interrupted = stop.trainer = trainer_for(envs)
+    interrupted = stop.trainer = trainer_for(envs, config=config)
     interrupted.train()
     assert not interrupted.finished
     assert interrupted.global_step == n_steps * NUM_ENVS
     torch.save(interrupted.state_dict(), tmp_path / "state.pt")
 
-    resumed = trainer_for(SerialEnv(factories(kind)), seed=99)
+    resumed = trainer_for(SerialEnv(factories(kind)), seed=99, config=config)
     # A pickle of an environment that describes itself in no other way: torch opens it only on this word.
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=False))
     resumed.train()

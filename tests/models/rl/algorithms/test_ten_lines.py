@@ -139,7 +139,7 @@ print("as if nothing had been:", all(map(torch.equal, policy.network.parameters(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_cells_of_a_notebook(num_workers):
     """What is typed there is in no file; and a trainer closes its environments with the last reference to it."""
     cells = NOTEBOOK.replace("NUM_WORKERS", str(num_workers))

@@ -1,4 +1,4 @@
-"""The code of the kernel on disk: compiled anew where any file of its folder has changed."""
+"""The code of the kernels on disk: compiled anew where any file that they are made of has changed."""
 
 import shutil
 from pathlib import Path
@@ -7,6 +7,7 @@ import numba
 import pytest
 
 from ml_pipeline.models.rl.compiled import kernel
+from ml_pipeline.models.rl.compiled.recurrent import kernel as recurrent_kernel
 from ml_pipeline.runtime import code_cache
 
 FOLDER = Path(kernel.__file__).parent
@@ -14,14 +15,15 @@ FOLDER = Path(kernel.__file__).parent
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    """A copy of the kernel's, while code is kept in a folder of its own."""
+    """A copy of the kernels', while code is kept in a folder of its own."""
     copied = shutil.copytree(FOLDER, tmp_path / "compiled")
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(kernel, "__file__", str(copied / "kernel.py"))
+    monkeypatch.setattr(recurrent_kernel, "__file__", str(copied / "recurrent" / "kernel.py"))
     return copied
 
 
-def was_on_disk():
+def was_on_disk(kernel):
     """Whether a function's code was, as a new process would find."""
     code_cache._digest.cache_clear()
 
@@ -33,9 +35,19 @@ def was_on_disk():
     return sum(dispatcher.stats.cache_hits.values()) == 1
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py") if path.name != "__init__.py"))
-def test_a_change_of_any_file_compiles_anew(folder, name):
-    assert [was_on_disk(), was_on_disk()] == [False, True]
+def files(pattern):
+    return sorted(path.relative_to(FOLDER) for path in FOLDER.glob(pattern) if path.name != "__init__.py")
+
+
+OF_KERNELS = [
+    *(pytest.param(kernel, name, id=str(name)) for name in files("*.py")),
+    *(pytest.param(recurrent_kernel, name, id=f"recurrent: {name}") for name in files("**/*.py")),
+]
+
+
+@pytest.mark.parametrize(("kernel", "name"), OF_KERNELS)
+def test_a_change_of_any_file_compiles_anew(folder, kernel, name):
+    assert [was_on_disk(kernel), was_on_disk(kernel)] == [False, True]
     with (folder / name).open("a") as file:
         file.write("# changed\n")
-    assert [was_on_disk(), was_on_disk()] == [False, True]
+    assert [was_on_disk(kernel), was_on_disk(kernel)] == [False, True]

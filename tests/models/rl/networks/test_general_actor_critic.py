@@ -81,6 +81,15 @@ def test_shared_layers_learn_from_both_heads_and_separate_ones_from_their_own():
         assert len(network.towers) == (1 if share_layers else 2)
 
 
+@pytest.mark.parametrize("memory", [None, "gru"])
+def test_the_critic_may_have_sizes_of_its_own(memory):
+    network = network_for(value_hidden_sizes=(5, 7), memory=memory, memory_size=4)
+    width = 2 if memory is None else 4
+    shapes = [[layer.weight.shape for layer in tower.hidden if hasattr(layer, "weight")] for tower in network.towers]
+    assert shapes == [[(8, width)], [(5, width), (7, 5)]]
+    assert (network.actor_head[-1].in_features, network.critic_head[-1].in_features) == (8, 7)
+
+
 def test_forbidden_choices_have_no_probability_no_entropy_and_no_gradient():
     space = spaces.Dict(action_mask=spaces.MultiBinary(3), x=VECTOR)
     network = network_for(space)

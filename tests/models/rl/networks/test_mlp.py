@@ -1,9 +1,12 @@
 """The NumPy forward pass against torch's, and the initialization against its definition."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 
+from ml_pipeline.config.ppo import Activation
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.networks.mlp import NumpyMlp, build_mlp
 
@@ -13,7 +16,7 @@ def mlp(sizes, activation="tanh", output_gain=1.0, seed=0):
     return build_mlp(sizes, activation=activation, output_gain=output_gain, generator=generator)
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("activation", get_args(Activation))
 @pytest.mark.parametrize("sizes", [(4, 64, 64, 2), (3, 1), (5, 16, 1)])
 def test_numpy_forward_equals_torch(activation, sizes):
     network = mlp(sizes, activation)

@@ -27,6 +27,11 @@ def test_plain_numbers_are_for_two_perceptrons(action_space):
     assert network.actor[0].in_features == 3
 
 
+def test_value_networks_get_their_own_sizes():
+    assert [chosen(value_hidden_sizes=(9,)).critic[i].out_features for i in (0, -1)] == [9, 1]
+    assert chosen(MASKED, value_hidden_sizes=(9,)).critic_head[-1].in_features == 9
+
+
 @pytest.mark.parametrize(
     ("space", "settings"), [(MASKED, {}), (VECTOR, {"share_layers": True}), (VECTOR, {"memory": "gru"})]
 )

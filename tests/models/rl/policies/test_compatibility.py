@@ -30,6 +30,23 @@ def test_the_format_of_traits():
     ]  # fmt: skip
 
 
+def test_sizes_of_the_value_network_stand_there_where_they_are_others():
+    def sizes(value_hidden_sizes):
+        config = PPOConfig(hidden_sizes=(8,), value_hidden_sizes=value_hidden_sizes)
+        return traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), config)["hidden sizes"]
+
+    assert [sizes(None), sizes((8,)), sizes((9, 9))] == ["[8]", "[8]", "[8] and of the value network [9, 9]"]
+
+
+def test_a_bound_of_observations_stands_there_where_it_is_another():
+    def normalization(**settings):
+        return traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig(**settings))[
+            "observation normalization"
+        ]
+
+    assert [normalization(clip_obs=10), normalization(clip_obs=2.5)] == ["on", "on, clipped to 2.5"]
+
+
 def test_every_trait_is_compared():
     here = traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig())
     check_traits(here, here)

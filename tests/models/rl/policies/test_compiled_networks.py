@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from typing import get_args
 
 import gymnasium
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.ppo import Activation, PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.policies import compiled_networks
 from ml_pipeline.models.rl.policies.compiled_networks import can_compile
@@ -29,13 +30,19 @@ def moved(policy):
     return policy
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"activation": activation} for activation in get_args(Activation)),
+        {"value_hidden_sizes": (8,)},
+        {"value_hidden_sizes": (8, 40, 3)},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("action_space", [CHOICES, NUMBERS], ids=["discrete", "box"])
-def test_choices_are_those_of_numpy(action_space, activation):
-    plain, compiled = (
-        Policy(spaces.Box(-1, 1, (5,)), action_space, PPOConfig(hidden_sizes=(33, 20), activation=activation))
-        for _ in range(2)
-    )
+def test_choices_are_those_of_numpy(action_space, settings):
+    config = PPOConfig(hidden_sizes=(33, 20), **settings)
+    plain, compiled = (Policy(spaces.Box(-1, 1, (5,)), action_space, config) for _ in range(2))
     compiled.compile()
     compiled.distribution.sample = None  # is not called
     moved(plain), moved(compiled)  # refresh() tells it of other weights
@@ -51,6 +58,21 @@ def test_choices_are_those_of_numpy(action_space, activation):
             for policy in (compiled, plain)
         )
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(64, 64), (33, 20)], ids=str)
+@pytest.mark.parametrize("action_space", [CHOICES, NUMBERS], ids=["discrete", "box"])
+def test_the_bits_of_a_choice_do_not_depend_on_who_else_acts(action_space, sizes):
+    """So that a process which acts in some of the environments gives them the actions that they get among all."""
+    policy = moved(Policy(spaces.Box(-1, 1, (5,)), action_space, PPOConfig(hidden_sizes=sizes)))
+    policy.compile()
+    generator = np.random.default_rng(0)
+    observations = generator.normal(size=(1024, 5)).astype(np.float32)
+    noise = policy.distribution.draw_noise(generator, (1024,))
+    whole = policy.choose(observations, noise)
+    for n in (1, 3, 8, 31):
+        rows = [slice(start, start + n) for start in range(0, 1024, n)]
+        np.testing.assert_array_equal(np.concatenate([policy.choose(observations[i], noise[i]) for i in rows]), whole)
 
 
 def test_what_can_be_compiled():
@@ -74,7 +96,7 @@ def train_once():
 
 UNTRIED = """
 import warnings, gymnasium
-from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.ppo import Activation, PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 
 with warnings.catch_warnings(record=True) as warned:
@@ -111,7 +133,7 @@ def test_what_numba_cannot_compile_is_left_to_torch(broken, left, monkeypatch):
         raise RuntimeError("LLVM ERROR\nand more")
 
     kernel = importlib.import_module("ml_pipeline.models.rl.compiled.kernel")
-    fail.stats = kernel.update.stats
+    fail.stats = kernel.evaluate.stats
     monkeypatch.setattr(compiled_networks, "_failures", [])
     monkeypatch.setattr(kernel, broken, fail)
     with pytest.warns(

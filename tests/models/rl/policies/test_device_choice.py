@@ -23,3 +23,21 @@ def test_one_of_two_gpus_is_named_by_its_number(monkeypatch):
 def test_what_is_no_device_is_refused(name):
     with pytest.raises(UserError, match=f"The device {name} is not there; this machine has cpu"):
         choose_device(name)
+
+
+def test_ranks_of_a_machine_take_its_gpus_in_turn(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for rank, expected in enumerate(["cuda:0", "cuda:1", "cuda:0"]):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        assert choose_device("cuda") == expected
+    assert choose_device("cuda:1") == "cuda:1"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device("cuda") == "cuda"
+
+
+@pytest.mark.parametrize("text", ["", "two", "-1"])
+def test_a_place_on_the_machine_that_is_no_number_is_refused(monkeypatch, text):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", text)
+    with pytest.raises(UserError, match=f'^LOCAL_RANK must be a whole number where ranks are started, but is "{text}"'):
+        choose_device("cuda")

@@ -42,6 +42,18 @@ def test_acting_alone_is_acting_in_a_batch():
     np.testing.assert_allclose(policy.act(sample), expected[0].clamp(-9, 9).numpy(), rtol=1e-5)
 
 
+def test_new_weights_do_not_depend_on_the_number_of_threads():
+    before, found = torch.get_num_threads(), []
+    try:
+        for n_threads in (1, 2, 4):
+            torch.set_num_threads(n_threads)
+            found.append(torch.cat([weights.flatten() for weights in make(hidden_sizes=(64, 64)).network.parameters()]))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 PARTS = spaces.Dict(
     a=spaces.Discrete(3, start=2),
     b=spaces.Box(-1, 1, (2, 2), np.float64),
@@ -105,6 +117,12 @@ def test_a_saved_policy_acts_the_same():
     assert not np.array_equal(policy.act(observation), other.act(observation))
     other.load_state_dict(policy.state_dict())
     np.testing.assert_array_equal(policy.act(observation), other.act(observation))
+
+
+def test_normalized_observations_are_clipped_where_the_configuration_says():
+    seen = np.array([100.0, 0.0, -100.0], np.float32)
+    for clip in (10.0, 2.5):
+        assert make(clip_obs=clip).observations.process_one(seen).tolist() == [[clip, 0.0, -clip]]
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ def pinned(monkeypatch):
     monkeypatch.setattr(transfers, "pin", lambda like: calls.append("pin") or torch.empty_like(like))
     monkeypatch.setattr(transfers, "wait_for", lambda device: calls.append("wait"))
     both = Transfers(torch.device("cpu"))
-    both._pins = True
+    both.pins = True
     return both, calls
 
 
 def test_pinned_and_plain_transfers_carry_the_same(pinned):
-    through_pins, calls = pinned
+    throughpins, calls = pinned
     plain = Transfers(torch.device("cpu"))
     for array in np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32):
-        results = [each.to_host(each.to_device(array) * 2.0).copy() for each in (plain, through_pins)]
+        results = [each.to_host(each.to_device(array) * 2.0).copy() for each in (plain, throughpins)]
         np.testing.assert_array_equal(results[0], array * 2.0)
         np.testing.assert_array_equal(results[1], results[0])
     assert calls == ["pin", "pin", "wait", "wait", "wait"]  # pinned once each way, waited for at every answer

@@ -88,7 +88,9 @@ def trainer(kind="one choice", config=CONFIG, device="cpu", **parameters):
 
 
 @pytest.mark.parametrize("kind", ACTION_SPACES)
-@pytest.mark.parametrize("settings", [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}, {"clip_obs": 0.4}]
+)
 def test_the_same_noise_gives_what_arrays_give(kind, settings, monkeypatch):
     if settings.get("squash_actions") and kind != "numbers":
         pytest.skip("only numbers are squashed")

@@ -6,6 +6,8 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.compiled.activations import RELU
+from ml_pipeline.models.rl.networks.activations import ACTIVATIONS
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.update import checked_steps
@@ -36,9 +38,9 @@ def broken(kind):
     """Steps whose gradient is as if the network had rectifiers."""
     network, steps = fast_steps(kind)
     if kind == "compiled":
-        steps._layout = steps._layout._replace(is_tanh=False)
+        steps._kernel.layout = steps._kernel.layout._replace(activation=RELU)
     else:
-        steps._gradients._networks._is_tanh = False
+        steps._gradients._networks._activation = ACTIVATIONS["relu"]
     return network, steps
 
 

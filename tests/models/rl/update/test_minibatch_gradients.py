@@ -1,9 +1,12 @@
 """The closed form against autograd, on whole networks."""
 
+from typing import get_args
+
 import pytest
 import torch
 from gymnasium import spaces
 
+from ml_pipeline.config.ppo import Activation
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
@@ -11,7 +14,7 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights
 
 
 @pytest.mark.parametrize("hidden_sizes", [(16, 16), (8,), ()], ids=str)
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("activation", get_args(Activation))
 @pytest.mark.parametrize("action_space", [spaces.Discrete(3), spaces.Box(-1, 1, (2,))], ids=["discrete", "box"])
 def test_both_ways_give_the_same_gradient_and_loss(action_space, activation, hidden_sizes):
     generator = torch.Generator().manual_seed(0)

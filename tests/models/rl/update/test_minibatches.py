@@ -5,7 +5,12 @@ import torch
 
 from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
-from ml_pipeline.models.rl.update.minibatches import epochs_of_samples, epochs_of_sequences
+from ml_pipeline.models.rl.update.minibatches import (
+    epochs_of_samples,
+    epochs_of_sequences,
+    first_of,
+    with_shorter_sequences,
+)
 from ml_pipeline.models.rl.update.ppo_loss import LossInputs
 
 N_STEPS, N_SEQUENCES = 4, 5
@@ -47,3 +52,25 @@ def test_sequences_stay_whole_with_their_starts_and_state():
 def test_a_minibatch_smaller_than_a_sequence_is_a_sequence():
     parts = list(epochs_of_sequences(numbered(sequences=True), n_epochs=1, size=2, generator=np.random.default_rng(0)))
     assert [len(part.observations) for part in parts] == [N_STEPS] * N_SEQUENCES
+
+
+def test_shorter_sequences_begin_with_the_state_before_them():
+    batch = numbered(sequences=True)
+    states = 100 + torch.arange(float(N_STEPS * N_SEQUENCES)).view(N_STEPS, N_SEQUENCES, 1)
+    cut = with_shorter_sequences(batch, states, 2)
+    # Sequences 0 to 4 are the first two steps of each, 5 to 9 the last two, which begin with the state after step 1.
+    first = torch.arange(float(N_SEQUENCES))
+    assert torch.equal(cut.sequences.state[:, 0], torch.cat([first, 105 + first]))
+    expected = torch.cat([first, 10 + first, 5 + first, 15 + first])  # one step after another
+    assert all(torch.equal(row, expected) for row in (cut.observations[:, 0], cut.actions, *cut.inputs))
+    assert cut.sequences.starts.nonzero().tolist() == [[1, 3]]
+    whole = with_shorter_sequences(batch, states, N_STEPS)
+    assert torch.equal(whole.sequences.state, batch.sequences.state)
+    assert torch.equal(whole.observations, batch.observations)
+
+
+def test_the_first_samples_are_whole_sequences():
+    assert torch.equal(first_of(numbered(), size=7).actions, torch.arange(7))
+    assert first_of(numbered(sequences=True), size=11).sequences.state.flatten().tolist() == [0, 1]
+    assert first_of(numbered(sequences=True), size=1).sequences.state.flatten().tolist() == [0]
+    assert len(first_of(numbered(sequences=True), size=99).actions) == 20

@@ -8,7 +8,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.scheduled import LostFunction
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update import step_choice
 from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
@@ -135,6 +137,28 @@ def test_the_schedule_reaches_the_optimizer_and_the_clip_range():
     statistics = update_for(policy, config)(rollout_of(policy), progress=1.0)
     assert (statistics.learning_rate, statistics.clip_range) == (0.0, 0.0)
     assert torch.equal(weights_of(policy), before)
+
+
+def test_functions_reach_the_optimizer_the_clip_range_and_the_weight_of_the_entropy():
+    policies = [make_policy(spaces.Discrete(2)) for _ in range(2)]
+    numbers = dataclasses.replace(CONFIG, learning_rate=2.5e-3, clip_range=0.05, ent_coef=0.03)
+    functions = dataclasses.replace(
+        CONFIG, learning_rate=lambda left: 1e-2 * left, clip_range=lambda left: 0.2 * left,
+        ent_coef=lambda left: 0.04 * (1 - left),
+    )  # fmt: skip
+    for policy, config in zip(policies, (numbers, functions), strict=True):
+        statistics = update_for(policy, config)(rollout_of(policy), progress=0.75)
+        assert (statistics.learning_rate, statistics.clip_range) == (2.5e-3, 0.05)
+    assert torch.equal(*map(weights_of, policies))
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [(lambda left: "fast", "must be a number"), (LostFunction("learning_rate", "warm_up"), "hand it again")],
+)
+def test_a_function_that_cannot_be_used_is_told_before_any_step(function, sentence):
+    with pytest.raises(UserError, match=sentence):
+        update_for(make_policy(spaces.Discrete(2)), dataclasses.replace(CONFIG, learning_rate=function))
 
 
 def test_a_restored_update_goes_on_with_the_same_bits():

@@ -1,8 +1,10 @@
 """Schedules worked by hand."""
 
+import numpy as np
 import pytest
 
-from ml_pipeline.models.rl.update.schedules import adapted, scheduled
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.update.schedules import adapted, of_function, scheduled
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,19 @@ from ml_pipeline.models.rl.update.schedules import adapted, scheduled
 )
 def test_schedules(schedule, progress, expected):
     assert scheduled(0.4, schedule, progress) == pytest.approx(expected)
+
+
+def test_a_function_gets_the_share_of_training_that_is_left():
+    seen = [of_function("clip_range", lambda left: left, progress) for progress in (0.0, 0.25, 1.0, 1.5)]
+    assert seen == [1.0, 0.75, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"), [(-1, "at least 0 and finite, but got -1"), (np.nan, "got nan"), (None, "but got None")]
+)
+def test_a_function_that_gives_no_number_is_told_with_the_place(value, sentence):
+    with pytest.raises(UserError, match=rf"learning_rate\(0\.75\) must be .*{sentence}"):
+        of_function("learning_rate", lambda left: value, 0.25)
 
 
 def test_the_learning_rate_is_lowered_by_a_third_and_raised_by_half_and_bounded():

@@ -21,8 +21,9 @@ def chosen(**settings):
     return policy, fastest_steps(policy, config, np.random.default_rng(0))
 
 
-def test_two_perceptrons_learn_compiled_and_checked():
-    _, steps = chosen()
+@pytest.mark.parametrize("settings", [{}, {"memory": "gru"}, {"memory": "lstm", "share_layers": True}], ids=str)
+def test_two_perceptrons_and_memory_learn_compiled_and_checked(settings):
+    _, steps = chosen(**settings)
     assert isinstance(steps, CheckedSteps)
     assert isinstance(steps._steps, CompiledSteps)
     assert steps.kind == "compiled"
@@ -36,6 +37,16 @@ def test_without_a_compiler_they_learn_in_closed_form_and_checked(monkeypatch):
     assert steps.kind == "torch"
 
 
+def test_without_a_compiler_two_perceptrons_of_different_sizes_learn_by_autograd(monkeypatch):
+    _, steps = chosen(value_hidden_sizes=(9,))
+    assert isinstance(steps._steps, CompiledSteps)
+    monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+    _, steps = chosen(value_hidden_sizes=(9,))
+    assert isinstance(steps._gradients, AutogradGradients)
+    _, steps = chosen(value_hidden_sizes=(8,))
+    assert isinstance(steps._steps._gradients, ClosedFormGradients)
+
+
 def test_so_they_do_where_the_compiler_fails(monkeypatch):
     def fail(*_):
         raise RuntimeError("LLVM ERROR")
@@ -47,11 +58,29 @@ def test_so_they_do_where_the_compiler_fails(monkeypatch):
     assert isinstance(steps._steps._gradients, ClosedFormGradients)
 
 
-@pytest.mark.parametrize("settings", [{"share_layers": True}, {"memory": "gru"}])
+@pytest.mark.parametrize(
+    "settings", [{"share_layers": True}, {"memory": "gru", "memory_size": 512, "minibatch_size": 8}]
+)
 def test_any_other_network_learns_by_autograd(settings):
     _, steps = chosen(**settings)
     assert isinstance(steps, TorchSteps)
     assert isinstance(steps._gradients, AutogradGradients)
+
+
+@pytest.mark.parametrize(("side", "minibatch_size", "n_chunks"), [(84, 256, 8), (40, 256, 4), (40, 64, 1), (84, 32, 4)])
+def test_large_minibatches_of_large_networks_are_cut_into_chunks(side, minibatch_size, n_chunks):
+    config = PPOConfig(minibatch_size=minibatch_size)
+    policy = Policy(spaces.Box(0, 255, (side, side, 1), np.uint8), spaces.Discrete(2), config)
+    gradients = fastest_steps(policy, config, np.random.default_rng(0))._gradients
+    assert getattr(gradients, "_n_chunks", 1) == n_chunks
+
+
+def test_chunks_that_are_asked_for_are_taken_but_by_compiled_steps(monkeypatch):
+    assert chosen(share_layers=True, gradient_chunks=3)[1]._gradients._n_chunks == 3
+    assert chosen(gradient_chunks=3)[1].kind == "compiled"
+    monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+    assert chosen(gradient_chunks=3)[1]._gradients._n_chunks == 3
+    assert isinstance(chosen(gradient_chunks=1)[1]._steps._gradients, ClosedFormGradients)
 
 
 def test_the_optimizer_holds_the_weights_of_the_policy_which_sees_them_move():

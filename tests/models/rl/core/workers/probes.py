@@ -48,12 +48,14 @@ class OddEnv(CountingEnv):
         return os.getpid(), os.environ["OMP_NUM_THREADS"], os.environ.get("ML_PIPELINE_PROBE", "")
 
 
-def wait_until(condition: Any, timeout_s: float = 60.0) -> None:
-    """Returns once `condition()` holds. The time is what a loaded machine may take; a test that passes needs little."""
+def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+    """Waits until `condition()` holds, and returns what it gave. The time is what a loaded machine may take; a test
+    that passes needs little."""
     end = time.monotonic() + timeout_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
+    return found
 
 
 def get_stuck(note: Path) -> None:

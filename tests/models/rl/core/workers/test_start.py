@@ -1,6 +1,8 @@
 """Workers of a trainer that multiprocessing itself started, as a tuner's are: they know what the script defines."""
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,8 +64,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("worker", START_METHODS)
-@pytest.mark.parametrize("trainer", ["spawn", "forkserver"])
+def _pairs() -> list[Any]:
+    """Where both are started alike, workers meet all that they meet elsewhere: the other pairs are long."""
+    pairs = itertools.product(["spawn", "forkserver"], START_METHODS)
+    return [pytest.param(*each, marks=[pytest.mark.long] if len({*each}) > 1 else []) for each in pairs]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("trainer", "worker"), _pairs())
 def test_a_started_trainers_workers_know_what_the_script_defines(trainer: str, worker: str, tmp_path: Path) -> None:
     text = SCRIPT.replace("{trainer!r}", repr(trainer)).replace("{worker!r}", repr(worker))
     done = run_script(tmp_path, text, OMP_NUM_THREADS="1")

@@ -1,0 +1,26 @@
+// The list of trading sessions: the model of each, its equity, and what it made of its start.
+import { element, setText } from "./elements.js";
+import { number, signedPercent } from "./format.js";
+import { RowList } from "./row_list.js";
+import { nameNode } from "./run_names.js";
+
+const headings = [["Session", ""], ["State", ""], ["Model", "wide"], ["Equity", "number"], ["Return", "number"]];
+
+export class SessionList extends RowList {
+  constructor({ onOpen }) { super("sessions", headings, { label: "Session", onOpen }); }
+
+  makeCells(name) {
+    const cells = { state: element("span", { class: "state" }), model: element("td", { class: "wide" }), equity: element("td", { class: "number" }), made: element("td", { class: "number" }) };
+    cells.columns = [element("td", { class: "name" }, nameNode(name, { class: "title", title: name })), element("td", {}, cells.state), cells.model, cells.equity, cells.made];
+    return cells;
+  }
+
+  fillCells(cells, session) {
+    setText(cells.state, session.status);
+    cells.state.dataset.state = session.status;
+    setText(cells.model, [session.model, session.version].filter(Boolean).join(" "));
+    setText(cells.equity, number(session.equity, 6));
+    setText(cells.made, signedPercent(session.simple_return));
+    return `equity ${cells.equity.textContent}, ${cells.made.textContent}`;
+  }
+}

@@ -1,0 +1,155 @@
+"""Command: let a trained policy trade, bar by bar, and look at or end what trades.
+
+ml-pipeline paper-trade --model models/eurusd_5m/current --broker simulated --replay prices.csv --speed 60
+ml-pipeline paper-trade --model checkpoints/RUN/best.pt --config trade.yaml
+ml-pipeline paper-trade status
+ml-pipeline paper-trade stop NAME
+ml-pipeline paper-trade flatten NAME
+ml-pipeline paper-trade reconcile NAME
+"""
+
+import sys
+
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("paper-trade")
+
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from ml_pipeline import __version__
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.wording import counted, shown_path
+from ml_pipeline.live.paper_trade_config import PaperTradeConfig, PaperTradeStart, parse_paper_trade
+from ml_pipeline.live.session_status import ended, status_line, status_lines
+from ml_pipeline.live.sessions import find_session, find_sessions
+from ml_pipeline.live.supervision.requests import Asked, ask
+from ml_pipeline.monitoring.console import entry, outlive_readers
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
+
+PROG = "paper-trade"
+_EVERY_S = 1.0
+_NEXT_LINE = "\n          "  # below the sentence, which stands behind the time
+LOOK_AT_IT = 3
+"""The exit code after which a service manager does not start the session again."""
+
+
+def main(argv: list[str], *, prog: str = PROG) -> int:
+    """Trade until the bars end or somebody asks for an end, and return 0; or do the action, and return 0.
+
+    Returns 3 where a guard, a difference, a feature that failed or the end of the money ended the session, so that a
+    person is to look, and 128 + the signal where one ended it. Exits with code 2 after one sentence where something
+    cannot be used.
+    """
+    with entry(prog):
+        start = parse_paper_trade(argv, prog=prog, description=COMMANDS["paper-trade"].sentence)
+        if start.action is None:
+            return _trade(start.config())
+        return _act(start)
+
+
+def _act(start: PaperTradeStart) -> int:
+    if start.action == "status":
+        return _show_status(start)
+    folder = find_session(start.root, start.name)
+    if start.action == "reconcile":
+        return _reconcile(folder)
+    else:
+        _ask_for_end(folder, "stop" if start.action == "stop" else "flatten")
+    return 0
+
+
+def _show_status(start: PaperTradeStart) -> int:
+    """The first session on one screen, the others in one line each."""
+    first, *others = find_sessions(start.root, start.name)
+    print(*status_lines(first), sep="\n")
+    if others:
+        print("", *map(status_line, others), "", "`ml-pipeline paper-trade status NAME` shows one of them.", sep="\n")
+    return 0
+
+
+def _ask_for_end(folder: Path, what: Asked) -> None:
+    how = ended(folder)
+    if how is not None and what == "stop":  # the request would wait, and stop the next start at once
+        print(f"{how} There is nothing to stop.")
+        return
+    ask(folder, what)
+    if how is not None:
+        print(f"{how} Started again, it closes all positions, and stops.")
+        return
+    done = "stops, and holds its positions" if what == "stop" else "closes all positions, and stops"
+    print(f"The session {folder.name} {done}; `ml-pipeline paper-trade status {folder.name}` shows it.")
+
+
+def _reconcile(folder: Path) -> int:
+    with exiting_at_once():
+        from ml_pipeline.live.reconciliation.reconcile import reconcile_session
+
+    found = reconcile_session(folder)
+    print(found.text)
+    print(f"\nWritten to {shown_path(found.page)}, and settings for the next training to {shown_path(found.settings)}")
+    return 0
+
+
+def _trade(config: PaperTradeConfig) -> int:
+    with exiting_at_once():  # torch, which takes seconds
+        from ml_pipeline.live.loop.start_up import AccountDiffers
+        from ml_pipeline.live.session import PaperTrading
+        from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
+
+    outlive_readers()
+    stop, terminal = StopRequest(), _Terminal()
+    signals: list[int] = []
+
+    def note(number: int) -> None:
+        signals.append(number)
+        stop.request(str(Interrupted(number)))
+
+    ask_person = input if sys.stdin.isatty() else None
+    session = PaperTrading(config, stop=stop, say=terminal.say, ask=ask_person, package_version=__version__)
+    print(f"Session {session.folder.name} in {shown_path(session.folder)}", flush=True)
+    try:
+        with stop_on_signals(note):
+            result = session.run()
+    except AccountDiffers as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return LOOK_AT_IT
+    terminal.finish()
+    if result.table is not None:
+        print(f"\n{result.table}")
+    print(f"\n{result.reason}\nWritten to {shown_path(result.folder)}", flush=True)
+    if signals:
+        return 128 + signals[0]
+    return 0 if result.asked else LOOK_AT_IT
+
+
+class _Terminal:
+    """Prints what happens, at most one thing a second: what happens meanwhile is counted."""
+
+    def __init__(self) -> None:
+        self._at = -_EVERY_S
+        self._left: Counter[str] = Counter()
+
+    def say(self, sentence: str) -> None:
+        now = time.monotonic()
+        if now - self._at < _EVERY_S:
+            self._left[sentence.partition(" ")[0]] += 1
+            return
+        self.finish()
+        self._at = now
+        with suppress(RuntimeError):  # a signal met the main thread while it was writing to the terminal
+            print(time.strftime("%H:%M:%S"), sentence.replace("\n", _NEXT_LINE), sep="  ", flush=True)
+
+    def finish(self) -> None:
+        """Tell how much was not told."""
+        if left := sum(self._left.values()):
+            print(f"          and {counted(left, 'more line')} in live.jsonl", flush=True)
+        self._left.clear()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""From single bars of single symbols, as streams send them, to the bars that close together.
+
+A function of messages and clock readings alone: bars that come twice are ignored, those out of order are sorted as long
+as they are waited for, a corrected one replaces the first, and after they were given out they are a Correction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ml_pipeline.live.feeds.feed import Correction
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.plausibility import outside_range
+from ml_pipeline.trading.market.timeframes import Timing
+
+# So many sets that were given out are remembered, to notice what changes in them.
+_REMEMBERED = 500
+_PRICES = ("open", "high", "low", "close")
+
+
+class SymbolBar(NamedTuple):
+    """One bar of one symbol. time: as the feed's timing says. corrected: it was looked up, or sent as a correction, so
+    that a first version, which may come later, does not replace it."""
+
+    symbol: str
+    time: np.datetime64
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+    corrected: bool = False
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return self[2:7]
+
+    @property
+    def possible(self) -> bool:
+        """Whether its prices are positive and finite, its high is not below its low, and its volume is one."""
+        prices = self[2:6]
+        return (
+            all(0 < price < np.inf for price in prices)
+            and self.low <= self.high
+            and 0 <= self.volume < np.inf  # no comparison holds for NaN
+        )
+
+
+class BarAssembly:
+    """Bars of `symbols` after the time `given`, each set once it is complete or nothing more is waited for.
+
+    settled: up to this time, bars that are missing were waited for and looked up; None: none were.
+    """
+
+    def __init__(self, symbols: Sequence[str], timing: Timing, *, given: np.datetime64 | None = None) -> None:
+        self.symbols = tuple(symbols)
+        self.timing = timing
+        self.given = given
+        self.settled = given
+        self.refused = ""
+        """Why the latest bar that is impossible was left out."""
+        self._length = np.timedelta64(timing.length, "ns")
+        self._waiting: dict[np.datetime64, dict[str, SymbolBar]] = {}
+        self._known: dict[np.datetime64, dict[str, SymbolBar]] = {}
+
+    @property
+    def waiting(self) -> Mapping[np.datetime64, Mapping[str, SymbolBar]]:
+        """The bars that were not given out yet, by time and symbol."""
+        return self._waiting
+
+    def add(self, bar: SymbolBar) -> Correction | None:
+        """Take a bar in. A Correction where the bars of its time were given out, and it is another or was missing."""
+        if bar.symbol not in self.symbols or not self._in_session(bar.time):
+            return None
+        if not bar.possible:
+            self.refused = f"the bar of {bar.symbol} at {bar.time} is impossible: {bar.values}"
+            return None
+        if self.given is None or bar.time > self.given:
+            self._put(self._waiting.setdefault(bar.time, {}), bar)
+            return None
+        if not self._known or bar.time < min(self._known):
+            return None
+        bars = self._known.setdefault(bar.time, {})
+        was_missing = bar.symbol not in bars
+        if not self._put(bars, bar):
+            return None
+        return Correction(self.set_of(bar.time, bars), (bar.symbol,), late=was_missing)
+
+    def give(self, now: np.datetime64) -> BarSet | None:
+        """The next bars: those that have closed, if no symbol and no earlier bar is waited for."""
+        if not self._waiting:
+            return None
+        time = min(self._waiting)
+        bars = self._waiting[time]
+        if now < self._closes(time) or not (self._is_settled(time) or (self._is_next(time) and self._complete(bars))):
+            return None
+        self._known[time] = self._waiting.pop(time)
+        if len(self._known) > _REMEMBERED:
+            del self._known[min(self._known)]
+        self.given = time
+        made = self.set_of(time, bars)
+        return made if now < made.closed_at + self._length else made_late(made)
+
+    def missing(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
+        """The symbols that lack a bar that was not given out, of those from `first` to `last` that are waiting."""
+        sets = [bars for time, bars in self._waiting.items() if first <= time <= last]
+        return tuple(symbol for symbol in self.symbols if not sets or any(symbol not in bars for bars in sets))
+
+    def set_of(self, time: np.datetime64, bars: Mapping[str, SymbolBar]) -> BarSet:
+        nothing = (np.nan, np.nan, np.nan, np.nan, 0.0)
+        rows = np.array([bars[symbol].values if symbol in bars else nothing for symbol in self.symbols])
+        prices = dict(zip(_PRICES, rows[:, :4].T.copy(), strict=True))
+        present = ~np.isnan(prices["close"])
+        return BarSet(
+            time=time,
+            closed_at=self._closes(time),
+            **prices,
+            volume=rows[:, 4].copy(),
+            fillable=present & ~outside_range(prices),
+        )
+
+    @staticmethod
+    def _put(bars: dict[str, SymbolBar], bar: SymbolBar) -> bool:
+        """Whether the bar is news."""
+        before = bars.get(bar.symbol)
+        if before is not None and (before.corrected > bar.corrected or before.values == bar.values):
+            return False
+        bars[bar.symbol] = bar
+        return True
+
+    def _is_settled(self, time: np.datetime64) -> bool:
+        return self.settled is not None and bool(time <= self.settled)
+
+    def _is_next(self, time: np.datetime64) -> bool:
+        """Whether no bar between those given out and this time is waited for."""
+        before = time - self._length
+        return self._is_settled(before) or (self.given is not None and bool(before <= self.given))
+
+    def _complete(self, bars: Mapping[str, SymbolBar]) -> bool:
+        return len(bars) == len(self.symbols)
+
+    def _in_session(self, time: np.datetime64) -> bool:
+        """As `resampling.in_session` keeps bars."""
+        clock = self.timing.clock
+        if not clock.has_session or self.timing.length >= clock.open_for:
+            return True
+        return bool(clock.days(self.timing.opens(np.array([time])))[1][0] < clock.open_for)
+
+    def _closes(self, time: np.datetime64) -> np.datetime64:
+        return self.timing.closes(np.array([time]))[0]
+
+
+def made_late(bars: BarSet) -> BarSet:
+    """The same bars, that came after those that follow had closed."""
+    return replace(bars, late=True)

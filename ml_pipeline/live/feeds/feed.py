@@ -1,0 +1,86 @@
+"""What the trading loop needs of a source of bars: a recorded file, a file that grows, or the stream of a broker.
+
+Times are as in the data, by `timing`: when bars open or when they close. Clocks are UTC.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.timeframes import Timing
+
+
+class BarsUnavailable(Exception):
+    """The source of bars cannot be reached now, or does not answer in time."""
+
+
+class Gap(NamedTuple):
+    """Bars that should be there and could not be had, from the time `first` to `last`. why: in a sentence."""
+
+    first: np.datetime64
+    last: np.datetime64
+    symbols: tuple[str, ...]
+    why: str
+
+
+class Correction(NamedTuple):
+    """The bars of a time that was given out before, as they are known now. symbols: whose bars have changed.
+
+    late: a bar came that was missing when the others were given out; otherwise one has other prices than it had.
+    """
+
+    bars: BarSet
+    symbols: tuple[str, ...] = ()
+    late: bool = False
+
+
+class End(Enum):
+    END = "the end of the bars"
+
+
+END: Final = End.END
+"""There will be no more bars."""
+
+FeedEvent = BarSet | Gap | Correction | Literal[End.END]
+
+
+class Feed(Protocol):
+    """Bars of `symbols`, one set at a time, in order of time, each once it has closed."""
+
+    symbols: tuple[str, ...]
+    timing: Timing
+    calendar: Calendar
+    notices: tuple[str, ...]
+    """Sentences to print at the start: where the bars come from, what was changed, and what their times mean."""
+
+    def history(self, before: np.datetime64 | None = None) -> Sequence[BarSet]:
+        """The closed bars before this time, oldest first, to warm features up; None: before the first of `next`.
+
+        A feed that goes on for ever gives the latest, as many as are configured. Raises BarsUnavailable.
+        """
+
+    def start(self, after: np.datetime64 | None = None) -> None:
+        """Begin with the first bars after this time, if it is given: those that were missed come first, as `late`."""
+
+    def next(self, timeout_s: float | None = None) -> FeedEvent | None:
+        """The next bars, or what happened to them; None if nothing came within `timeout_s`, END after the last bars.
+
+        It never raises for what a connection or a file does: it tries again, and tells a Gap.
+        """
+
+    def times_after(self, time: np.datetime64, n: int) -> NDArray[np.datetime64]:
+        """The times of the next `n` bars after this time by the calendar; fewer at the end of recorded bars.
+
+        This is all that a feed knows of the future: whether a bar is the last of its session, and the days to the next.
+        """
+
+    def now(self) -> np.datetime64:
+        """The time by the feed's clock: that of the bars in a replay."""
+
+    def close(self) -> None:
+        """Let go of connections, files and threads; again, it does nothing."""

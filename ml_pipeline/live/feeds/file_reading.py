@@ -1,0 +1,162 @@
+"""Reads market files that another program is writing, by the parser of the backtest.
+
+Only whole lines count: a line without its end may be half of one. Of a large CSV file, the header and the latest rows
+are read. What cannot be read now, as a Parquet file that is half written, is read again later.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.csv_header import find_header
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.files import Reading, files_of, market_of_tables, symbol_of
+from ml_pipeline.trading.market.resampling import BarForm
+from ml_pipeline.trading.market.tables import Table, read_table
+from ml_pipeline.trading.market.times import Times
+
+# Of a CSV file of more than twice as many bytes, so many are read: some 2,000 rows.
+TAIL_BYTES = 1 << 17
+# Of a file of many symbols more: some 60 rows of each.
+SYMBOL_BYTES = 1 << 12
+_PLAIN_TEXT = (".csv", ".tsv", ".txt")
+# The header lies within so many bytes.
+_HEAD_BYTES = 1 << 12
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# A file may be written twice within one tick of its time.
+_TICK_NS = 50_000_000
+
+_Signature = tuple[int, int, int]
+_UNREAD: _Signature = (0, 0, 0)
+
+
+class _FileState(NamedTuple):
+    """table: None without a whole row. problem: why it could not be read; the table is then the one before."""
+
+    signature: _Signature
+    whole: bool
+    table: Table | None
+    problem: str = ""
+
+
+class Readings(NamedTuple):
+    """What files hold now. market: of whole rows; base_times: of the bars that a longer `timeframe` is made of; else
+    the market's. whole: whether all rows were read, and not only the latest. faults: about rows that were left out."""
+
+    market: MarketData
+    base_times: Times
+    whole: bool
+    faults: tuple[str, ...]
+
+
+class FileReader:
+    """Reads `path`, a file or a folder with one file per symbol, whenever it has changed."""
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path = path
+        self._reading = reading
+        self._states: dict[Path, _FileState] = {}
+        self._tail_bytes = TAIL_BYTES
+        self.makes_longer_bars = reading.form.timeframe is not None
+
+    def changed(self) -> bool:
+        """Whether a file is another than when it was read."""
+        try:
+            files = files_of(self._path)
+            if {*files} != {*self._states}:
+                return True
+            return any(self._states[file].signature != _signature(file) for file in files)
+        except (UserError, OSError):  # gone, or going at this moment
+            return False
+
+    def read(self, *, whole: bool) -> Readings:
+        """What the files hold now. Raises UserError where nothing can be read."""
+        files = files_of(self._path)
+        self._states = {file: self._read(file, whole=whole) for file in files}
+        problems = [state.problem for state in self._states.values() if state.problem]
+        tables = [(state.table, symbol_of(file)) for file, state in self._states.items() if state.table is not None]
+        if not tables:
+            raise UserError(
+                problems[0] if problems else f"{self._path} holds no whole row yet; expected a header and rows of bars."
+            )
+        faults = Faults("list")
+        market = self._market(tables, self._reading, faults)
+        if self._path.is_file():
+            self._tail_bytes = max(TAIL_BYTES, SYMBOL_BYTES * len(market.symbols))
+        base = market
+        if self._reading.form.timeframe is not None:
+            base = self._market(tables, self._reading._replace(form=BarForm()), Faults("list"))
+        all_rows = all(state.whole for state in self._states.values())
+        return Readings(market, base.times, all_rows, (*problems, *faults.sentences))
+
+    def _read(self, file: Path, *, whole: bool) -> "_FileState":
+        before = self._states.get(file)
+        try:
+            signature = _signature(file)
+            if before is not None and before.signature == signature and before.whole >= whole:
+                return before
+            if file.suffix.lower() not in _PLAIN_TEXT:
+                return _FileState(signature, True, read_table(file))
+            content, is_whole, n_rows = complete_lines(file, None if whole else self._tail_bytes)
+            return _FileState(signature, is_whole, read_table(file, content) if n_rows else None)
+        except (UserError, OSError) as error:
+            return _FileState(_UNREAD, True, None if before is None else before.table, str(error))
+
+    def _market(self, tables: list[tuple[Table, str]], reading: Reading, faults: Faults) -> MarketData:
+        """Of all symbols or, where some have no usable row yet, of the others."""
+        try:
+            return market_of_tables(tables, self._path.name, reading, faults)
+        except UserError:
+            symbols = reading.symbols or ()
+            found = [symbol for symbol in symbols if self._has(symbol, tables, reading)]
+            if not 0 < len(found) < len(symbols):
+                raise
+        return market_of_tables(tables, self._path.name, reading._replace(symbols=found), faults)
+
+    def _has(self, symbol: str, tables: list[tuple[Table, str]], reading: Reading) -> bool:
+        try:
+            market_of_tables(tables, self._path.name, reading._replace(symbols=[symbol]), Faults("list"))
+        except UserError:
+            return False
+        return True
+
+
+def complete_lines(file: Path, most_bytes: int | None) -> tuple[bytes, bool, int]:
+    """(the whole lines of a text file in UTF-8, whether from its first on, their number without the header's).
+
+    most_bytes: of a file of more than twice as many, the header and the lines within the last so many.
+    """
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        content = opened.read(_HEAD_BYTES)
+        if b"\0" in content[:4] or content[:2] in _UTF16_MARKS:
+            content, is_whole = _of_utf16(content + opened.read()), True
+        elif most_bytes is None or size <= 2 * most_bytes:
+            content, is_whole = content + opened.read(), True
+        else:
+            header = b"".join(content.splitlines(keepends=True)[: _header_lines(content)])
+            opened.seek(size - most_bytes)
+            opened.readline()
+            content, is_whole = header + opened.read(), False
+    content = content[: content.rfind(b"\n") + 1]
+    return content, is_whole, content.count(b"\n") - _header_lines(content)
+
+
+def _header_lines(content: bytes) -> int:
+    lines = content[:_HEAD_BYTES].decode("utf-8-sig", errors="ignore").splitlines()[:4]
+    return find_header(lines).line
+
+
+def _of_utf16(content: bytes) -> bytes:
+    encoding = "utf-16" if content[:2] in _UTF16_MARKS else "utf-16-le" if content[1] == 0 else "utf-16-be"
+    return content[: len(content) // 2 * 2].decode(encoding, errors="ignore").removeprefix("\ufeff").encode()
+
+
+def _signature(file: Path) -> _Signature:
+    """Equal while the file stays the same; never equal where it was written just now."""
+    found = file.stat()
+    just_now = abs(time.time_ns() - found.st_mtime_ns) < _TICK_NS
+    return found.st_ino, found.st_size, -time.monotonic_ns() if just_now else found.st_mtime_ns

@@ -1,0 +1,145 @@
+"""Recorded bars, given as if they came now: the bars that the backtest sees, in the same order, with the same bits.
+
+The file is read whole, once, as the backtest reads it; a bar leaves here only once it has closed by the replay's clock.
+Of later bars, `times_after` alone is told: that is what the exchange's calendar announces.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.feeds.feed import END, End, FeedEvent
+from ml_pipeline.live.feeds.stamps import stamp_sentence
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.tape import bar_sets_of
+from ml_pipeline.trading.market.times import as_text
+
+Wait = Callable[[float], bool]
+
+
+class ReplayFeed:
+    """The bars of `market`, as `load_market` read them.
+
+    speed: how many times as fast as real time, by the times at which bars close; None: as fast as it can. begins: the
+    first bar of `next` is the first from this time on; None: of the whole market.
+    clock, wait: seconds, and a pause of so many seconds that says whether the feed was closed; for tests.
+    Raises UserError where no bar is left to replay.
+    """
+
+    def __init__(
+        self,
+        market: MarketData,
+        *,
+        speed: float | None = None,
+        begins: np.datetime64 | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Wait | None = None,
+    ) -> None:
+        self.symbols = market.symbols
+        self.timing = market.timing
+        self.calendar = market.calendar
+        self.notices = (*market.notices, *market.remarks, stamp_sentence(market.times[0], market.timing))
+        self._market = market
+        self._speed = speed
+        self._clock = clock
+        self._closing = threading.Event()
+        self._wait = wait or self._closing.wait
+        self._first = 0 if begins is None else int(np.searchsorted(market.times, begins, side="left"))
+        if begins is not None and self._first >= market.n_bars:
+            raise UserError(
+                f"{market.source} has no bar from {as_text(begins)} on; its last is of {as_text(market.times[-1])}."
+            )
+        self._waiting: BarSet | End | None = None
+        self._origin: tuple[float, np.datetime64] | None = None
+        self._now = market.times[0]
+        self._bars: Iterator[BarSet] = iter(())
+        self._begin(self._first)
+
+    def history(self, before: np.datetime64 | None = None) -> Sequence[BarSet]:
+        """The bars before this time, oldest first; None: before the first of `next`. They are made as they are read."""
+        stop = self._first if before is None else int(np.searchsorted(self._market.times, before, side="left"))
+        return _RecordedBars(self._market.bars(0, stop))
+
+    def start(self, after: np.datetime64 | None = None) -> None:
+        """Begin anew with the first bar after this time, but not before the replay begins."""
+        if after is not None:
+            self._begin(max(self._first, int(np.searchsorted(self._market.times, after, side="right"))))
+
+    def next(self, timeout_s: float | None = None) -> FeedEvent | None:
+        """The next bars once they have closed; None if that is not so within `timeout_s`, END after the last."""
+        bars: BarSet | End = next(self._bars, END) if self._waiting is None else self._waiting
+        self._waiting = bars
+        if isinstance(bars, End):
+            return END
+        if not self._reached(bars.closed_at, timeout_s):
+            return None
+        self._waiting = None
+        self._now = bars.closed_at
+        return bars
+
+    def times_after(self, time: np.datetime64, n: int) -> NDArray[np.datetime64]:
+        """The times of the next recorded bars; fewer at the end."""
+        first = int(np.searchsorted(self._market.times, time, side="right"))
+        return self._market.times[first : first + n]
+
+    def now(self) -> np.datetime64:
+        """When the last bars that were given out closed."""
+        return self._now
+
+    def close(self) -> None:
+        """Ends a pause as well."""
+        self._closing.set()
+
+    def _begin(self, row: int) -> None:
+        times = self._market.times
+        self._bars = iter(()) if row >= len(times) else bar_sets_of(self._market.bars(row, len(times)))
+        self._waiting = None
+        reached = times[row - 1 : row] if row else times[:1]
+        closes_or_opens = self.timing.closes(reached) if row else self.timing.opens(reached)
+        self._now = closes_or_opens[0]
+        self._origin = None
+
+    def _reached(self, closed_at: np.datetime64, timeout_s: float | None) -> bool:
+        """Whether the replay's clock reaches this time within `timeout_s`. It begins with the first bars."""
+        if self._speed is None:
+            return True
+        now = self._clock()
+        if self._origin is None:
+            self._origin = (now, closed_at)
+        since, first = self._origin
+        left_s = since + float((closed_at - first) / np.timedelta64(1, "s")) / self._speed - now
+        if left_s <= 0:
+            return True
+        closed = self._wait(left_s if timeout_s is None else min(left_s, timeout_s))
+        return not closed and (timeout_s is None or left_s <= timeout_s)
+
+
+class _RecordedBars(Sequence[BarSet]):
+    """The bars of a market, of which none is kept in memory twice."""
+
+    def __init__(self, market: MarketData) -> None:
+        self._market = market
+
+    def __len__(self) -> int:
+        return self._market.n_bars
+
+    @overload
+    def __getitem__(self, index: int) -> BarSet: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BarSet]: ...
+
+    def __getitem__(self, index: int | slice) -> BarSet | Sequence[BarSet]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row = range(len(self))[index]
+        return next(bar_sets_of(self._market.bars(row, row + 1)))
+
+    def __iter__(self) -> Iterator[BarSet]:
+        return bar_sets_of(self._market) if len(self) else iter(())

@@ -1,0 +1,171 @@
+"""Guards on prices: impossible ones, crossed quotes, and jumps. A symbol that fails is not traded on that bar."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.live.guards.exposure import ROUNDING
+from ml_pipeline.live.guards.guard import Guard, Moment
+from ml_pipeline.live.guards.verdict import Refusal, Verdict, blocking
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.data import FloatArray
+
+_PRICES = ("open", "high", "low", "close")
+_FEWEST_CHANGES = 20
+"""So many changes make a deviation; with fewer, nothing is judged by it."""
+_MEMORY = 100
+"""Over about so many bars deviations are averaged."""
+
+
+class ImpossiblePrices(Guard):
+    """Prices that are NaN, infinite, zero or negative, a high below the low, or an impossible volume or spread."""
+
+    name = "impossible_price"
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self._symbols = symbols
+
+    def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
+        return blocking(self._found(bars))
+
+    def _found(self, bars: BarSet) -> Iterator[Refusal]:
+        # A symbol that has no bar has NaN prices, and nothing to refuse.
+        has_bar = ~(np.isnan(bars.open) & np.isnan(bars.high) & np.isnan(bars.low) & np.isnan(bars.close))
+        told = np.zeros(len(self._symbols), dtype=bool)
+        checks: list[tuple[str, FloatArray, NDArray[np.bool_]]] = []
+        for field in _PRICES:
+            values: FloatArray = getattr(bars, field)
+            checks.append((field, values, ~(np.isfinite(values) & (values > 0.0))))
+        checks.append(("high", bars.high, bars.high < bars.low))
+        checks.append(("volume", bars.volume, ~(np.isfinite(bars.volume) & (bars.volume >= 0.0))))
+        for field, values, wrong in checks:
+            for i in map(int, np.flatnonzero(wrong & has_bar & ~told)):
+                told[i] = True
+                below = f", below its low of {bars.low[i]:g}" if field == "high" and values[i] < bars.low[i] else ""
+                sentence = f"{self._symbols[i]} is not traded on this bar: its {field} is {values[i]:g}{below}."
+                yield Refusal(self.name, self._symbols[i], float(values[i]), float("nan"), sentence)
+
+
+class CrossedQuotes(Guard):
+    """Quotes whose bid is above the ask, or so far below it that it is none. One that is missing (NaN) is no fault."""
+
+    name = "crossed_quotes"
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self._symbols = symbols
+
+    def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
+        if bars.half_spread is None:
+            return blocking(())
+        wrong = ~((bars.half_spread >= 0.0) & (bars.half_spread < 1.0)) & ~np.isnan(bars.half_spread) & bars.present
+        return blocking(self._refusal(int(i), float(bars.half_spread[i])) for i in np.flatnonzero(wrong))
+
+    def _refusal(self, i: int, half_spread: float) -> Refusal:
+        symbol = self._symbols[i]
+        if half_spread < 0.0:
+            what = f"its bid is above its ask by {-2 * half_spread:.4g} of the price"
+        else:
+            what = f"half its quoted spread is {half_spread:g} of the price"
+        return Refusal(self.name, symbol, half_spread, 0.0, f"{symbol} is not traded on this bar: {what}.")
+
+
+def without(bars: BarSet, refusals: Iterable[Refusal], symbols: Sequence[str]) -> BarSet:
+    """The bars without the prices, or only without the quotes, that were refused."""
+    refused = list(refusals)
+    if not refused:
+        return bars
+    no_bar, no_quote = (
+        np.isin(symbols, [str(refusal.symbol) for refusal in refused if refusal.guard == guard.name])
+        for guard in (ImpossiblePrices, CrossedQuotes)
+    )
+    prices: dict[str, Any] = {field: np.where(no_bar, np.nan, getattr(bars, field)) for field in _PRICES}
+    spread = None if bars.half_spread is None else np.where(no_bar | no_quote, np.nan, bars.half_spread)
+    return replace(
+        bars,
+        **prices,
+        volume=np.where(no_bar, 0.0, bars.volume),
+        fillable=bars.fillable & ~no_bar,
+        half_spread=spread,
+    )
+
+
+class PriceJump(Guard):
+    """A close that is too far from the one before, as a fraction of it or in deviations of the changes so far.
+
+    The close after the jump is compared with the one that jumped: a true jump keeps a symbol out for one bar, and a
+    wrong price for two. Deviations are those of changes per bar around 0, in an average that forgets over 100 bars;
+    a change beyond the limit counts in it as one at the limit.
+    """
+
+    name = "guard_price_jump"
+
+    def __init__(
+        self, symbols: Sequence[str], *, fraction: float | None = None, deviations: float | None = None
+    ) -> None:
+        self._symbols = tuple(symbols)
+        self._fraction = fraction
+        self._deviations = deviations
+        self._last = np.full(len(symbols), np.nan)
+        self._variance = np.zeros(len(symbols))
+        self._changes = np.zeros(len(symbols), dtype=np.int64)
+
+    def note_history(self, bars: BarSet) -> None:
+        self._learn(bars)
+
+    def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
+        before = self._last.copy()
+        deviation = np.where(self._changes >= _FEWEST_CHANGES, np.sqrt(self._variance), np.nan)
+        self._learn(bars)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            moved = np.abs(bars.close - before)
+            too_far = np.zeros(len(before), dtype=bool)
+            if self._fraction is not None:
+                too_far |= moved > self._fraction * before * (1 + ROUNDING)
+            if self._deviations is not None:
+                too_far |= (moved > self._deviations * deviation * before * (1 + ROUNDING)) & (deviation > 0.0)
+        found = np.flatnonzero(too_far)
+        return blocking(self._refusal(int(i), bars.close[i], before[i], deviation[i]) for i in found)
+
+    def _learn(self, bars: BarSet) -> None:
+        usable = np.isfinite(bars.close) & (bars.close > 0.0)
+        known = usable & np.isfinite(self._last)
+        with np.errstate(invalid="ignore", over="ignore"):
+            change = np.where(known, bars.close / np.where(known, self._last, 1.0) - 1.0, 0.0)
+        if self._deviations is not None:
+            # One wrong price must not make the guard blind for the next hundred bars.
+            largest = self._deviations * np.sqrt(self._variance)
+            limited = (self._changes >= _FEWEST_CHANGES) & (self._variance > 0.0)
+            change = np.where(limited, np.clip(change, -largest, largest), change)
+        self._changes += known
+        share = 1.0 / np.clip(self._changes, 1, _MEMORY)
+        with np.errstate(over="ignore"):
+            self._variance = np.where(known, self._variance + share * (change**2 - self._variance), self._variance)
+        self._last = np.where(usable, bars.close, self._last)
+
+    def _refusal(self, i: int, close: float, before: float, deviation: float) -> Refusal:
+        symbol = self._symbols[i]
+        change = close / before - 1.0
+        what = (
+            f"{symbol} is not traded on this bar: its close went from {before:.10g} to {close:.10g}, by {change:+.4%}"
+        )
+        fraction = self._fraction
+        if fraction is not None and abs(close - before) > fraction * before * (1 + ROUNDING):
+            sentence = f"{what}, and guard_price_jump allows {fraction:.4%}."
+            return Refusal(self.name, symbol, abs(change), fraction, sentence)
+        allowed = self._deviations or 0.0
+        sentence = f"{what} or {abs(change) / deviation:.4g} deviations, and {self.name}_deviations allows {allowed:g}."
+        return Refusal(f"{self.name}_deviations", symbol, abs(change) / deviation, allowed, sentence)
+
+    def state(self) -> dict[str, Any]:
+        closes = [None if np.isnan(close) else float(close) for close in self._last]
+        state = zip(closes, self._variance.tolist(), self._changes.tolist(), strict=True)
+        return {symbol: list(each) for symbol, each in zip(self._symbols, state, strict=True)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        for i, symbol in enumerate(self._symbols):
+            close, variance, changes = state.get(symbol, (None, 0.0, 0))
+            self._last[i] = np.nan if close is None else close
+            self._variance[i], self._changes[i] = variance, changes

@@ -1,0 +1,82 @@
+"""The last decision of a session, as live.jsonl and decision.json have it."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ml_pipeline.live.decisions.decider import Decision
+from ml_pipeline.live.record.session_log import plain
+from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.trading.market.bar_set import BarSet
+
+_UNLOGGED = "unlogged"  # in the journal
+
+
+class LastDecision:
+    """Keeps the last decision, which is logged once its orders are sent."""
+
+    def __init__(self, record: SessionRecord, symbols: Sequence[str]) -> None:
+        self._record = record
+        self._symbols = tuple(symbols)
+        self._made: tuple[BarSet, Decision, dict[str, Any]] | None = None
+        self._logged = False
+
+    def note(self, decision: Decision, bars: BarSet, values: dict[str, Any]) -> None:
+        """A new one, within the transaction of its bars. values: of the event, latencies in ms included."""
+        self._made, self._logged = (bars, decision, values), False
+        self._record.journal.set_snapshot(_UNLOGGED, plain({"bar": bars.time, **values}))
+
+    def note_sent(self, arrived: float) -> bool:
+        """Its orders are at the broker. arrived: when its bars came, by `time.perf_counter`. Whether that is news."""
+        if self._made is None or self._logged:
+            return False
+        bars, _, values = self._made
+        total = time.perf_counter() - arrived
+        latency = values["latency_ms"]
+        latency["total"] = in_ms(total)
+        before = sum(latency[name] for name in ("books", "policy", "orders"))
+        latency["submit"] = round(latency["total"] - before, 3)
+        self._record.latencies_ms.append(total * 1e3)
+        with self._record.transaction():
+            self._record.log("decision", bars.time, **values)
+            self._record.journal.set_snapshot(_UNLOGGED, None)
+        self._logged = True
+        return True
+
+    def log_unlogged(self) -> None:
+        """The decision before a kill, whose orders have been settled since."""
+        if (values := self._record.journal.snapshot(_UNLOGGED)) is not None:
+            with self._record.transaction():
+                self._record.log("decision", np.datetime64(values.pop("bar")), **values)
+                self._record.journal.set_snapshot(_UNLOGGED, None)
+
+    def as_data(self, model: str) -> dict[str, Any] | None:
+        """What decision.json says; None before the first."""
+        if self._made is None:
+            return None
+        bars, decision, _ = self._made
+        pairs = zip(listed(decision.features), listed(decision.scaled), strict=True)
+        return {
+            "bar": bars.time,
+            "model": model,
+            "action": listed(decision.action),
+            "weights": by_symbol(self._symbols, decision.weights),
+            "features": dict(zip(decision.columns, map(list, pairs), strict=True)),
+            "out_of_range": [list(each) for each in decision.out_of_range],
+        }
+
+
+def in_ms(seconds: float) -> float:
+    """Milliseconds, to the microsecond."""
+    return round(float(seconds) * 1e3, 3)
+
+
+def listed(value: Any) -> Any:
+    """Arrays as lists, and their numbers as Python's."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def by_symbol(symbols: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+    return dict(zip(symbols, values, strict=True))

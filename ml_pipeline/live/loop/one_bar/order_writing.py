@@ -1,0 +1,57 @@
+"""Writes down the orders of a decision, those that close all positions, and what guards refused of them."""
+
+from collections.abc import Sequence
+
+from ml_pipeline.live.decisions.decider import Decision
+from ml_pipeline.live.guards.verdict import Refusal
+from ml_pipeline.live.loop.running_session import RunningSession
+from ml_pipeline.live.orders.closing_orders import closing_orders
+from ml_pipeline.trading.market.bar_set import BarSet
+
+
+class OrderWriting:
+    """Writes down orders of the latest bars, within the transaction of these; nothing is sent by it."""
+
+    def __init__(self, session: RunningSession) -> None:
+        self._session = session
+        self._desk = session.desk
+
+    def write(self, decision: Decision, bars: BarSet) -> None:
+        """The orders of a decision that guards allow, and those that they refuse."""
+        session, parts = self._session, self._session.parts
+        number, closes = session.standing.number - 1, session.standing.closes.tolist()
+        wanted = parts.size(decision, session_id=session.settings.session_id)
+        orders, refusals = parts.guards.on_orders(wanted, parts.books, closes, parts.feed.now())
+        self.note_refusals(refusals, bars)
+        allowed = {order.client_order_id for order in orders}
+        refused = [order for order in wanted if order.client_order_id not in allowed]
+        for order in refused:
+            reason = next((each.sentence for each in refusals if each.symbol in {order.symbol, None}), "a guard")
+            self._desk.refuse(number, [order], reason)
+        if orders and refused and parts.broker.sizes_at_fill and not decision.closing:
+            # What is not ordered still counts in the sum that max_gross bounds.
+            orders[0] = orders[0]._replace(targets=tuple(map(float, decision.weights)))
+        self._desk.write(number, orders, bars, closes)
+
+    def write_closing(self, bars: BarSet) -> None:
+        """Orders that close every position."""
+        session, standing = self._session, self._session.standing
+        held = zip(session.symbols, session.parts.books.holdings, strict=True)
+        session_id = session.settings.session_id
+        orders = closing_orders(held, session_id=session_id, bar_time=bars.time, purpose="flatten")
+        self._desk.write(standing.number - 1, orders, bars, standing.closes.tolist())
+        standing.note_closing(True)
+        standing.note_follows(True)
+
+    def note_refusals(self, refusals: Sequence[Refusal], bars: BarSet) -> None:
+        """What guards say against the bars, the account, a decision or its orders."""
+        record = self._session.record
+        for refusal in refusals:
+            values = {name: value for name, value in refusal._asdict().items() if name != "warning"}
+            if refusal.warning:
+                record.log("alert", bars.time, **values)
+            else:
+                record.refusals[refusal.guard] += 1
+                record.log("refusal", bars.time, **values)
+        if refusals:
+            record.journal.set_snapshot("refusals", dict(record.refusals))

@@ -1,0 +1,150 @@
+"""A session's model as it changes: what it begins with, and the next one, ready to decide."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.decisions.decider import Decider
+from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
+from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession, model_written_to
+from ml_pipeline.live.retraining.model_watch import ReadyModel
+from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.retraining.retrainer import RetrainEvent
+from ml_pipeline.live.session_files import JOURNAL_FILE
+from ml_pipeline.runs.trained.deployed import CURRENT, current_number, is_version_folder
+from ml_pipeline.runs.trained.restore import find_policy
+from ml_pipeline.trading.accounts.rules import CostsAndLimits
+from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.timeframes import Timing
+
+_COSTS = "costs_and_limits"  # in the journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionMarket:
+    """The market of a session, as its feed has it."""
+
+    symbols: tuple[str, ...]
+    timing: Timing
+    calendar: Calendar
+
+
+class ModelChanges:
+    """Asked between two bars for a model to switch to: `Parts.new_model` of the loop. `close` ends what goes on.
+
+    Costs and limits stay those of the session; what is observed, and what an action is, are the new model's.
+    """
+
+    def __init__(
+        self,
+        config: RetrainConfig,
+        session: UpdatedSession,
+        market: SessionMarket,
+        decider: Decider,
+        *,
+        changes: Mapping[str, Any],
+        tell: Callable[[str], None],
+        log: Callable[[RetrainEvent], None],
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """decider: what decides now. changes: the market conditions that the session was started with. tell: told of
+        a version that cannot trade. log: told what retrainings do. stopping: whether the session is to end.
+
+        Raises UserError where the session cannot be retrained.
+        """
+        self._decider = decider
+        self._market = market
+        self._changes = {**changes, **costs_and_limits_of(decider.policy)}
+        self._updates = ModelUpdates(config, session, load=self._load, tell=tell, log=log, stopping=stopping)
+
+    def __call__(self) -> ReadyModel[Decider] | None:
+        """A model that has seen all bars that the one before has, and can decide at the next; None: there is none."""
+        if not self._decider.tape.n_bars:
+            return None
+        ready = self._updates.poll(self._decider.tape.market)
+        if ready is not None:
+            self._decider = ready.decider
+        return ready
+
+    def status(self) -> dict[str, Any] | None:
+        """Of the latest retraining, for live.json."""
+        return self._updates.status()
+
+    def close(self) -> None:
+        """Leave no process and no thread. May be called twice."""
+        self._updates.close()
+
+    def _load(self, folder: Path) -> Decider:
+        policy = load_deployed_policy(folder, self._changes)
+        symbols = self._market.symbols
+        if len(policy.trained.symbols) != len(symbols):
+            raise UserError(
+                f"It was trained on {len(policy.trained.symbols)} symbols, but the session trades {len(symbols)} "
+                f"({', '.join(symbols[:5])}); deploy one of as many."
+            )
+        return Decider(policy, symbols, self._market.timing, policy.calendar(self._market.calendar))
+
+
+def costs_and_limits_of(policy: DeployedPolicy) -> dict[str, Any]:
+    """The costs and limits that a policy trades by, by the names of their settings."""
+    return {each.name: getattr(policy.config, each.name) for each in fields(CostsAndLimits)}
+
+
+def model_to_begin_with(config: RetrainConfig, *, named: Path, folder: Path, traded_last: Path | None) -> Path:
+    """What a session trades from its start on: the model that traded last, or the one that was named.
+
+    A session that is started again goes on with the version that traded, and takes what was deployed meanwhile between
+    two bars, as ever. Of a fixed model, the versions that the session has deployed in its own folder come first.
+    named: the model as the user named it. folder: of the session. traded_last: a checkpoint; None before the first bar.
+    Raises UserError where the named model is not there.
+    """
+    checkpoint = find_policy(named)
+    models, name = model_written_to(checkpoint, config.retrain_models_dir, folder=folder, named=named)
+    if traded_last is not None and traded_last.is_file():
+        of_version = traded_last.resolve().parent
+        if of_version.parent == (models / name).resolve() and is_version_folder(of_version):
+            return traded_last
+        if traded_last.resolve() == checkpoint.resolve():
+            return named
+    if (models / name).resolve() == checkpoint.resolve().parent.parent:
+        return named
+    try:
+        number = current_number(models / name)
+    except UserError:
+        return named
+    return named if number is None else models / name / CURRENT
+
+
+class EarlierStarts(NamedTuple):
+    """What a session keeps from its first start on.
+
+    traded_last: the checkpoint that decided last; None before the first start. costs: costs and limits, by the names of
+    their settings, whatever model came to trade since.
+    """
+
+    traded_last: Path | None = None
+    costs: Mapping[str, Any] = MappingProxyType({})
+
+
+def earlier_starts(folder: Path) -> EarlierStarts:
+    """Of the session in this folder. Raises UserError where its journal cannot be read."""
+    path = folder / JOURNAL_FILE
+    if not path.is_file():
+        return EarlierStarts()
+    with closing(Journal(path, durable=False)) as journal:
+        models = journal.models()
+        costs = json.loads(journal.meta(_COSTS) or "{}")
+    return EarlierStarts(Path(models[-1].path) if models else None, costs)
+
+
+def keep_costs(journal: Journal, policy: DeployedPolicy) -> None:
+    """Write down the costs and limits that the session begins with; later on, nothing is written."""
+    if journal.meta(_COSTS) is None:
+        with journal.transaction():
+            journal.set_meta({_COSTS: json.dumps(costs_and_limits_of(policy))})

@@ -1,0 +1,152 @@
+"""The settings of paper trading: one flat command line, or a file of the same names, made of those of its parts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.files import convert_settings, read_mapping
+from ml_pipeline.config.flags import naming_flags, read_flags
+from ml_pipeline.config.settings import groups_of
+from ml_pipeline.live.alerting.alert_config import AlertConfig
+from ml_pipeline.live.alpaca.connection.alpaca_config import AlpacaConfig
+from ml_pipeline.live.alpaca.connection.keys import refuse_keys
+from ml_pipeline.live.brokers.simulated.faults import SimulatedFaults
+from ml_pipeline.live.feeds.feed_config import FeedConfig
+from ml_pipeline.live.guards.guard_config import GuardConfig
+from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.session_config import BrokerName, SessionConfig, check_session_name
+from ml_pipeline.runs.trained.evaluate_config import ChangesOfMarket
+from ml_pipeline.trading.settings import MarketConditions
+
+ACTIONS = ("status", "stop", "flatten", "reconcile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """What is done with a session that trades or has ended; nothing: one is traded, by these settings."""
+
+    action: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[ACTION [NAME]]")] = ()
+    """status, stop, flatten or reconcile, and a session's name; none: the one that runs, or ran last (status: all)."""
+
+    config: Path | None = None
+    """YAML or JSON file of settings, named as the flags are; flags win over it."""
+
+
+_SETTINGS: dict[str, type] = {
+    "session": SessionConfig,
+    "feed": FeedConfig,
+    "guards": GuardConfig,
+    "alerts": AlertConfig,
+    "retraining": RetrainConfig,
+    "alpaca": AlpacaConfig,
+    "faults": SimulatedFaults,
+    "market": ChangesOfMarket,
+}
+Settings = make_dataclass("Settings", list(_SETTINGS.items()), frozen=True, kw_only=True)
+"""What a file fills."""
+CommandLine = make_dataclass("CommandLine", [("action", Action), *_SETTINGS.items()], frozen=True, kw_only=True)
+"""What the flags fill."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTradeConfig:
+    """The settings of one session. changes: settings of `MarketConditions` other than as trained.
+
+    Raises UserError where two of them exclude each other.
+    """
+
+    session: SessionConfig
+    feed: FeedConfig = field(default_factory=FeedConfig)
+    guards: GuardConfig = field(default_factory=GuardConfig)
+    alerts: AlertConfig = field(default_factory=AlertConfig)
+    retraining: RetrainConfig = field(default_factory=RetrainConfig)
+    alpaca: AlpacaConfig = field(default_factory=AlpacaConfig)
+    faults: SimulatedFaults = field(default_factory=SimulatedFaults)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.session.model is None:
+            raise UserError("A session needs a model that trades, such as --model models/NAME/current.")
+        if "data" in self.changes:
+            raise UserError("--data is of training and evaluation; name recorded bars to trade on by --replay.")
+        if self.broker == "alpaca" and self.feed.replay is not None:
+            raise UserError("--replay trades on recorded bars, which no real broker fills; use --broker simulated.")
+        if self.broker == "simulated" and self.alpaca.live:
+            raise UserError("--live trades real money, and the simulated broker has none; leave one of the two out.")
+
+    @property
+    def broker(self) -> BrokerName:
+        """The broker that is meant: the simulated one in a replay, Alpaca otherwise."""
+        return self.session.broker or ("alpaca" if self.feed.replay is None else "simulated")
+
+    @property
+    def model(self) -> Path:
+        assert self.session.model is not None
+        return self.session.model
+
+    def as_data(self) -> dict[str, Any]:
+        """Every setting that is not its default, for the log."""
+        parts = (self.session, self.feed, self.guards, self.alerts, self.retraining, self.alpaca, self.faults)
+        given: dict[str, Any] = dict(self.changes)
+        for part in parts:
+            usual = type(part)()
+            given |= {name: value for name, value in asdict(part).items() if value != getattr(usual, name)}
+        return given
+
+
+class PaperTradeStart:
+    """What one call of the command line asks for. action: None trades. name: of the session of an action."""
+
+    def __init__(
+        self,
+        action: Literal["status", "stop", "flatten", "reconcile"] | None,
+        values: dict[str, Any],
+        words: Sequence[str],
+    ) -> None:
+        self.action = action
+        self.name: str | None = words[0] if words else values.get("name")
+        self.root: Path | None = values.get("root")
+        self._values = values
+
+    def config(self) -> PaperTradeConfig:
+        """The settings of the session to trade. Raises UserError where they cannot be used."""
+        return paper_trade_config(self._values)
+
+
+def paper_trade_config(values: Mapping[str, Any]) -> PaperTradeConfig:
+    """The settings of these names. Raises UserError where a value cannot be used, or two exclude each other."""
+    changes = {each.name: values[each.name] for each in fields(MarketConditions) if each.name in values}
+    groups = {
+        name: group(**{each.name: values[each.name] for each in fields(group) if each.name in values})
+        for name, group in groups_of(Settings).items()
+        if name != "market"
+    }
+    return PaperTradeConfig(**groups, changes=changes)
+
+
+def parse_paper_trade(argv: Sequence[str], *, prog: str, description: str = "") -> PaperTradeStart:
+    """Read the command line, and the file that it names. Raises UserError about whatever cannot be used."""
+    flags = read_flags(argv, CommandLine, prog=prog, description=description)
+    words = flags.pop("action", ())
+    if flags.get("real_money"):
+        raise UserError(
+            "Real money is allowed by a line in a file, real_money: true, and not by a flag; write it into the file of "
+            "--config."
+        )
+    if (file := flags.pop("config", None)) is not None:
+        values = read_mapping(file)
+        refuse_keys(values, file)
+        flags = {**convert_settings(values, Settings, source=file), **flags}
+    action: Any = words[0] if words else None
+    if action is not None and action not in ACTIONS:
+        raise UserError(f'There is nothing called "{action}" to do with a session. {nearest(action, ACTIONS)}')
+    if len(words) > 2:
+        raise UserError(f"{action} is about one session, but got {' '.join(words[1:])}.")
+    if len(words) > 1:
+        with naming_flags("name"):
+            check_session_name(words[1])
+    return PaperTradeStart(action, flags, words[1:])

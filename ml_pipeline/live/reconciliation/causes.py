@@ -1,0 +1,205 @@
+"""Why a session's orders ended otherwise than in the backtest: one cause for each bar and symbol that the record names.
+
+A row of the ledger comes one bar after the decision that made it: what was decided at bar k is filled in row k + 1.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from ml_pipeline.live.brokers.broker import OrderUpdate
+from ml_pipeline.live.reconciliation.assumed_fills import AssumedFills
+from ml_pipeline.live.reconciliation.backtest import SessionBacktest
+from ml_pipeline.live.reconciliation.recorded_orders import Place, RecordedOrders
+from ml_pipeline.live.reconciliation.recorded_session import RecordedSession, SentOrder
+from ml_pipeline.trading.accounts.ledger import Ledger
+
+Cause = Literal[
+    "corrected_bar",
+    "missed_bar",
+    "by_hand",
+    "refused",
+    "broker_away",
+    "rejected",
+    "lapsed",
+    "sized_before_fill",
+    "partial_fill",
+    "delay",
+    "fill_price",
+    "costs",
+    "unexplained",
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+"""In the order in which they are switched on."""
+
+MEANINGS: Mapping[Cause, str] = {
+    "corrected_bar": "a bar was corrected after it was decided on; the backtest has the corrected one",
+    "missed_bar": "no decision, because the bar came late or not at all, or the session waited",
+    "by_hand": "a person asked to stop or to close all positions",
+    "refused": "a guard refused the order, or closed all positions",
+    "broker_away": "the broker could not be reached, so that the order was not sent",
+    "rejected": "the broker rejected the order",
+    "lapsed": "the order was canceled or expired before any of it was filled",
+    "sized_before_fill": "the quantity was sized at the close of the decision, the backtest's at the price of the fill",
+    "partial_fill": "only a part of the order was filled",
+    "delay": "the fill came later than the open, at another price",
+    "fill_price": "the fill came at the open, at another price than assumed",
+    "costs": "fees, interest or borrowing cost another amount than assumed",
+    "unexplained": "the record does not say why",
+}
+LATE_AFTER_S = 5.0
+"""A fill so many seconds after its bar opened counts as delayed."""
+# Sums of several fills of one order, and of money, differ by rounding alone below this part.
+_ROUNDING = 1e-9
+
+
+class Happening(NamedTuple):
+    """What one decision met. bar: of the session, at whose close it was decided. asset: None concerns all of them.
+
+    evidence: what the record says of it. value: the price or the rate of costs that was met, or the money that was
+    charged; NaN for others. delay_s: from the open of the bar of the fill to the fill. closes: all positions were
+    closed. beside: the order was filled, but to another quantity, because another one of its bar was not, or only in
+    part: orders of a bar share its cash and the largest gross exposure.
+    """
+
+    cause: Cause
+    bar: int
+    asset: int | None
+    evidence: str = ""
+    value: float = np.nan
+    delay_s: float = np.nan
+    closes: bool = False
+    beside: bool = False
+
+
+def happenings_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledger) -> list[Happening]:
+    """Everything that the record names, in order of bars. rows: the session's ledger, one row per bar."""
+    orders = RecordedOrders(record, backtest)
+    found = [
+        *_of_events(record, orders),
+        *_of_refusals(record, orders),
+        *_of_orders(record, backtest, orders),
+        *_of_fills(record, backtest, orders),
+        *_of_charges(record, backtest, orders, rows),
+    ]
+    found = [each for each in found if each.bar < backtest.n_bars - 1]  # what the last bar decided is not filled yet
+    return sorted(_most_telling(found), key=lambda each: (each.bar, each.asset or 0, CAUSES.index(each.cause)))
+
+
+def _most_telling(found: Iterable[Happening]) -> list[Happening]:
+    """One reason for each order that was not filled: a decision that was not made sends no order, and so on."""
+    whole = {each.bar: each for each in found if each.cause == "missed_bar" or each.closes}
+    kept, stopped = [], set[tuple[int, int | None]]()
+    for each in found:
+        if each.bar in whole and each is not whole[each.bar] and each.cause in NOT_FILLED:
+            continue
+        if each.cause in NOT_FILLED and not each.closes:
+            if (each.bar, each.asset) in stopped or (each.bar, None) in stopped:
+                continue
+            stopped.add((each.bar, each.asset))
+        kept.append(each)
+    return kept
+
+
+NOT_FILLED = {"missed_bar", "by_hand", "refused", "broker_away", "rejected", "lapsed"}
+_OF_EVENTS: Mapping[str, Cause] = {
+    "missed": "missed_bar",
+    "late": "missed_bar",
+    "broker_away": "broker_away",
+    "gap": "missed_bar",
+    "flatten": "by_hand",
+}
+
+
+def _of_events(record: RecordedSession, orders: RecordedOrders) -> Iterable[Happening]:
+    filled_at = {place.bar for place in orders.fills}
+    for event in record.events:
+        if (bar := orders.bar(event.bar)) is None:
+            continue
+        if event.kind in {"flatten", "gap"}:
+            yield Happening(_OF_EVENTS[event.kind], bar, None, event.sentence, closes=True)
+        elif bar not in filled_at:
+            yield Happening(_OF_EVENTS[event.kind], bar, None, event.sentence)
+
+
+def _of_refusals(record: RecordedSession, orders: RecordedOrders) -> Iterable[Happening]:
+    for refusal in record.refusals:
+        if (bar := orders.bar(refusal.bar)) is None:
+            continue
+        evidence = refusal.sentence or refusal.guard
+        if refusal.flattens:
+            yield Happening("refused", bar, None, evidence, closes=True)
+        elif refusal.symbol is None:
+            if not any(place.bar == bar for place in orders.fills):
+                yield Happening("refused", bar, None, evidence)
+        elif (asset := orders.asset(refusal.symbol)) is not None and Place(bar, asset) not in orders.fills:
+            yield Happening("refused", bar, asset, evidence)
+
+
+def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Happening]:
+    """Orders of which nothing, or only a part, was filled."""
+    for place, order in orders.orders.items():
+        update, fills = orders.updates.get(order.client_order_id), orders.fills.get(place)
+        status, reason = ("", "") if update is None else (update.status, update.reason)
+        if fills is None:
+            if status == "rejected":
+                yield Happening("rejected", *place, reason or "rejected")
+            elif status in {"canceled", "expired"}:
+                yield Happening("lapsed", *place, reason or status)
+            continue
+        if not record.sizes_at_fill and not record.models[0].rules.sizes_at_decision and not order.closing:
+            yield Happening("sized_before_fill", *place, f"sized to {order.quantity:g}")
+        ordered = _quantity_of(order, update)
+        rest_ended = status in {"canceled", "expired"}  # where the broker sizes orders, only this tells a part
+        if rest_ended or (status != "filled" and ordered and fills.quantity / ordered < 1 - _ROUNDING):
+            yield Happening("partial_fill", *place, f"{fills.quantity:g} of about {ordered:g}")
+
+
+def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
+    """The signed quantity of an order: as the broker has it, where it sized it."""
+    if update is not None and update.quantity:
+        sign = np.sign(order.quantity) or 1.0
+        return float(update.quantity if update.quantity < 0 or order.quantity == 0 else sign * abs(update.quantity))
+    return order.quantity
+
+
+def _of_fills(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Happening]:
+    """Fills at another price, or at other costs, than assumed."""
+    assumed = AssumedFills(record, backtest)
+    for place, fills in orders.fills.items():
+        if place.bar >= backtest.n_bars - 1 or not fills.quantity:
+            continue
+        price, delay_s = assumed.price(*place, fills.quantity), assumed.delay_s(place.bar, fills.time)
+        if abs(fills.price - price) > _ROUNDING * price:
+            evidence = f"filled at {fills.price:.10g}, assumed {price:.10g}"
+            if delay_s > LATE_AFTER_S:
+                yield Happening("delay", *place, f"{evidence}, {delay_s:,.1f} s after the open", fills.price, delay_s)
+            else:
+                yield Happening("fill_price", *place, evidence, fills.price, delay_s)
+        costs = assumed.costs(*place, fills.quantity, fills.price)
+        traded = abs(fills.quantity) * fills.price
+        if abs(fills.costs - costs) > _ROUNDING * traded:
+            evidence = f"costs {fills.costs:.6g}, assumed {costs:.6g}"
+            yield Happening("costs", *place, evidence, fills.costs / traded)
+
+
+def _of_charges(
+    record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders, rows: Ledger
+) -> Iterable[Happening]:
+    """Interest and borrowing fees that differ from what the terms ask for, by the rows that they were paid in."""
+    if not record.charges and not rows["costs_paid"].any():
+        return
+    paid = np.zeros(backtest.n_bars)
+    for charge in record.charges:
+        if (row := orders.bar(charge.bar)) is not None:
+            paid[row] += charge.amount
+    due = AssumedFills(record, backtest).interest(rows)
+    if record.rules.leverage <= 1:  # an account that may not borrow pays what it has
+        due = np.minimum(due, np.maximum(rows["cash"] + paid, 0.0))
+    for row in np.flatnonzero(np.abs(paid - due) > _ROUNDING * np.abs(rows["equity"])).tolist():
+        if row == 0:
+            continue
+        yield Happening(
+            "costs", row - 1, None, f"charged {paid[row]:.6g}, assumed {due[row]:.6g}", paid[row] - due[row]
+        )

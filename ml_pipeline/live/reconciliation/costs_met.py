@@ -1,0 +1,228 @@
+"""What fills cost, as assumed and as met, and the settings for the next training that follow from it.
+
+All rates are in basis points of the value traded at the assumed price, so that money and rates add up. Above 0 is paid.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ml_pipeline.config.wording import counted
+from ml_pipeline.live.reconciliation.assumed_fills import AssumedFills
+from ml_pipeline.live.reconciliation.backtest import SessionBacktest
+from ml_pipeline.live.reconciliation.recorded_orders import RecordedOrders
+from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
+from ml_pipeline.trading.evaluation.uncertainty import Interval, bootstrap_interval
+from ml_pipeline.trading.market.data import FloatArray
+
+Side = Literal["buy", "sell"]
+FEWEST_FILLS = 30
+"""Fewer orders than this on a side say too little to change a setting."""
+_LARGEST_BPS = 1_000.0
+
+
+class OrderFilled(NamedTuple):
+    """One order that was filled, whole or in part, by the bar of its decision, counted from the session's first.
+
+    assumed_price: the backtest's. decided_close: of the bar that it was decided at. assumed_costs: for the quantity and
+    the price that were met. unfilled: signed quantity that was ordered and not filled. next_close: of the bar of the
+    fill. delay_s: from the close of the decision to the last fill. after_open_s: from when the backtest fills it.
+    """
+
+    bar: int
+    symbol: str
+    side: Side
+    quantity: float
+    price: float
+    assumed_price: float
+    decided_close: float
+    next_close: float
+    costs: float
+    assumed_costs: float
+    half_spread: float
+    unfilled: float
+    delay_s: float
+    after_open_s: float
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.quantity > 0 else -1
+
+    @property
+    def value(self) -> float:
+        """At the assumed price."""
+        return abs(self.quantity) * self.assumed_price
+
+    @property
+    def slippage(self) -> float:
+        """Money lost by the price of the fill against the assumed one."""
+        return self.quantity * (self.price - self.assumed_price)
+
+    @property
+    def shortfall(self) -> float:
+        """Money lost against a fill of the whole order at the decision's close, free of costs."""
+        filled = self.quantity * (self.price - self.decided_close) + self.costs
+        return filled + self.unfilled * (self.next_close - self.decided_close)
+
+
+class SideCosts(NamedTuple):
+    """The orders of one symbol (None: of all) and side. Rates in basis points.
+
+    slippage: of the price against the assumed one, with its interval over resamples of the orders; what the broker
+    charges as costs is in charged. assumed: all costs that the backtest takes. shortfall: against the decision's close.
+    """
+
+    symbol: str | None
+    side: Side
+    fills: int
+    traded: float
+    slippage: float
+    slippage_interval: Interval
+    charged: float
+    assumed: float
+    shortfall: float
+
+    @property
+    def met(self) -> float:
+        """All that was paid."""
+        return self.slippage + self.charged
+
+
+@dataclass(frozen=True)
+class CostsMet:
+    """Costs of a session's orders. settings: for the next training. sentences: what they rest on.
+
+    delay_s: (median, 95th percentile) of the time from a decision's close to its fill; NaN without fills.
+    shortfall: money.
+    """
+
+    sides: Sequence[SideCosts]
+    settings: dict[str, float]
+    sentences: tuple[str, ...]
+    delay_s: tuple[float, float]
+    shortfall: float
+    n_fills: int
+
+
+def filled_orders(record: RecordedSession, backtest: SessionBacktest) -> list[OrderFilled]:
+    """Every order that was filled, in order of bars."""
+    orders, assumed = RecordedOrders(record, backtest), AssumedFills(record, backtest)
+    found = []
+    for place, fills in orders.fills.items():
+        if place.bar >= backtest.n_bars - 1 or not fills.quantity:
+            continue
+        order = orders.orders[place]
+        ordered = order.quantity if order.quantity * fills.quantity > 0 else fills.quantity
+        update = orders.updates.get(order.client_order_id)
+        is_whole = record.sizes_at_fill or update is None or update.status == "filled"
+        found.append(
+            OrderFilled(
+                bar=place.bar,
+                symbol=order.symbol,
+                side="buy" if fills.quantity > 0 else "sell",
+                quantity=fills.quantity,
+                price=fills.price,
+                assumed_price=assumed.price(*place, fills.quantity),
+                decided_close=assumed.close(*place),
+                next_close=assumed.close(place.bar + 1, place.asset),
+                costs=fills.costs,
+                assumed_costs=assumed.costs(*place, fills.quantity, fills.price),
+                half_spread=assumed.half_spread(*place),
+                unfilled=0.0 if is_whole else ordered - fills.quantity,
+                delay_s=assumed.since_decision_s(place.bar, fills.time),
+                after_open_s=assumed.delay_s(place.bar, fills.time),
+            )
+        )
+    return sorted(found, key=lambda each: (each.bar, each.symbol))
+
+
+def costs_met(record: RecordedSession, filled: Sequence[OrderFilled]) -> CostsMet:
+    """What the filled orders cost, per symbol and side, and as settings."""
+    symbols = sorted({each.symbol for each in filled})
+    groups: list[str | None] = [*symbols, *([None] if len(symbols) != 1 else [])]
+    sides = []
+    for symbol in groups:
+        for side in ("buy", "sell"):
+            own = [each for each in filled if each.side == side and symbol in {None, each.symbol}]
+            if own:
+                sides.append(_side(symbol, side, own))
+    settings, sentences = _settings(record, filled)
+    delays = np.array([each.delay_s for each in filled])
+    delay_s = (float(np.median(delays)), float(np.quantile(delays, 0.95))) if len(delays) else (np.nan, np.nan)
+    return CostsMet(sides, settings, sentences, delay_s, sum(each.shortfall for each in filled), len(filled))
+
+
+def _side(symbol: str | None, side: Side, own: Sequence[OrderFilled]) -> SideCosts:
+    table = np.array([[each.slippage, each.value] for each in own])
+    traded = float(table[:, 1].sum())
+    interval = bootstrap_interval(table, _rate, mean_block=1.0)
+    return SideCosts(
+        symbol,
+        side,
+        len(own),
+        traded,
+        _rate(table),
+        interval,
+        sum(each.costs for each in own) / traded * 1e4,
+        sum(each.assumed_costs for each in own) / traded * 1e4,
+        sum(each.shortfall for each in own) / traded * 1e4,
+    )
+
+
+def _rate(table: FloatArray) -> float:
+    """Money (n, 0) over value (n, 1), in basis points."""
+    return float(table[:, 0].sum() / table[:, 1].sum() * 1e4)
+
+
+def _settings(record: RecordedSession, filled: Sequence[OrderFilled]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """fee_bps, sell_fee_bps and slippage_bps as met; as assumed where there are too few fills to say."""
+    rules = record.rules
+    sentences = []
+    sell_fee = rules.fee_bps if rules.sell_fee_bps is None else rules.sell_fee_bps
+    settings = {"fee_bps": rules.fee_bps, "sell_fee_bps": sell_fee, "slippage_bps": rules.slippage_bps}
+    for name, side, what in (("fee_bps", "buy", "buys"), ("sell_fee_bps", "sell", "sales")):
+        own = [each for each in filled if each.side == side]
+        if len(own) < FEWEST_FILLS:
+            sentences.append(
+                f"{name} stays as assumed: {counted(len(own), 'order')} of {what} filled, and fewer than "
+                f"{FEWEST_FILLS} say too little."
+            )
+            continue
+        value = sum(each.value for each in own)
+        charged = sum(each.costs - rules.fixed_fee for each in own)
+        if record.slippage_in_costs:
+            charged -= sum(abs(e.quantity) * e.price * (rules.slippage_bps / 1e4 + e.half_spread) for e in own)
+        settings[name] = _possible(charged / value * 1e4, name, sentences)
+    if len(filled) < FEWEST_FILLS:
+        sentences.append(
+            f"slippage_bps stays as assumed: {counted(len(filled), 'order')} filled, and fewer than {FEWEST_FILLS} say "
+            "too little."
+        )
+        return settings, tuple(sentences)
+    value = sum(each.value for each in filled)
+    slipped = sum(each.slippage for each in filled)
+    if record.slippage_in_costs:
+        slipped += sum(abs(each.quantity) * each.price for each in filled) * rules.slippage_bps / 1e4
+    else:  # data with quotes are charged half the spread besides
+        slipped -= sum(each.value * each.half_spread for each in filled)
+    settings["slippage_bps"] = _possible(slipped / value * 1e4, "slippage_bps", sentences)
+    return settings, tuple(sentences)
+
+
+def _possible(bps: float, name: str, sentences: list[str]) -> float:
+    if bps < -0.005:
+        sentences.append(f"{name} was met at {bps:.2f}, a gain; it is written as 0, because no setting is below 0.")
+    return round(min(max(bps, 0.0), _LARGEST_BPS), 4)
+
+
+def write_costs_met(path: Path, record: RecordedSession, costs: CostsMet) -> None:
+    """Write the settings as YAML that `ml-pipeline train --config` reads."""
+    lines = [
+        f"# Costs as {record.name} met them in {counted(costs.n_fills, 'filled order')}, in basis points.",
+        *(f"# {sentence}" for sentence in costs.sentences),
+        *(f"{name}: {value!r}" for name, value in costs.settings.items()),
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

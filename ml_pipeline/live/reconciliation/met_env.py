@@ -1,0 +1,168 @@
+"""The backtest's environment, in which chosen orders end as they did at the broker.
+
+Without anything met it is `StatefulTradingEnv`, with the same bits.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.reconciliation.met_account import Met, MetAccount
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.accounts.single import FillTables, LimitTrackingAccount
+from ml_pipeline.trading.envs.fast import Engine, FastTradingEnv
+from ml_pipeline.trading.envs.prepared_market import PreparedMarket
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.evaluation.baselines import hold_action
+from ml_pipeline.trading.market.data import FloatArray
+
+
+class BeginWith(NamedTuple):
+    """What an account held when the session took it over."""
+
+    cash: float
+    equity: float
+    holdings: tuple[float, ...]
+
+
+class MetEnv(StatefulTradingEnv):
+    """`StatefulTradingEnv` that begins at `first_bar` of its market, and whose orders meet what `met` says.
+
+    closes_at_end, days_at_end: what the calendar knew of the bar after the last one: whether the last order is decided
+    for a session's last fill, and for how many days interest is charged at the last close. None: as the bars tell.
+    begin_with: None: cash alone.
+    """
+
+    _account: MetAccount  # type: ignore[assignment]  # it tracks no limits
+
+    def __init__(
+        self,
+        market: PreparedMarket,
+        rules: TradingRules,
+        *,
+        window: int,
+        first_bar: int,
+        met: Met | None = None,
+        closes_at_end: bool | None = None,
+        days_at_end: float | None = None,
+        begin_with: BeginWith | None = None,
+    ) -> None:
+        self._first_bar = first_bar
+        self._met = met
+        self._closes_at_end, self._days_at_end = closes_at_end, days_at_end
+        self._begin_with = begin_with
+        super().__init__(market, rules, window=window)
+        self._account.met = met
+        self._hold = hold_action(rules, len(market.symbols))
+
+    def _bind_market(self) -> FillTables:
+        tables, met = super()._bind_market(), self._met
+        can_fill = self.market.fill_tables(self.rules.fill_at)[2]
+        self._fillable = np.array(can_fill) if met is None else can_fill & ~met.blocked & ~met.skipped[:, None]
+        closings = np.zeros(len(can_fill), dtype=bool) if self._closings is None else np.array(self._closings)
+        if self._closings is not None and self._closes_at_end is not None:
+            closings[-1] = self._closes_at_end
+        self._closings = closings
+        if self._days_at_end is not None and tables.bars is not None:
+            days = np.array(tables.bars.days)
+            days[-1] = self._days_at_end
+            tables = tables._replace(bars=tables.bars._replace(days=days))
+        if met is not None:
+            self._closings = (closings & ~met.skipped) | met.closing
+            prices = np.where(np.isnan(met.prices), tables.prices, met.prices)
+            self._fill_prices = prices
+            tables = tables._replace(prices=prices)
+        return tables
+
+    def _begin(self, bar: int) -> None:
+        super()._begin(self._first_bar)
+        if self._begin_with is not None:
+            cash, equity, holdings = self._begin_with
+            self.set_account(cash=cash, equity=equity, holdings=[*holdings])
+
+    def _record(self, fill_prices: list[float], half_spreads: FloatArray) -> None:
+        if self._bar == self._first_bar:  # an evaluation writes that of its first window
+            half_spreads = self._half_spreads[max(0, self._first_bar - self.window + 1)]
+        super()._record(fill_prices, half_spreads)
+
+    @property
+    def bar(self) -> int:
+        """The bar of the last observation, counted from the market's first one."""
+        return self._bar
+
+    @property
+    def account(self) -> MetAccount:
+        return self._account
+
+    @property
+    def observation(self) -> NDArray[np.float32]:
+        """As the last `step` returned it."""
+        return self._observe()
+
+    def take(self, action: Any) -> tuple[NDArray[np.float32], bool]:
+        """`step`: (the observation after it, whether the episode is over)."""
+        observation, _, terminated, truncated, _ = self.step(action)
+        return observation, terminated or truncated
+
+    def can_read(self, action: Any) -> bool:
+        """Whether the action is one that the rules can carry out; nothing changes."""
+        choices = list(self._actions.state())
+        try:
+            self._actions.read(action, [True] * len(choices))
+        except UserError:
+            return False
+        finally:
+            self._actions.set_state(choices)
+        return True
+
+    def skip(self) -> tuple[NDArray[np.float32], bool]:
+        """As `take`, for a bar at whose close nothing is decided: positions stay."""
+        if self._met is None or not self._met.closing[self._bar]:
+            fillable, closings = self._tables()
+            fillable[self._bar], closings[self._bar] = False, False
+        return self.take(self._hold)
+
+    def take_choices_from_holdings(self) -> None:
+        """Take what is held as chosen, as a model does that follows another one."""
+        self._actions.follow(self._account.holdings)
+
+    def continue_from(self, other: "MetEnv") -> None:
+        """Take over account and ledger from another model's environment over the same bars."""
+        self.set_plain_state(other.get_plain_state())
+
+    def stand_where(self, other: "MetEnv") -> None:
+        """Take the account of `other` over, but not its ledger."""
+        self._bar, self._last_bar, self._ruined = other._bar, other._last_bar, False
+        state = other._account.state()
+        copied = {name: value.copy() if isinstance(value, list) else value for name, value in state.items()}
+        self._account.set_state(copied)
+        self._actions.set_state(list(other._actions.state()))
+
+    def try_step(self, action: Any) -> MetAccount:
+        """The account after a step that the ledger does not record. action: None decides nothing."""
+        if action is None:
+            bar, (fillable, closings) = self._bar, self._tables()
+            before = fillable[bar].copy(), closings[bar]
+            fillable[bar], closings[bar] = False, False
+            FastTradingEnv.step(self, self._hold)
+            fillable[bar], closings[bar] = before
+        else:
+            FastTradingEnv.step(self, action)
+        return self._account
+
+    def set_account(self, *, cash: float, equity: float, holdings: list[float]) -> None:
+        """Put the account where another was at this bar; entry prices stay, which follow from fills."""
+        self._account.cash, self._account.equity = cash, equity
+        self._account.holdings[:] = holdings
+
+    def _tables(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """(which orders can be filled, which close all positions): this environment's own."""
+        fillable, closings = self._fillable, self._closings
+        assert fillable is not None, "made by _bind_market"
+        assert closings is not None, "made by _bind_market"
+        return fillable, closings
+
+    def _account_class(self, engine: Engine) -> type[LimitTrackingAccount]:
+        return MetAccount  # type: ignore[return-value]

@@ -1,0 +1,169 @@
+"""The reconciliation as one HTML page that needs no network: both equity curves, their difference, and the tables."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.live.reconciliation.attribution import PartedBar
+from ml_pipeline.live.reconciliation.causes import MEANINGS
+from ml_pipeline.live.reconciliation.costs_met import OrderFilled
+from ml_pipeline.live.reconciliation.reconciliation import Reconciliation
+from ml_pipeline.reporting.chart_style import AGENT_COLOR
+from ml_pipeline.reporting.html_page import html_table, write_html_page
+from ml_pipeline.reporting.interactive_page import (
+    Curve,
+    Marks,
+    SortableTable,
+    TableColumn,
+    TimeChart,
+    interactive_parts,
+    interactive_style,
+)
+from ml_pipeline.trading.evaluation.page_charts import DOWN_COLOR, HOLD_COLOR
+from ml_pipeline.trading.market.data import FloatArray
+
+# So many rows of a table fit on a page that stays below 3 MB: those that are worth most.
+_MOST_PARTED, _MOST_FILLS = 5_000, 10_000
+_STYLE = """
+body { max-width: 72rem; }
+.verdict { background: #eef3fd; color: #1c2330; border-left: 4px solid #0b5fff; padding: .6rem 1rem; }
+"""
+
+
+def write_reconciliation_page(path: Path, found: Reconciliation) -> None:
+    """Write the page; its charts share one time axis and can be zoomed."""
+    times = found.attribution.rows["time"]
+    tables = [
+        (_parted_table(found), _left_out(len(found.attribution.parted), _MOST_PARTED)),
+        (_fills_table(found.filled, times), _left_out(len(found.filled), _MOST_FILLS)),
+    ]
+    tables = [(table, note) for table, note in tables if len(table.columns[0].values)]
+    charts, places, end = interactive_parts(times, _charts(found), [table for table, _ in tables])
+    causes, costs = found.cause_rows, found.cost_rows
+    parts = [
+        f'<p class="verdict">{html.escape(found.verdict)}</p>',
+        "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in found.sentences) + "</ul>",
+        '<p class="hint">Drag across a chart to zoom all of them; the pointer shows values.</p>',
+        *charts,
+        *([f'<h2>What the difference is made of</h2><div class="rows">{html_table(causes)}</div>'] if causes else []),
+        _meanings(found),
+        *([f'<h2>Costs, as assumed and as met</h2><div class="rows">{html_table(costs)}</div>'] if costs else []),
+        _settings(found),
+        *(part for place, (_, note) in zip(places, tables, strict=True) for part in (note, place)),
+        *end,
+    ]
+    write_html_page(path, f"{found.record.name}: backtest against live", parts, style=interactive_style() + _STYLE)
+
+
+def _charts(found: Reconciliation) -> list[TimeChart]:
+    rows = found.attribution.rows
+    equity, tested = rows["equity"], _padded(found.attribution.backtest["equity"], len(rows["time"]))
+    at = np.array(sorted({each.bar for each in _shown(found.attribution.parted)}), dtype=np.int64)
+    parted = [Marks("fills that part", at, equity[at], DOWN_COLOR, "down")] if len(at) else []
+    return [
+        TimeChart(
+            "Equity",
+            "money",
+            [
+                Curve("session", equity, AGENT_COLOR, width=2.0),
+                Curve("backtest", tested, HOLD_COLOR, dashed=True),
+            ],
+            parted,
+            height_px=320,
+        ),
+        TimeChart("Session less backtest", "money", [Curve("difference", equity - tested, DOWN_COLOR)], height_px=170),
+        TimeChart(
+            "Costs paid",
+            "money",
+            [
+                Curve("session", rows["costs_paid"], AGENT_COLOR, coarse=True),
+                Curve(
+                    "backtest",
+                    _padded(found.attribution.backtest["costs_paid"], len(rows["time"])),
+                    HOLD_COLOR,
+                    dashed=True,
+                    coarse=True,
+                ),
+            ],
+            height_px=130,
+        ),
+    ]
+
+
+def _parted_table(found: Reconciliation) -> SortableTable:
+    shown = _shown(found.attribution.parted)
+    bars = np.array([each.bar for each in shown], dtype=np.int64)
+    return SortableTable(
+        "Where they part",
+        [
+            TableColumn("cause", "word", [each.cause.replace("_", " ") for each in shown]),
+            TableColumn("symbol", "word", [each.symbol for each in shown]),
+            TableColumn("bar of the fill", "time", found.attribution.rows["time"][bars]),
+            TableColumn("at once", "money", [each.at_once for each in shown]),
+            TableColumn("bps", "number", [found.in_bps(each.at_once) for each in shown]),
+            TableColumn("what is known of it", "word", [each.evidence for each in shown]),
+        ],
+        (np.maximum(bars - 1, 0), bars),
+    )
+
+
+def _fills_table(filled: Sequence[OrderFilled], times: NDArray[np.datetime64]) -> SortableTable:
+    shown = sorted(filled, key=lambda each: -abs(each.slippage + each.costs - each.assumed_costs))[:_MOST_FILLS]
+    shown.sort(key=lambda each: (each.bar, each.symbol))
+    bars = np.array([each.bar + 1 for each in shown], dtype=np.int64)
+
+    def bps(money: list[float]) -> FloatArray:
+        return np.array([1e4 * each / order.value for each, order in zip(money, shown, strict=True)])
+
+    return SortableTable(
+        "Orders that were filled",
+        [
+            TableColumn("symbol", "word", [each.symbol for each in shown]),
+            TableColumn("side", "word", [each.side for each in shown]),
+            TableColumn("bar of the fill", "time", times[bars]),
+            TableColumn("quantity", "number", [each.quantity for each in shown]),
+            TableColumn("assumed price", "number", [each.assumed_price for each in shown]),
+            TableColumn("price", "number", [each.price for each in shown]),
+            TableColumn("slippage bps", "number", bps([each.slippage for each in shown])),
+            TableColumn("costs bps", "number", bps([each.costs for each in shown])),
+            TableColumn("s after the close", "number", [each.delay_s for each in shown]),
+        ],
+        (bars - 1, bars),
+    )
+
+
+def _shown(parted: Sequence[PartedBar]) -> list[PartedBar]:
+    """Those that are worth most, in the order of bars."""
+    if len(parted) <= _MOST_PARTED:
+        return list(parted)
+    most = sorted(parted, key=lambda each: -abs(each.at_once))[:_MOST_PARTED]
+    return sorted(most, key=lambda each: (each.bar, each.symbol))
+
+
+def _left_out(n: int, most: int) -> str:
+    return f"<p>Of {n:,} rows, the {most:,} that are worth most.</p>" if n > most else ""
+
+
+def _meanings(found: Reconciliation) -> str:
+    causes = [each.cause for each in found.attribution.causes]
+    items = "".join(
+        f"<dt><b>{cause.replace('_', ' ')}</b></dt><dd>{html.escape(MEANINGS[cause])}</dd>" for cause in causes
+    )
+    how = (
+        "<p>Each cause is worth the difference that it makes to the final equity when it is switched on after those "
+        "above it, with everything that follows from it; “at once” is what the bars of its fills show.</p>"
+    )
+    return f"{how}<dl>{items}</dl>" if items else ""
+
+
+def _settings(found: Reconciliation) -> str:
+    lines = "".join(f"{name}: {value!r}\n" for name, value in found.costs.settings.items())
+    return f"<p>As settings for the next training (costs-met.yaml):</p><pre>{html.escape(lines)}</pre>"
+
+
+def _padded(values: FloatArray, n: int) -> FloatArray:
+    """NaN after the end of an account that was closed before the other."""
+    return np.concatenate([values[:n], np.full(max(0, n - len(values)), np.nan)])

@@ -1,0 +1,290 @@
+"""Reads what a session left behind from its folder alone: its journal, its ledger, and the models that traded."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.live.brokers.broker import OrderUpdate
+from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
+from ml_pipeline.live.reconciliation.corrections import corrected_bars
+from ml_pipeline.live.reconciliation.recorded_session import (
+    ModelInTurn,
+    PaidCharge,
+    RecordedSession,
+    RefusedOrder,
+    SentOrder,
+    SessionEvent,
+)
+from ml_pipeline.live.record.journal import MISSED, REFUSED, Journal, OrderRecord
+from ml_pipeline.live.record.session_log import time_text
+from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
+from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.accounts.rules import CostsAndLimits
+from ml_pipeline.trading.evaluation.ledger_file import column_names
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.calendar import infer_calendar
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.tape import MarketTape
+from ml_pipeline.trading.market.timeframes import Timing, make_clock
+from ml_pipeline.trading.settings import MarketConditions
+
+_OF_TIME = "time"
+
+
+def read_session(folder: Path) -> RecordedSession:
+    """The record of the session in this folder. It may still trade, and is not touched.
+
+    Raises UserError where there is no session, or nothing was traded yet, or a model of it is not there any more.
+    """
+    path = folder / JOURNAL_FILE
+    if not path.is_file():
+        raise UserError(f"{shown_path(folder)} has no {JOURNAL_FILE}, so that it is not the folder of a session.")
+    with closing(Journal(path, writes=False)) as journal, journal.at_one_time():
+        if journal.first_account_bar() is None:
+            raise UserError(f"The session in {shown_path(folder)} has no row of a ledger yet; let it trade first.")
+        read = _Journalled(journal)
+    return _record(folder, read)
+
+
+class _Journalled:
+    """What a journal holds, read once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.bars = list(journal.bars())
+        first = journal.first_account_bar()
+        assert first is not None
+        self.first = first
+        self.symbols = tuple(json.loads(str(journal.meta("symbols"))))
+        self.initial_cash = float(journal.meta("initial_cash") or "nan")
+        self.periods_per_year = journal.meta("periods_per_year")
+        self.n_rows = sum(1 for _ in journal.ledger_lines())
+        self.orders = journal.orders()
+        self.fills = journal.fills()
+        self.charges = journal.charges_by_bar()
+        self.decided = set(journal.decided_bars())
+        self.models = journal.models()
+        self.log = [json.loads(line) for line in journal.log_lines()]
+        self.start = next(line for line in self.log if line["event"] == "start")
+
+    def time(self, number: int) -> np.datetime64:
+        """Of the bar with this number."""
+        return self.bars[number].time
+
+    @property
+    def account_times(self) -> list[np.datetime64]:
+        return [bars.time for bars in self.bars[self.first : self.first + self.n_rows]]
+
+
+def _record(folder: Path, read: _Journalled) -> RecordedSession:
+    settings = read.start["settings"]
+    policies = [_policy(Path(model.path), settings) for model in read.models]
+    market = _market(read, policies[0], read.bars)
+    ledger = read_ledger(folder / LEDGER_FILE, read.account_times)
+    closing_at = _closing_bars(read)
+    simulated = read.start["broker"] == "simulated"
+    at_end = read.time(read.first + read.n_rows - 2) if read.n_rows > 1 else None
+    of_log = _by_bar(read)
+    told, corrections = corrected_bars(
+        read.bars, [line for line in read.log if line["event"] == "correction"], read.symbols
+    )
+    return RecordedSession(
+        market=market,
+        ledger=ledger,
+        models=[_in_turn(read, i, policies) for i in range(len(policies))],
+        orders=[_sent(read, order) for order in read.orders if order.status not in {REFUSED, MISSED}],
+        updates=[_update(read, order) for order in read.orders if order.status not in {REFUSED, MISSED}],
+        fills=read.fills,
+        charges=[PaidCharge(read.time(number), charge.amount, charge.what) for number, charge in read.charges],
+        refusals=_refusals(read, of_log, closing_at),
+        events=_events(read, of_log, closing_at),
+        corrected=_market(read, policies[0], told) if corrections else None,
+        corrections=corrections,
+        sizes_at_fill=simulated,
+        slippage_in_costs=simulated,
+        closes_at_end=_closes_at_end(read, at_end),
+        name=folder.name,
+        real_money=bool(read.start.get("real_money")),
+        notes=_notes(read),
+    )
+
+
+def read_ledger(path: Path, times: Sequence[np.datetime64]) -> Ledger:
+    """ledger.csv with the exact times of its rows; the file has them to the second. An empty cell is NaN.
+
+    Raises UserError where it cannot be read, or has another number of rows than there are times.
+    """
+    import polars as pl
+
+    try:
+        table = pl.read_csv(path, infer_schema=False)
+        with path.open(encoding="utf-8") as file:
+            table.columns = column_names(file.readline().rstrip("\n"))
+        columns = {name: table[name].cast(pl.Float64).to_numpy() for name in table.columns if name != _OF_TIME}
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise UserError(f"{shown_path(path)} cannot be read as a ledger: {error}") from error
+    n = min(len(times), len(table))
+    if not n:
+        raise UserError(f"{shown_path(path)} has no rows.")
+    own: Ledger = {_OF_TIME: np.array(times[:n], dtype="datetime64[ns]")}
+    return own | {name: np.array(values[:n], dtype=np.float64) for name, values in columns.items()}
+
+
+def _policy(path: Path, settings: Mapping[str, Any]) -> DeployedPolicy:
+    names = {each.name for each in fields(MarketConditions)}
+    changes = {name: value for name, value in settings.items() if name in names}
+    if (replayed := settings.get("replay")) is not None:
+        changes["data"] = Path(replayed)
+    return load_deployed_policy(path, changes)
+
+
+def _market(read: _Journalled, policy: DeployedPolicy, bars: Sequence[BarSet]) -> MarketData:
+    tape = MarketTape(read.symbols, _timing(read.bars, policy), source="the session's bars")
+    for each in bars:
+        tape.append(each)
+    market = tape.market()
+    calendar = policy.calendar(infer_calendar(market.times))
+    if read.periods_per_year is not None:
+        calendar = calendar._replace(periods_per_year=float(read.periods_per_year))
+    return replace(market, calendar=calendar)
+
+
+def _timing(bars: Sequence[BarSet], policy: DeployedPolicy) -> Timing:
+    """Bars are stamped when they open if they close later than their time says."""
+    clock = make_clock(policy.config.session, policy.config.timezone)
+    lengths = [int((each.closed_at - each.time) / np.timedelta64(1, "ns")) for each in bars]
+    if any(lengths):
+        return Timing(max(lengths), "open", clock)
+    steps = np.diff(np.array([each.time for each in bars]).astype(np.int64))
+    return Timing(int(np.min(steps)) if len(steps) else 1, "close", clock)
+
+
+def _in_turn(read: _Journalled, i: int, policies: Sequence[DeployedPolicy]) -> ModelInTurn:
+    policy, number = policies[i], min(read.models[i].number, len(read.bars) - 1)
+    rules = replace(policies[0].rules, initial_cash=read.initial_cash)
+    return ModelInTurn(
+        first_bar=read.time(number),
+        act=policy.act,
+        features=tuple(policy.config.features),
+        scaler=policy.scaler,
+        window=policy.window,
+        rules=replace(rules, action_mode=policy.rules.action_mode, allow_short=policy.rules.allow_short),
+        name=f"{policy.name} {policy.version}" if policy.version else policy.name,
+    )
+
+
+def _sent(read: _Journalled, order: OrderRecord) -> SentOrder:
+    request = order.request
+    return SentOrder(
+        request.client_order_id,
+        read.time(order.number),
+        request.symbol,
+        request.quantity,
+        request.weight,
+        request.closing,
+    )
+
+
+def _update(read: _Journalled, order: OrderRecord) -> OrderUpdate:
+    request, status = order.request, order.status
+    known: Any = status if status != "written" else "accepted"
+    time = read.time(order.number)
+    return OrderUpdate(request.client_order_id, request.symbol, known, None, order.filled_quantity, time, order.reason)
+
+
+@dataclass
+class _BarLog:
+    """What the log says of one bar."""
+
+    refusals: list[dict[str, Any]]
+    sentences: dict[str, str]
+    away: bool = False
+
+
+def _by_bar(read: _Journalled) -> dict[np.datetime64, _BarLog]:
+    found: dict[np.datetime64, _BarLog] = defaultdict(lambda: _BarLog([], {}))
+    away = False
+    for line in read.log:
+        event = line["event"]
+        if event in {"broker_away", "broker_back"}:
+            away = event == "broker_away"
+        if line["bar"] is None:
+            continue
+        own = found[np.datetime64(line["bar"], "ns")]
+        own.away |= away
+        if event == "refusal":
+            own.refusals.append(line)
+        elif sentence := line.get("sentence") or line.get("why"):
+            own.sentences[event] = sentence
+    return found
+
+
+def _closing_bars(read: _Journalled) -> set[int]:
+    """The numbers of bars at which all positions were closed without the model asking for it."""
+    closing_orders = {order.number for order in read.orders if order.request.closing and order.status != REFUSED}
+    purposeful = {line["bar"] for line in read.log if line["event"] == "decision" and any(line["targets"].values())}
+    wanted = {n for n in closing_orders if n not in read.decided or time_text(read.time(n)) in purposeful}
+    return wanted
+
+
+def _refusals(read: _Journalled, of_log: Mapping[np.datetime64, _BarLog], closing_at: set[int]) -> list[RefusedOrder]:
+    found = []
+    refused = [order for order in read.orders if order.status == REFUSED]
+    with_orders = {order.number for order in read.orders}
+    for order in refused:
+        found.append(RefusedOrder(read.time(order.number), order.request.symbol, "a guard", order.reason))
+    for number in range(read.first, read.first + read.n_rows):
+        time = read.time(number)
+        said = of_log.get(time)
+        if said is None or not said.refusals:
+            continue
+        guard, sentence = said.refusals[0]["guard"], said.refusals[0].get("sentence") or ""
+        if number in closing_at:
+            found.append(RefusedOrder(time, None, guard, sentence, flattens=True))
+        elif number not in with_orders:
+            found.append(RefusedOrder(time, None, guard, sentence))
+    return found
+
+
+def _events(read: _Journalled, of_log: Mapping[np.datetime64, _BarLog], closing_at: set[int]) -> list[SessionEvent]:
+    found = []
+    for number in range(read.first, read.first + read.n_rows):
+        time = read.time(number)
+        said = of_log.get(time) or _BarLog([], {})
+        if number in closing_at:
+            if not said.refusals:
+                sentence = said.sentences.get("gap") or said.sentences.get("stop") or "all positions were closed"
+                kind: Any = "gap" if "gap" in said.sentences else "flatten"
+                found.append(SessionEvent(time, kind, sentence))
+        elif number not in read.decided:
+            is_away = said.away and "missed" in said.sentences
+            sentence = said.sentences.get("missed") or said.sentences.get("late") or "nothing was decided"
+            found.append(SessionEvent(time, "broker_away" if is_away else "missed", sentence))
+    for order in read.orders:
+        if order.status == MISSED:
+            found.append(SessionEvent(read.time(order.number), "broker_away", order.reason))
+    return found
+
+
+def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | None:
+    """Whether the last order that the ledger shows closed positions at the end of a session, as the calendar knew."""
+    if at_end is None:
+        return None
+    own = [order.request.closing for order in read.orders if read.time(order.number) == at_end]
+    return any(own) if own else None
+
+
+def _notes(read: _Journalled) -> tuple[str, ...]:
+    starts = [line["settings"] for line in read.log if line["event"] == "start"]
+    names = {each.name for each in fields(CostsAndLimits)}
+    costs = [{name: value for name, value in settings.items() if name in names} for settings in starts]
+    if all(each == costs[0] for each in costs):
+        return ()
+    return ("The session was started again with other costs or limits; the backtest has those of its first start.",)

@@ -1,0 +1,276 @@
+"""The journal of a session: what was decided, ordered, filled and charged, in one SQLite file.
+
+It is the only truth after a kill. What belongs together is written in one transaction; orders are in it before they
+are sent. Every other file of a session can be made again from it.
+"""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest
+from ml_pipeline.live.record.journal_tables import TABLES, VERSION
+from ml_pipeline.live.record.packed_bars import pack_bars, unpack_bars
+from ml_pipeline.runtime.database_file import open_database
+from ml_pipeline.trading.market.bar_set import BarSet
+
+Event = TypeVar("Event", Fill, Charge)
+BarKind = Literal["warm", "account"]
+"""Whether a bar only warmed features up, or has a row of the ledger."""
+WRITTEN, MISSED, REFUSED = "written", "missed", "refused"
+"""States of an order besides the broker's: not known to have been sent; never sent; never sent because of a guard."""
+
+
+class OrderRecord(NamedTuple):
+    """An order as the journal has it. number: of the bar that it was decided at."""
+
+    request: OrderRequest
+    number: int
+    status: str
+    filled_quantity: float
+    reason: str
+
+
+class ModelRecord(NamedTuple):
+    """A model that trades from the bar of this number on."""
+
+    number: int
+    path: str
+    version: str | None
+    why: str
+
+
+class Journal:
+    """An open journal. Bars are numbered from 0, those that only warmed features up included.
+
+    Whatever is written within `transaction` is there as a whole, or not at all. Every method raises UserError where the
+    disk is full or the file is damaged.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True, writes: bool = True) -> None:
+        """Open the file, or make it.
+
+        writes: otherwise the file must be there, and is only read, as that of a session that may still trade.
+
+        durable: wait for the disk at each commit, so that a power cut loses nothing either; without it, the death of
+        the process still loses nothing. Raises UserError where the file is no journal or cannot be written.
+        """
+        self.path = path
+        try:
+            self._db = open_database(path, timeout_s=30.0, writes=writes)
+            try:
+                if writes:
+                    self._make(durable=durable)
+                version = self.meta("version")
+            except BaseException:
+                self._db.close()
+                raise
+        except sqlite3.Error as error:
+            raise UserError(f"{path} cannot be used as the journal of a session: {error}.") from error
+        if version != str(VERSION):
+            self._db.close()
+            raise UserError(f"{path} is of version {version}, but this program writes version {VERSION}; update it.")
+        self._db.opened()
+
+    def _make(self, *, durable: bool) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        with self.transaction():
+            for statement in filter(str.strip, TABLES.split(";")):
+                self._db.execute(statement)
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (str(VERSION),))
+
+    @contextlib.contextmanager
+    def at_one_time(self) -> Iterator[None]:
+        """Whatever is read within the block is of one moment, also where another process writes meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything that is written within the block, or nothing of it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # a full disk has ended it already
+                self._db.execute("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Close the file; again, it does nothing."""
+        self._db.close()
+
+    # What a session is
+
+    def meta(self, key: str) -> str | None:
+        found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def set_meta(self, values: Mapping[str, str]) -> None:
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))
+
+    # Bars and the ledger
+
+    def add_bar(self, number: int, bars: BarSet, kind: BarKind, *, line: str | None = None) -> None:
+        """A bar, and its line of the ledger where it has one."""
+        row = (number, _ns(bars.time), kind, bars.late, pack_bars(bars))
+        self._db.execute("INSERT INTO bars VALUES (?, ?, ?, ?, ?)", row)
+        if line is not None:
+            self._db.execute("INSERT INTO ledger VALUES (?, ?)", (number, line))
+
+    def bars(self, first: int = 0) -> Iterator[BarSet]:
+        """Every bar from this number on, in order."""
+        for (data,) in self._db.execute("SELECT data FROM bars WHERE number >= ? ORDER BY number", (first,)):
+            yield unpack_bars(data)
+
+    def n_bars(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM bars").fetchone()[0])
+
+    def last_bar(self) -> tuple[int, np.datetime64] | None:
+        """The number and time of the latest bar; None before the first."""
+        found = self._db.execute("SELECT number, time FROM bars ORDER BY number DESC LIMIT 1").fetchone()
+        return None if found is None else (int(found[0]), np.datetime64(int(found[1]), "ns"))
+
+    def first_account_bar(self) -> int | None:
+        """The number of the first bar with a row of the ledger."""
+        found = self._db.execute("SELECT min(number) FROM ledger").fetchone()
+        return None if found[0] is None else int(found[0])
+
+    def ledger_lines(self) -> Iterator[str]:
+        """The lines of the ledger in order, with their ends."""
+        return (str(line) for (line,) in self._db.execute("SELECT line FROM ledger ORDER BY number"))
+
+    # Orders
+
+    def add_decision(self, number: int, model: str, action: Any, weights: Sequence[float]) -> None:
+        row = (number, model, json.dumps(action), json.dumps(list(weights)))
+        self._db.execute("INSERT INTO decisions VALUES (?, ?, ?, ?)", row)
+
+    def decided_bars(self) -> list[int]:
+        """The numbers of the bars at which the model decided."""
+        return [int(n) for (n,) in self._db.execute("SELECT number FROM decisions ORDER BY number")]
+
+    def add_orders(
+        self, number: int, orders: Iterable[OrderRequest], *, status: str = WRITTEN, reason: str = ""
+    ) -> None:
+        """Orders that were decided at a bar; an id that is there already stays as it is."""
+        rows = [
+            (*o[:1], number, *o[1:6], None if o.targets is None else json.dumps(o.targets), status, 0.0, reason)
+            for o in orders
+        ]
+        self._db.executemany("INSERT OR IGNORE INTO orders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def update_order(self, client_order_id: str, status: str, *, filled: float = 0.0, reason: str = "") -> bool:
+        """What became of an order. Returns whether that was not known before."""
+        changed = self._db.execute(
+            "UPDATE orders SET status = ?1, filled_quantity = ?2, reason = ?3 WHERE client_order_id = ?4 "
+            "AND (status, filled_quantity, reason) IS NOT (?1, ?2, ?3)",
+            (status, filled, reason, client_order_id),
+        )
+        return changed.rowcount > 0
+
+    def orders(self, *, statuses: Sequence[str] | None = None, number: int | None = None) -> list[OrderRecord]:
+        """The orders with one of these statuses, of one bar or of all."""
+        wanted, values = [], list[Any]()
+        if statuses is not None:
+            wanted.append(f"status IN ({', '.join('?' * len(statuses))})")
+            values += statuses
+        if number is not None:
+            wanted.append("number = ?")
+            values.append(number)
+        where = f"WHERE {' AND '.join(wanted)} " if wanted else ""
+        found = self._db.execute(f"SELECT * FROM orders {where}ORDER BY number, rowid", values)
+        return [_order(row) for row in found]
+
+    def order(self, client_order_id: str) -> OrderRecord | None:
+        found = self._db.execute("SELECT * FROM orders WHERE client_order_id = ?", (client_order_id,)).fetchone()
+        return None if found is None else _order(found)
+
+    # Money
+
+    def add_fill(self, number: int, fill: Fill) -> None:
+        """A fill that became known at the bar of this number; one that is there already stays as it is."""
+        self._add("fills", fill, number)
+
+    def add_charge(self, number: int, charge: Charge) -> None:
+        """As `add_fill`."""
+        self._add("charges", charge, number)
+
+    def fills(self) -> list[Fill]:
+        """Every fill, in the order in which they became known."""
+        names = ", ".join(Fill._fields)
+        found = self._db.execute(f"SELECT {names} FROM fills ORDER BY number, rowid")
+        return [_timed(Fill, row) for row in found]
+
+    def charges(self) -> list[Charge]:
+        """Every charge, in the order in which they became known."""
+        names = ", ".join(Charge._fields)
+        found = self._db.execute(f"SELECT {names} FROM charges ORDER BY number, rowid")
+        return [_timed(Charge, row) for row in found]
+
+    def _add(self, table: str, event: Fill | Charge, number: int) -> None:
+        values = [*event._replace(time=_ns(event.time)), number]  # type: ignore[arg-type]
+        columns, places = ", ".join((*event._fields, "number")), ", ".join("?" * len(values))
+        self._db.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})", values)
+
+    def charges_by_bar(self) -> list[tuple[int, Charge]]:
+        """Every charge, with the number of the bar in whose row of the ledger it is."""
+        numbers = [int(n) for (n,) in self._db.execute("SELECT number FROM charges ORDER BY number, rowid")]
+        return list(zip(numbers, self.charges(), strict=True))
+
+    def n_fills(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM fills").fetchone()[0])
+
+    # Models, snapshots and the log
+
+    def add_model(self, number: int, path: str, version: str | None, why: str) -> None:
+        """The model that trades from the bar of this number on."""
+        self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (number, path, version, why))
+
+    def models(self) -> list[ModelRecord]:
+        return [ModelRecord(*row) for row in self._db.execute("SELECT * FROM models ORDER BY number")]
+
+    def set_snapshot(self, name: str, state: Any) -> None:
+        """The state of a part after the latest bar, as plain data; floats keep their bits."""
+        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (name, json.dumps(state)))
+
+    def snapshot(self, name: str) -> Any:
+        """The state that was written last; None without one."""
+        found = self._db.execute("SELECT state FROM snapshots WHERE name = ?", (name,)).fetchone()
+        return None if found is None else json.loads(found[0])
+
+    def add_log_lines(self, lines: Iterable[str]) -> None:
+        self._db.executemany("INSERT INTO log (line) VALUES (?)", [(line,) for line in lines])
+
+    def log_lines(self) -> Iterator[str]:
+        """The lines of the session's log, without their ends."""
+        return (str(line) for (line,) in self._db.execute("SELECT line FROM log ORDER BY number"))
+
+
+def _order(row: Sequence[Any]) -> OrderRecord:
+    name, number, symbol, quantity, weight, limit_price, closing, targets, status, filled, reason = row
+    told = None if targets is None else tuple(json.loads(targets))
+    request = OrderRequest(name, symbol, quantity, weight, limit_price, bool(closing), told)
+    return OrderRecord(request, number, status, filled, reason)
+
+
+def _timed(kind: type[Event], row: Sequence[Any]) -> Event:
+    values = dict(zip(kind._fields, row, strict=True))
+    values["time"] = np.datetime64(values["time"], "ns")
+    values |= {name: bool(values[name]) for name in ("exit", "margin_called") if name in values}
+    return kind(**values)
+
+
+def _ns(time: np.datetime64) -> int:
+    return int(time.astype("datetime64[ns]").astype(np.int64))

@@ -1,0 +1,178 @@
+"""What a session writes down: its journal first, then the files that grow with it."""
+
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.record.session_log import Event, event_line
+from ml_pipeline.live.record.session_tables import BarLines, GrowingFile, LedgerLines
+from ml_pipeline.live.record.status_files import write_status
+from ml_pipeline.live.session_files import BARS_FILE, DECISION_FILE, LEDGER_FILE, LOG_FILE, STATUS_FILE
+from ml_pipeline.trading.accounts.recorder import LedgerRow
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.timeframes import Timing
+
+_STATUS_EVERY_S = 0.25
+_LATENCIES = 1_000
+_OF_BARS = "bar_columns"  # in the journal: what the first bars had
+
+Say = Callable[[str], None]
+Tell = Callable[[str, np.datetime64 | None, Mapping[str, Any]], None]
+
+
+class SessionRecord:
+    """The journal of a session, its log, tables and status, kept in step.
+
+    Files that a kill left torn are made whole when it is opened. say: told one sentence for each thing that a person
+    should see.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        journal: Journal,
+        *,
+        symbols: Sequence[str],
+        timing: Timing,
+        ledger: Mapping[str, bool],
+        say: Say = lambda sentence: None,
+        tell: Tell = lambda event, bar, values: None,
+    ) -> None:
+        """tell: called with each event once it is in the journal, for alerts.
+
+        ledger: `exits` and `by_day` of `LedgerLines`; whether there are quotes is known with the first bar.
+        """
+        self.folder = folder
+        self.journal = journal
+        self.say = say
+        self._tell = tell
+        self._untold: list[tuple[str, np.datetime64 | None, Mapping[str, Any]]] = []
+        self.refusals: Counter[str] = Counter(journal.snapshot("refusals") or {})
+        self.last_sentence = ""
+        self.latencies_ms: deque[float] = deque(maxlen=_LATENCIES)
+        self._symbols, self._timing, self._of_ledger = tuple(symbols), timing, dict(ledger)
+        self._pending: list[str] = []
+        self._rows: list[tuple[str, str]] = []  # the line of the ledger and the lines of the bars, of this transaction
+        self._status_at = -_STATUS_EVERY_S
+        self._log = GrowingFile(folder / LOG_FILE, (f"{line}\n" for line in journal.log_lines()))
+        self._tables: tuple[LedgerLines, BarLines, GrowingFile, GrowingFile] | None = None
+        if (columns := journal.snapshot(_OF_BARS)) is not None:
+            self._open_tables(columns["quotes"], columns["names"])
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is logged and written within the block is in the journal as a whole; then it is in the files."""
+        costs_paid = self._tables[0].costs_paid if self._tables else 0.0
+        try:
+            with self.journal.transaction():
+                yield
+                self.journal.add_log_lines(self._pending)
+                if self._rows and self._tables:
+                    self.journal.set_snapshot("costs_paid", self._tables[0].costs_paid)
+        except BaseException:
+            if self._tables:
+                self._tables[0].costs_paid = costs_paid
+            self._pending.clear()
+            self._rows.clear()
+            self._untold.clear()
+            raise
+        self._write_files()
+        for told in self._untold:
+            self._tell(*told)
+            if sentence := told[2].get("sentence"):
+                self.last_sentence = sentence
+                self.say(sentence)
+        self._untold.clear()
+
+    def log(self, event: Event, bar: np.datetime64 | None = None, /, **values: Any) -> None:
+        """An event of this transaction. A `sentence` is told to the person as well."""
+        self._pending.append(event_line(event, bar, values))
+        self._untold.append((event, bar, values))
+
+    def log_now(self, event: Event, bar: np.datetime64 | None = None, /, **values: Any) -> None:
+        """An event by itself."""
+        with self.transaction():
+            self.log(event, bar, **values)
+
+    def note_undelivered(self, sentence: str) -> None:
+        """An alert that did not reach its receiver; it is told there by no other alert."""
+        with self.transaction():
+            self._pending.append(event_line("alert", None, {"sentence": sentence}))
+        self.say(sentence)
+
+    def add_bar(self, number: int, bars: BarSet, row: LedgerRow | None) -> None:
+        """The next bar, and its row of the ledger; None where it only warmed features up. Within a transaction."""
+        if self._tables is None:
+            self._begin_tables(bars)
+        assert self._tables is not None
+        ledger, of_bars, _, _ = self._tables
+        line = None if row is None else ledger.line(row)
+        self.journal.add_bar(number, bars, "warm" if row is None else "account", line=line)
+        self._rows.append((line or "", of_bars.lines(bars)))
+
+    @property
+    def quotes(self) -> bool | None:
+        """Whether bars have quotes; None before the first."""
+        columns = self.journal.snapshot(_OF_BARS)
+        return None if columns is None else bool(columns["quotes"])
+
+    def write_status(self, values: Callable[[], Mapping[str, Any]], decision: Mapping[str, Any] | None) -> None:
+        """Rewrite live.json and decision.json, unless that was done a moment ago."""
+        if (now := time.monotonic()) - self._status_at >= _STATUS_EVERY_S:
+            self._status_at = now
+            self.write_status_now(values(), decision)
+
+    def write_status_now(self, values: Mapping[str, Any], decision: Mapping[str, Any] | None) -> None:
+        write_status(self.folder / STATUS_FILE, values)
+        if decision is not None:
+            write_status(self.folder / DECISION_FILE, decision)
+
+    def latency_figures(self) -> dict[str, float | None]:
+        """The median and the 99th percentile of the last latencies from bars to orders, in ms."""
+        if not self.latencies_ms:
+            return {"median": None, "p99": None}
+        median, p99 = np.percentile(list(self.latencies_ms), [50, 99]).tolist()
+        return {"median": round(median, 3), "p99": round(p99, 3)}
+
+    def close(self) -> None:
+        """Close every file; again, it does nothing."""
+        self._log.close()
+        for file in self._tables[2:] if self._tables else ():
+            file.close()
+        self.journal.close()
+
+    def _begin_tables(self, bars: BarSet) -> None:
+        quotes, names = bars.half_spread is not None, list(bars.columns)
+        self.journal.set_snapshot(_OF_BARS, {"quotes": quotes, "names": names})
+        self._open_tables(quotes, names)
+        assert self._tables is not None
+        self.journal.set_meta({"ledger_header": self._tables[0].header()})
+
+    def _open_tables(self, quotes: bool, columns: Sequence[str]) -> None:
+        ledger = LedgerLines(self._symbols, quotes=quotes, **self._of_ledger)
+        ledger.costs_paid = self.journal.snapshot("costs_paid") or 0.0
+        of_bars = BarLines(self._symbols, self._timing, quotes=quotes, columns=columns)
+        ledger_file = GrowingFile(self.folder / LEDGER_FILE, self._ledger_lines(ledger.header()))
+        bars_file = GrowingFile(self.folder / BARS_FILE, of_bars.file_lines(self.journal.bars()))
+        self._tables = ledger, of_bars, ledger_file, bars_file
+
+    def _ledger_lines(self, header: str) -> Iterator[str]:
+        yield header
+        yield from self.journal.ledger_lines()
+
+    def _write_files(self) -> None:
+        if self._pending:
+            self._log.add("".join(f"{line}\n" for line in self._pending))
+            self._pending.clear()
+        if self._rows and self._tables:
+            _, _, ledger_file, bars_file = self._tables
+            for line, of_bars in self._rows:
+                ledger_file.add(line)
+                bars_file.add(of_bars)
+            self._rows.clear()

@@ -1,0 +1,253 @@
+"""Keeps a model current while it trades: begins a retraining when it is due, and says what came of it.
+
+Nothing here waits: bars are written, and the model is trained, judged and deployed, beside the session. A new version
+is noticed by `ModelWatch`, as any other.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import write_yaml
+from ml_pipeline.config.settings import flatten
+from ml_pipeline.live.retraining.bars_file import reading, write_bars
+from ml_pipeline.live.retraining.due import due_bar
+from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.retraining.retraining_process import RetrainingProcess
+from ml_pipeline.live.retraining.retraining_run import settings_of_retraining
+from ml_pipeline.live.retraining.task_folder import (
+    BARS,
+    EARLIER,
+    RUN,
+    SETTINGS,
+    RetrainOrder,
+    orders_in,
+    read_order,
+    read_outcome,
+    write_order,
+)
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT
+from ml_pipeline.runs.trained.deployed import is_version_folder
+from ml_pipeline.runs.trained.restore import find_policy, load_run
+from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.settings import TradingConfig
+
+RETRAINING_FOLDER = "retraining"
+"""In the folder of a session."""
+_BEGUN = "begun"
+"""A file with the time of the bar from which the first retraining is counted."""
+
+EventState = Literal["begun", "resumed", "skipped", "promoted", "refused", "failed"]
+
+
+class RetrainEvent(NamedTuple):
+    """What a retraining did, for the log of the session. bar: when it was due."""
+
+    state: EventState
+    number: int
+    bar: np.datetime64
+    sentence: str
+    version: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        bar = str(self.bar.astype("datetime64[s]"))
+        return {
+            "state": self.state,
+            "number": self.number,
+            "due": bar,
+            "sentence": self.sentence,
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainedSession:
+    """What a retrainer needs to know of its session.
+
+    folder, name: of the session. models, model: the folder of models, and the name of the one, that versions are
+    written to. trading: the settings of the session's market, costs and limits.
+    """
+
+    folder: Path
+    name: str
+    models: Path
+    model: str
+    trading: TradingConfig
+    package_version: str | None = None
+
+
+class Retrainer:
+    """Begins retrainings, one at a time; `close` ends the one that goes on, which a later session takes up again."""
+
+    def __init__(self, config: RetrainConfig, session: RetrainedSession) -> None:
+        """Raises UserError where the session cannot be retrained, or its folder cannot be read."""
+        assert config.interval is not None
+        if session.trading.per_symbol:
+            raise UserError("retrain_every is for one account that trades all symbols; leave it or per_symbol out.")
+        self._config, self._session, self._interval = config, session, config.interval
+        self._folder = session.folder / RETRAINING_FOLDER
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._since: np.datetime64 | None = None
+        self._number = 0
+        self._under_way: tuple[RetrainingProcess, np.datetime64] | None = None
+        self._interrupted: Path | None = None
+        self._read_earlier()
+
+    @property
+    def under_way(self) -> int | None:
+        """The number of the retraining that goes on."""
+        return None if self._under_way is None else self._number
+
+    @property
+    def pid(self) -> int | None:
+        """The process that trains."""
+        return None if self._under_way is None else self._under_way[0].pid
+
+    def poll(self, market: Callable[[], MarketData], running: Path, running_name: str) -> list[RetrainEvent]:
+        """Called once per bar: what has happened since, and a retraining begun where one is due.
+
+        market: of the bars so far; its arrays are not changed by later bars. running: the checkpoint or version that
+        trades, and its name.
+        """
+        events = list(self._ended())
+        if self._interrupted is not None:
+            events.append(self._take_up(self._interrupted))
+            self._interrupted = None
+        bars = market()
+        if self._since is None:
+            self._since = bars.times[-1]
+            # On a full disk the session goes on, and would count anew from where it is started again.
+            with suppress(OSError), written_whole(self._folder / _BEGUN, "w", encoding="utf-8") as file:
+                file.write(f"{self._since}\n")
+        due = due_bar(bars.times, self._since, self._interval)
+        if due is not None:
+            time = bars.times[due]
+            events.append(self._begin(bars.bars(0, due + 1), time, running, running_name))
+            self._since = self._counted_from(time)
+        return events
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the retraining that goes on, at most so long. Returns whether none goes on any more."""
+        if self._under_way is None:
+            return True
+        self._under_way[0].wait(timeout_s)
+        return self._under_way[0].is_done
+
+    def close(self) -> None:
+        """End the retraining that goes on. May be called twice."""
+        if self._under_way is not None:
+            self._under_way[0].end()
+            self._under_way = None
+
+    def _counted_from(self, due: np.datetime64) -> np.datetime64:
+        """From when the next one is counted: of spans, from when this was due by them, and not from the bar after."""
+        span = self._interval.span
+        if span is None:
+            return due
+        assert self._since is not None
+        return self._since + int((due - self._since) / span) * span
+
+    def _read_earlier(self) -> None:
+        folders = orders_in(self._folder)
+        try:
+            text = (self._folder / _BEGUN).read_text(encoding="utf-8").strip()
+            self._since = np.datetime64(text, "ns")
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self._folder / _BEGUN} cannot be read: {error}; delete {self._folder}.") from error
+        for folder in folders:
+            self._since = self._counted_from(np.datetime64(read_order(folder).due, "ns"))
+            self._number = int(folder.name)
+        if folders and read_outcome(folders[-1]) is None:
+            self._interrupted = folders[-1]
+
+    def _ended(self) -> Iterator[RetrainEvent]:
+        if self._under_way is None or not self._under_way[0].is_done:
+            return
+        (process, due), self._under_way = self._under_way, None
+        outcome = process.outcome
+        assert outcome is not None
+        sentence = outcome.sentence
+        if outcome.state == "failed":
+            sentence = f"Retraining {self._number} failed, and the model goes on as it is: {sentence}"
+        yield RetrainEvent(outcome.state, self._number, due, sentence, outcome.version)
+
+    def _begin(self, bars: MarketData, due: np.datetime64, running: Path, name: str) -> RetrainEvent:
+        if self._under_way is not None:
+            sentence = f"A retraining is due, but retraining {self._number} still goes on; this one is left out."
+            return RetrainEvent("skipped", self._number, due, sentence)
+        self._number += 1
+        folder = self._folder / str(self._number)
+        number, config, session = self._number, self._config, self._session
+
+        def prepare() -> None:
+            latest = bars
+            if config.retrain_bars is not None:
+                latest = bars.bars(max(0, bars.n_bars - config.retrain_bars), bars.n_bars)
+            checkpoint = find_policy(running)
+            model, _ = load_run(checkpoint)
+            folder.mkdir()
+            write_bars(latest, folder / BARS)
+            settings = settings_of_retraining(
+                model,
+                reading(session.trading, latest, folder / BARS),
+                folder,
+                begin_with=checkpoint if config.retrain_from == "deployed" else None,
+                timesteps=config.retrain_timesteps,
+            )
+            write_yaml(folder / SETTINGS, settings)
+            if config.retrain_data is not None:
+                earlier = replace(session.trading, data=config.retrain_data.expanduser().absolute())
+                write_yaml(folder / EARLIER, flatten(replace(model, trading=earlier)))
+            write_order(
+                folder,
+                RetrainOrder(
+                    number=number,
+                    session=session.name,
+                    due=str(due),
+                    begin=config.retrain_from,
+                    validation=config.retrain_validation,
+                    min_dsr=config.retrain_min_dsr,
+                    margin=config.retrain_margin,
+                    incumbent=str(checkpoint.parent if is_version_folder(checkpoint.parent) else checkpoint),
+                    incumbent_name=name,
+                    models=str(session.models),
+                    name=session.model,
+                    cores=_last_cores(config.retrain_cores),
+                    package_version=session.package_version,
+                    n_bars=latest.n_bars,
+                    earlier_bars=None if config.retrain_bars is None else config.retrain_bars - latest.n_bars,
+                ),
+            )
+
+        self._under_way = self._process(folder, prepare), due
+        sentence = f"Retraining {number} begins, on the bars up to {str(due)[:16]}; {name} goes on until then."
+        return RetrainEvent("begun", number, due, sentence)
+
+    def _take_up(self, folder: Path) -> RetrainEvent:
+        order = read_order(folder)
+        due = np.datetime64(order.due, "ns")
+        self._under_way = self._process(folder, lambda: None), due
+        goes_on = (folder / RUN / LATEST_CHECKPOINT).is_file()
+        how = "goes on from its last checkpoint" if goes_on else "had no checkpoint yet, and begins anew"
+        return RetrainEvent(
+            "resumed", order.number, due, f"Retraining {order.number} was interrupted with the session: it {how}."
+        )
+
+    def _process(self, folder: Path, prepare: Callable[[], None]) -> RetrainingProcess:
+        return RetrainingProcess(folder, prepare, time_limit_s=self._config.retrain_time_limit_s)
+
+
+def _last_cores(n: int) -> tuple[int, ...]:
+    """The last n of the cores that this process may use; empty where the system does not tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    return tuple(sorted(os.sched_getaffinity(0))[-n:])

@@ -1,0 +1,84 @@
+"""report.html of a session: the page of an evaluation, made of what was traded, beside the same baselines."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
+from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.session_files import REPORT_FILE
+from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.evaluation.baselines import buy_and_hold, equal_weight, random_policies
+from ml_pipeline.trading.evaluation.ledger_file import column_names
+from ml_pipeline.trading.evaluation.page import write_page
+from ml_pipeline.trading.evaluation.report import results_table
+from ml_pipeline.trading.evaluation.results import Evaluation
+from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.splits import Split
+from ml_pipeline.trading.market.tape import MarketTape
+from ml_pipeline.trading.market.timeframes import Timing
+from ml_pipeline.trading.task import TradingTask
+
+_FEWEST_ROWS = 3
+"""With fewer rows there is nothing to judge."""
+
+
+def write_session_report(
+    folder: Path,
+    journal: Journal,
+    policy: DeployedPolicy,
+    rules: TradingRules,
+    *,
+    symbols: tuple[str, ...],
+    timing: Timing,
+    calendar: Calendar,
+) -> str | None:
+    """Write the page, and return the table of its figures as text; None where too little was traded.
+
+    Raises UserError where the figures cannot be made.
+    """
+    ledger = ledger_of(journal)
+    first = journal.first_account_bar()
+    if ledger is None or first is None or len(ledger["time"]) < _FEWEST_ROWS:
+        return None
+    if any(ledger[f"position_{symbol}"][0] for symbol in symbols):
+        raise UserError("the session took over positions, and what they cost is not known; `reconcile` compares them.")
+    tape = MarketTape(symbols, timing, calendar)
+    for bars in journal.bars():
+        tape.append(bars)
+    market = tape.market()
+    split = Split("test", first, first + len(ledger["time"]))
+    config = replace(policy.config, data=None, initial_cash=rules.initial_cash)
+    task = TradingTask(config, market=market, scaler=policy.scaler, splits={"test": split})
+    env = task.evaluation_env("test")
+    evaluation = Evaluation(
+        split="live",
+        agent=ledger,
+        buy_and_hold=buy_and_hold(env),
+        equal_weight=equal_weight(env),
+        random=random_policies(env, turnover_of=ledger),
+        calendar=task.market.calendar,
+        rules=rules,
+        remarks=task.market.remarks,
+    )
+    try:
+        write_page(folder / REPORT_FILE, evaluation)
+    except OSError as error:
+        raise UserError(f"{folder / REPORT_FILE} cannot be written: {error.strerror}.") from error
+    return results_table(evaluation)
+
+
+def ledger_of(journal: Journal) -> Ledger | None:
+    """The ledger so far, as `ledger.csv` has it; None before its first row."""
+    import polars as pl
+
+    header, lines = journal.meta("ledger_header"), "".join(journal.ledger_lines())
+    if header is None or not lines:
+        return None
+    frame = pl.read_csv(io.StringIO(header + lines), infer_schema=False)
+    times = frame["time"].str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns").to_numpy()
+    frame.columns = column_names(header.rstrip("\n"))
+    numbers = {name: frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in frame.columns[1:]}
+    return {"time": times, **numbers}

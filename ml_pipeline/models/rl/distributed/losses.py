@@ -1,0 +1,94 @@
+"""Who of a group of ranks is gone, as the side channel tells, or has not come to an exchange, as the store tells."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ml_pipeline.models.rl.distributed.ranks import Member, RankLost, described
+from ml_pipeline.models.rl.distributed.side_channel import Message
+
+FOLLOWED = "it lost another rank"
+"""The reason of a rank that ended because of another one."""
+_NOTICE_S = 2.0  # how long one of torch and the side channel may know of a loss before the other
+_LOOK_S = 2e-3
+_REMEDY = "start all ranks again from the last checkpoint, and look for the reason in the output of that one"
+
+
+class Losses:
+    """What one rank knows of the others' ends. `note` listens to the side channel."""
+
+    def __init__(self, store: Any, rank: int, members: Sequence[Member]) -> None:
+        """store: torch's, where each rank notes how many exchanges it has come to."""
+        self._store = store
+        self._rank = rank
+        self._members = members
+        self._n_exchanges = 0
+        self._lost: dict[int, str] = {}
+
+    def __bool__(self) -> bool:
+        """Whether another rank is known to be gone."""
+        return bool(self._lost)
+
+    def note(self, sender: int, message: Message) -> None:
+        """Hear a message of the side channel."""
+        if "lost" in message and message["lost"] != self._rank:
+            self._lost.setdefault(message["lost"], message["why"])
+
+    def check(self) -> None:
+        """Raise RankLost where another rank is known to be gone."""
+        if self._lost:
+            raise RankLost(f"{self._who_is_gone()}; {_REMEDY}.")
+
+    def arrive(self) -> None:
+        """Tell the store that this rank comes to its next exchange. Raises RuntimeError where the store is gone."""
+        self._n_exchanges += 1
+        self._store.set(f"arrived/{self._rank}", str(self._n_exchanges))
+
+    def error(self, what: str, error: RuntimeError, *, waited_s: float, timeout_s: float) -> RankLost:
+        """What to raise where torch raised: by then the channel knows who is gone, or the store who has not come.
+
+        waited_s: how long the exchange had waited, which had timeout_s.
+        """
+        late = "" if self._is_known() else self._who_is_late(waited_s, timeout_s)  # the store's process waits below
+        deadline = time.monotonic() + _NOTICE_S
+        while not self._is_known() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        who = self._who_is_gone() if self._is_known() else late
+        return RankLost(
+            f"Rank {self._rank} of {len(self._members)} waited for {what}, but {who} ({first_line(error)}); {_REMEDY}."
+        )
+
+    def _is_known(self) -> bool:
+        """Whether the channel told who was lost first."""
+        return any(why != FOLLOWED for why in self._lost.copy().values())
+
+    def _who_is_gone(self) -> str:
+        lost = self._lost.copy()
+        first = {rank: why for rank, why in lost.items() if why != FOLLOWED} or lost
+        verb = "is" if len(first) == 1 else "are"
+        return f"{described(self._members, sorted(first))} {verb} gone: {', '.join(dict.fromkeys(first.values()))}"
+
+    def _who_is_late(self, waited_s: float, timeout_s: float) -> str:
+        try:
+            late = [rank for rank in range(len(self._members)) if self._n_arrived(rank) < self._n_exchanges]
+        except RuntimeError:  # the store is gone with the process that held it
+            return "the process that holds the group's store is gone"
+        if not late and waited_s < timeout_s:
+            return "the connection to a rank broke"
+        if not late:  # one of them stopped after it came
+            others = [rank for rank in range(len(self._members)) if rank != self._rank]
+            one_of = "" if len(others) == 1 else "one of "
+            return f"{one_of}{described(self._members, others)} did not answer within {timeout_s:g} s"
+        who = described(self._members, late)
+        if waited_s < timeout_s:
+            return f"a connection broke before {who} came"
+        return f"{who} did not come within {timeout_s:g} s"
+
+    def _n_arrived(self, rank: int) -> int:
+        key = f"arrived/{rank}"
+        return int(self._store.get(key)) if self._store.check([key]) else 0
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an error says; its class where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__).strip()

@@ -1,0 +1,164 @@
+"""How ranks meet: all connect to rank 0, which knows them by a token out of the store, and hears when all are there.
+
+A rank that ends meanwhile is noticed at once. Who else connects neither counts nor holds anybody up.
+"""
+
+import contextlib
+import json
+import secrets
+import selectors
+import socket
+import time
+from typing import Any, NamedTuple
+
+_KEY = "meeting"
+_TOKEN_BYTES, _RANK_BYTES = 32, 4
+_GREETING_BYTES = _TOKEN_BYTES + _RANK_BYTES
+_TELLS_S = 5.0  # after the time is over, for rank 0 to tell the others who did not come
+_LOOK_S = 0.05
+
+
+class Met(NamedTuple):
+    """connections: of rank 0 to all others, of these to rank 0. name: of this meeting alone, the same on all ranks."""
+
+    connections: dict[int, socket.socket]
+    name: str
+
+
+class _NotAllCame(ConnectionError):
+    """Told by rank 0."""
+
+
+def meet(store: Any, rank: int, size: int, *, address: str, timeout_s: float) -> Met:
+    """Connect to the other ranks; returns when all are there.
+
+    store: torch's, which all ranks share; torchrun's keeps what was there before a restart. address: of rank 0.
+    Raises OSError or RuntimeError where a rank ends meanwhile, cannot be reached, or does not come within timeout_s.
+    """
+    if rank:
+        return _met_first(store, rank, address, timeout_s)
+    meeting = _Meeting(size)
+    try:
+        meeting.hold(store, timeout_s)
+    except BaseException as error:
+        meeting.end(next(iter(str(error).splitlines()), type(error).__name__))
+        raise
+    finally:
+        meeting.close()
+    return Met(meeting.ranks, meeting.token)
+
+
+class _Meeting:
+    """Rank 0's side of it. ranks: connections of those that are there. token: by which they are known."""
+
+    def __init__(self, size: int) -> None:
+        self.ranks: dict[int, socket.socket] = {}
+        self._size = size
+        self.token = secrets.token_hex(_TOKEN_BYTES // 2)
+        self._said: dict[socket.socket, bytes] = {}  # by those that are not known yet
+        self._server = socket.create_server(("", 0), backlog=size)
+        self._server.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._server, selectors.EVENT_READ)
+
+    def hold(self, store: Any, timeout_s: float) -> None:
+        """Wait for all ranks, and tell them that all are there."""
+        store.set(_KEY, json.dumps([self._server.getsockname()[1], self.token]))
+        deadline = time.monotonic() + timeout_s
+        while missing := [f"rank {rank}" for rank in range(1, self._size) if rank not in self.ranks]:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{' and '.join(missing)} did not come within {timeout_s:g} s")
+            for key, _ in self._selector.select(deadline - time.monotonic()):
+                if key.fileobj is self._server:
+                    self._let_in()
+                elif isinstance(key.data, int):
+                    raise ConnectionError(f"rank {key.data} ended before all were there")
+                else:
+                    self._hear(key.fileobj)
+        self.end("")
+
+    def end(self, why: str) -> None:
+        """Tell all that are there; "" means that all are."""
+        for connection in self.ranks.values():
+            connection.setblocking(True)
+            with contextlib.suppress(OSError):  # that it is gone is noticed by receiving
+                connection.sendall(f"{why}\n".encode())
+            if why:
+                connection.close()
+
+    def close(self) -> None:
+        self._selector.close()
+        for each in (self._server, *self._said):
+            each.close()
+
+    def _let_in(self) -> None:
+        with contextlib.suppress(OSError):  # it is gone again
+            connection, _ = self._server.accept()
+            connection.setblocking(False)
+            self._said[connection] = b""
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, connection: Any) -> None:
+        said = b""
+        with contextlib.suppress(OSError):
+            said = connection.recv(_GREETING_BYTES - len(self._said[connection]))
+        self._said[connection] += said
+        greeting = self._said[connection]
+        if said and len(greeting) < _GREETING_BYTES:
+            return
+        del self._said[connection]
+        if greeting[:_TOKEN_BYTES] == self.token.encode() and len(greeting) == _GREETING_BYTES:
+            rank = int.from_bytes(greeting[_TOKEN_BYTES:], "little")
+            self.ranks[rank] = connection
+            self._selector.modify(connection, selectors.EVENT_READ, rank)
+        else:  # somebody else's
+            self._selector.unregister(connection)
+            connection.close()
+
+
+def _met_first(store: Any, rank: int, address: str, timeout_s: float) -> Met:
+    """The other ranks' side. A port that does not answer may be one of before a restart: then rank 0 notes another."""
+    deadline = time.monotonic() + timeout_s + _TELLS_S
+    tried, failure = None, ConnectionError()
+    while True:
+        noted = store.get(_KEY)
+        if noted != tried:
+            tried = noted
+            port, token = json.loads(noted)
+            greeting = token.encode() + rank.to_bytes(_RANK_BYTES, "little")
+            try:
+                return Met({0: _greeted(address, port, greeting, deadline)}, token)
+            except _NotAllCame:
+                raise
+            except OSError as error:
+                failure = ConnectionError(
+                    f"rank 0 does not answer at port {port}: {error}; let ranks connect to each other on all ports, "
+                    "and let MASTER_ADDR name the machine of rank 0"
+                )
+        elif time.monotonic() > deadline:
+            raise failure
+        else:
+            time.sleep(_LOOK_S)
+
+
+def _greeted(address: str, port: int, greeting: bytes, deadline: float) -> socket.socket:
+    """A connection to rank 0, once that has said that all are there."""
+    connection = socket.create_connection((address, port), timeout=max(deadline - time.monotonic(), _LOOK_S))
+    with contextlib.ExitStack() as on_failure:
+        on_failure.enter_context(connection)
+        connection.sendall(greeting)
+        why = _line(connection)
+        if why:
+            raise _NotAllCame(why)
+        on_failure.pop_all()
+    return connection
+
+
+def _line(connection: socket.socket) -> str:
+    """The next line, and nothing of what follows it. Raises OSError where the connection ends before."""
+    received = b""
+    while (byte := connection.recv(1)) != b"\n":
+        if not byte:
+            raise ConnectionError("the connection was closed")
+        received += byte
+    return received.decode()

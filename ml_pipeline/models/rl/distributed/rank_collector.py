@@ -1,0 +1,186 @@
+"""Collecting a rollout by several ranks, each in its own environments, with the bits of one process.
+
+T steps, N environments of all ranks, n of this rank, D observation size. Statistics change after a rollout only, so
+that nothing needs to be sent while it is collected. A process that trains alone collects in the same way, as a group of
+one, where `PPOConfig.normalize_update` is "rollout".
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+from ml_pipeline.models.rl.distributed.collective_errors import states_put
+from ml_pipeline.models.rl.distributed.digests import check_equal, digest_of
+from ml_pipeline.models.rl.distributed.exchange import pack, unpack
+from ml_pipeline.models.rl.distributed.numbering import number_among_all
+from ml_pipeline.models.rl.distributed.ranks import Ranks
+from ml_pipeline.models.rl.distributed.rows import rows_of
+from ml_pipeline.models.rl.distributed.whole_rollout import OwnRollout, joined_state, rows_of_state, whole_arrays
+from ml_pipeline.models.rl.policies.act_blocks import ActRows
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.rollout.array_collector import ArrayCollector
+from ml_pipeline.models.rl.rollout.collector import Collector
+from ml_pipeline.models.rl.rollout.resizing import resized
+
+Array = np.ndarray
+
+
+class RankCollector(ArrayCollector):
+    """Steps the environments of one rank; after the last step of a rollout every rank has the rollout of all.
+
+    Every rank draws the noise of all N environments and uses its own rows. `buffer` holds the rank's own rows, (T, n),
+    as the environments gave them: observations before normalization, rewards before scaling.
+
+    One exchange ends a rollout. It carries, for each of N environments, T + 1 observations of 4 D bytes (of an image's
+    D numbers, D bytes), T actions, rewards (8 bytes) and ends (2 bytes), the last observations of truncated episodes,
+    the memory before the first step (4 S bytes), and a digest of the policy. CartPole's rollout of 256 steps is 9 kB an
+    environment. Every rank then replays what depends on all environments, step by step: scaling of rewards, episodes,
+    and statistics of observations, which learn the T * N observations that were acted on, in the order (t,
+    environment). A rollout's observations are normalized by the statistics before it.
+    """
+
+    _normalize_update = "rollout"
+
+    def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks) -> None:
+        """envs: this rank's own. Raises UserError if the policy was made for other spaces, or if the environments are
+        not divided among the ranks as `rows_of` does."""
+        num_envs = _num_envs_of_all(ranks, envs.num_envs)
+        super().__init__(envs, policy, config, seed=seed, num_envs=num_envs)
+        self._ranks = ranks
+        self._rows = rows_of(ranks.rank, ranks.size, num_envs)
+        self._first_env = self._rows.start
+        self._at_hand = ActRows(self._rows.start, num_envs)
+        self.buffer = OwnRollout(config.n_steps, envs.num_envs, policy.observations.size)
+        self._num_restarts = 0
+
+    def collect(self, *, should_stop: Callable[[], bool]) -> bool:
+        if not super().collect(should_stop=should_stop):
+            return False
+        began = time.perf_counter()
+        parts = self._gather(self._own_part(), "the rollouts of all")
+        self.exchanging_s += time.perf_counter() - began
+        check_equal(self._ranks, [part["digest"] for part in parts])
+        self._num_restarts = sum(part["restarts"] for part in parts)
+        rollouts, layout = [part["rollout"] for part in parts], self._policy.observations.layout
+        self._replay(*whole_arrays(rollouts, self._whole, layout), parts[0]["times"])
+        return True
+
+    @property
+    def num_restarts(self) -> int:
+        """Of the workers of all ranks, as far as the last exchange told."""
+        return self._num_restarts
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all N environments, on every rank: ranks gather it, so that all call this together."""
+        own = super().state_dict()
+        if self._ranks.rank:
+            own["buffer"]["noise"] = None  # that of all environments, which rank 0 has as well
+        return joined_state(self._gather(own, "the state of the rollout"))
+
+    def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
+        """Take this rank's rows out of a state of all; nothing is sent."""
+        super().load_state_dict(rows_of_state(state, self._rows), environments_restored=environments_restored)
+
+    def go_on_from(self, earlier: Collector, states: Sequence[Any] | None) -> None:
+        """The same as in one process; states: of the environments of all ranks. All ranks call it together."""
+        state = resized(earlier.state_dict(), self.num_envs)
+        goes_on = states is not None and earlier.is_reset
+        observations, rows = None, self._rows
+        if states is not None and goes_on:
+            own = states[rows]
+            observations = states_put(
+                self._ranks,
+                lambda: self._envs.continue_from(own, seed=self._seed + rows.start),
+                first_env=rows.start,
+            )
+        self.load_state_dict(state, environments_restored=goes_on)
+        if observations is not None:
+            self._store_first(observations, max(0, earlier.num_envs - rows.start))
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"normalize_update": self._normalize_update, **super()._own_state()}
+
+    def _step(self) -> None:
+        buffer, policy = self.buffer, self._policy
+        assert buffer.noise is not None
+        t = buffer.position
+        normalized = policy.observations.normalize(buffer.observations[t])
+        actions = policy.choose(normalized, buffer.noise[t, self._rows], self._memory, self._at_hand)
+        observations, rewards, terminated, truncated, infos = self._step_envs(policy.fit_actions(actions))
+        if self._memory is not None:
+            self._memory.forget(terminated | truncated)
+        for i in (truncated & ~terminated).nonzero()[0].tolist():
+            final_observation = policy.observations.encode_one(infos["final_obs"][i])[0]
+            buffer.final_observations.append((t, self._rows.start + i, final_observation))
+        buffer.times[t] = self._elapsed_s()
+        buffer.store(actions, rewards, terminated, truncated, self._learn_and_normalize(observations))
+
+    def _step_envs(self, actions: Any) -> Any:
+        try:
+            return super()._step_envs(actions)
+        except VectorEnvError as error:
+            number_among_all(error, self._rows.start, self.num_envs)
+            raise
+
+    def _reset_where_needed(self) -> None:
+        try:
+            super()._reset_where_needed()
+        except VectorEnvError as error:
+            number_among_all(error, self._rows.start, self.num_envs)
+            raise
+
+    def _learn_and_normalize(self, observations: Any, first: int = 0) -> Array:
+        """Neither is done here: encoded observations, as they are."""
+        encoded = self._policy.observations.encode(observations)
+        return encoded[first:] if first else encoded
+
+    def _own_part(self) -> dict[str, Any]:
+        return {
+            "digest": digest_of(self._policy, self._noise_generator),
+            "restarts": super().num_restarts,
+            "times": self.buffer.times,
+            "rollout": self.buffer.arrays(self._policy.observations.layout),
+        }
+
+    def _gather(self, part: dict[str, Any], what: str) -> list[dict[str, Any]]:
+        if self._ranks.size == 1:
+            return [part]
+        return [unpack(each) for each in self._ranks.gather(pack(part), what)]
+
+    def _replay(self, observations: Array, rewards: Array, times: Array) -> None:
+        """Do for all environments what a collector of one process does step by step, with the same sums.
+
+        observations: float32 (T + 1, N, D). rewards: float64 (T, N). times: float64 (T,), rank 0's, in s.
+        """
+        whole, preprocessor = self._whole, self._policy.observations
+        start = self.global_step - self.num_envs * whole.n_steps
+        for t, (row, done) in enumerate(zip(rewards, whole.terminated | whole.truncated, strict=True)):
+            reached = start + (t + 1) * self.num_envs
+            self.episodes.step(row, done, global_step=reached, elapsed_s=partial(float, times[t]))
+            whole.rewards[t] = row if self._reward_scaler is None else self._reward_scaler(row, done)
+        whole.observations[:] = preprocessor.normalize(observations)
+        whole.final_observations = [
+            (t, i, preprocessor.normalize(final[None])[0]) for t, i, final in whole.final_observations
+        ]
+        if preprocessor.normalizer is not None:
+            preprocessor.normalizer.update(observations[:-1].reshape(-1, observations.shape[-1]))
+
+
+def _num_envs_of_all(ranks: Ranks, own: int) -> int:
+    """How many environments all ranks have together. Raises UserError where they are not divided evenly."""
+    numbers = [int(number) for number in ranks.gather(str(own).encode(), "the numbers of environments")]
+    total = sum(numbers)
+    divided = [rows_of(rank, ranks.size, total) for rank in range(ranks.size)]
+    if numbers != [rows.stop - rows.start for rows in divided]:
+        raise UserError(
+            f"{total} environments are not divided among {ranks.size} ranks as evenly as can be, the first with one "
+            f"more: they have {', '.join(map(str, numbers))}; hand each rank envs[rows_of(rank, size, n_envs)]."
+        )
+    return total

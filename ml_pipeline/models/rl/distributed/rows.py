@@ -1,0 +1,21 @@
+"""Which environments a rank owns: N environments in contiguous rows, as even as possible."""
+
+from ml_pipeline.config.errors import UserError
+
+
+def rows_of(rank: int, size: int, num_envs: int) -> slice:
+    """The rows of one rank of `size`; the first ranks have one more where it does not divide.
+
+    Raises UserError where there are fewer environments than ranks.
+
+    >>> [rows_of(rank, 3, 8) for rank in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
+    """
+    if num_envs < size:
+        raise UserError(
+            f"{size} ranks need at least {size} environments, one each, but n_envs is {num_envs}; raise n_envs to "
+            f"{size} or more (a multiple of {size} gives all ranks as many), or start at most {num_envs} ranks."
+        )
+    small, n_large = divmod(num_envs, size)
+    start = rank * small + min(rank, n_large)
+    return slice(start, start + small + (rank < n_large))

@@ -1,0 +1,132 @@
+"""Short messages between ranks while they collect and learn: who is gone, and who asks to stop.
+
+Every rank is connected to rank 0, which passes each message on to all; so all ranks receive the same messages in the
+same order. Nothing is sent while nothing happens: that a process ended shows in its closed connection, and that a
+machine or its network is gone is noticed by the kernels, whatever the processes are busy with.
+"""
+
+import contextlib
+import json
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml_pipeline.models.rl.distributed.silence import end_when_unreachable
+
+Message = dict[str, Any]
+
+_CHUNK_BYTES = 1 << 16
+
+
+class SideChannel:
+    """One rank's end of it. Who listens is called by the channel's own thread, with each message and who sent it.
+
+    A message with the key "left" or "lost" is the channel's own: the rank that it names ended as it should, or not.
+    """
+
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
+        """connections: of rank 0 to all others, of these to rank 0, as `meet` makes them; the channel closes them."""
+        self._rank = rank
+        self._handlers: list[Callable[[int, Message], None]] = []
+        self._backlog: list[tuple[int, Message]] = []
+        self._lock = threading.Condition()  # told of whoever is gone
+        self._peers = {rank: _Connection(each) for rank, each in connections.items()}
+        self._gone: set[int] = set()
+        self._here, self._wake = socket.socketpair()
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="side-channel", daemon=True)
+        self._thread.start()
+
+    def listen(self, handler: Callable[[int, Message], None]) -> None:
+        """Call handler(sender, message) for every message, those before this call included, in their order."""
+        with self._lock:
+            self._handlers.append(handler)
+            for sender, message in self._backlog:
+                handler(sender, message)
+
+    def ignore(self, handler: Callable[[int, Message], None]) -> None:
+        """Do not call this handler any more."""
+        with self._lock:
+            self._handlers.remove(handler)
+
+    def post(self, message: Message) -> None:
+        """Send a message to all ranks, this one included. One that cannot be sent any more is dropped."""
+        if self._rank == 0:
+            with self._lock:
+                self._deliver(0, message)
+        else:
+            self._peers[0].send([self._rank, message])
+
+    def wait_for_end_of(self, rank: int) -> None:
+        """Return once that rank has left or is lost."""
+        with self._lock:
+            self._lock.wait_for(lambda: rank in self._gone)
+
+    def close(self, why: str | None = None) -> None:
+        """Leave; may be called twice. why: the error that this rank ends with, which the others are told."""
+        if self._closing:
+            return
+        self.post({"left": self._rank} if why is None else {"lost": self._rank, "why": why})
+        self._closing = True
+        self._wake.send(b"x")
+        self._thread.join()
+        for each in [self._here, self._wake, *(peer.socket for peer in self._peers.values())]:
+            each.close()
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._here, selectors.EVENT_READ, None)
+            for rank, peer in self._peers.items():
+                selector.register(peer.socket, selectors.EVENT_READ, rank)
+            while not self._closing:
+                for key, _ in selector.select():
+                    if key.data is not None and not self._receive(key.data):
+                        selector.unregister(key.fileobj)
+
+    def _receive(self, rank: int) -> bool:
+        """Deliver what this peer sent; return whether there may be more."""
+        messages, ended = self._peers[rank].receive()
+        with self._lock:
+            for sender, message in messages:
+                self._deliver(sender, message)
+            if ended and rank not in self._gone:
+                self._deliver(rank, {"lost": rank, "why": ended})
+        return not ended
+
+    def _deliver(self, sender: int, message: Message) -> None:
+        self._gone.update(message[key] for key in ("left", "lost") if key in message)
+        self._lock.notify_all()
+        if self._rank == 0:
+            for peer in self._peers.values():
+                peer.send([sender, message])
+        self._backlog.append((sender, message))
+        for handler in self._handlers:
+            handler(sender, message)
+
+
+class _Connection:
+    """A socket of lines of JSON, which the kernel keeps an eye on."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._sending = threading.Lock()
+        self._received = b""
+        connected.settimeout(None)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end_when_unreachable(connected)
+
+    def send(self, message: Any) -> None:
+        with self._sending, contextlib.suppress(OSError):  # that it is gone is noticed by receiving
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> tuple[list[Any], str]:
+        """Whole messages, and why there will be no more; "" where there may."""
+        try:
+            received = self.socket.recv(_CHUNK_BYTES)
+            ended = "" if received else "its process ended"
+        except OSError as error:
+            received, ended = b"", f"it cannot be reached ({error.strerror})"
+        *lines, self._received = (self._received + received).split(b"\n")
+        return [json.loads(line) for line in lines], ended

@@ -1,0 +1,146 @@
+"""All ranks stop before the same step, whichever of them was asked to."""
+
+import math
+import threading
+import time
+from collections import defaultdict
+from typing import Protocol
+
+from ml_pipeline.models.rl.distributed.rank_group import RankGroup
+from ml_pipeline.models.rl.distributed.ranks import RankLost, Ranks, described
+from ml_pipeline.models.rl.distributed.side_channel import Message
+
+_LOOK_S = 0.1  # how often a rank that waits for the others looks whether one is gone
+
+
+class Stop(Protocol):
+    """When a trainer's `train` is to return."""
+
+    def begin(self) -> None:
+        """`train` begins."""
+
+    def end(self) -> None:
+        """`train` ends; a request that it followed, or that came too late for it, is forgotten."""
+
+    def request(self) -> None:
+        """Ask for it; may be called from a signal handler or another thread."""
+
+    def is_due(self) -> bool:
+        """Whether to stop before the next step; called before each."""
+
+
+def new_stop(ranks: Ranks | None) -> Stop:
+    """For a trainer of this group, or of a process that trains alone."""
+    return StopAgreement(ranks) if isinstance(ranks, RankGroup) else OwnStop()
+
+
+class OwnStop:
+    """For a process that trains alone: at once."""
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    def begin(self) -> None:
+        """A request that came before is kept."""
+
+    def end(self) -> None:
+        self._requested = False
+
+    def request(self) -> None:
+        self._requested = True
+
+    def is_due(self) -> bool:
+        return self._requested
+
+
+class StopAgreement:
+    """For a rank. One that was asked posts how many steps it has taken, and takes no more; the others then do the same,
+    and all go on to the largest number.
+
+    Nothing is sent while nobody asks: a step costs a lock, 0.3 us. Agreeing takes a message to rank 0 and back, twice;
+    for a rank that is in an exchange, an update or a hook, the side channel's thread answers at once.
+    """
+
+    def __init__(self, group: RankGroup) -> None:
+        self._group = group
+        self._lock = threading.Lock()
+        self._requested = False
+        self._counts: defaultdict[int, _Counts] = defaultdict(_Counts)  # by call of train, the same on all ranks
+        self._call = 0  # the one under way, or the last
+        self._left: set[int] = set()
+        group.channel.listen(self._hear)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._call += 1
+            early = bool(self._counts[self._call].of_ranks)  # another rank was faster
+        if early:
+            self._freeze_and_post(self._call)
+
+    def end(self) -> None:
+        self._requested = False
+
+    def request(self) -> None:
+        self._requested = True
+
+    def is_due(self) -> bool:
+        """The same, on all ranks alike. Raises RankLost where a rank is gone, or does not answer."""
+        self._group.check()
+        with self._lock:
+            counts = self._counts[self._call]
+            if not (counts.posted or self._requested):
+                counts.taken += 1
+                return False
+        self._freeze_and_post(self._call)
+        self._wait_for_all(counts)
+        if counts.taken >= counts.last:
+            return True
+        counts.taken += 1
+        return False
+
+    def _freeze_and_post(self, call: int) -> None:
+        with self._lock:
+            counts = self._counts[call]
+            if counts.posted:
+                return
+            counts.posted = True
+        self._group.channel.post({"call": call, "taken": counts.taken})
+
+    def _hear(self, sender: int, message: Message) -> None:
+        with self._lock:
+            if "left" in message:  # it has trained to the end, so that all do
+                self._left.add(message["left"])
+            elif "taken" in message:
+                self._counts[message["call"]].of_ranks[sender] = message["taken"]
+            for counts in self._counts.values():
+                counts.agree(self._group.size, self._left)
+        if "taken" in message and message["call"] <= self._call:
+            self._freeze_and_post(message["call"])
+
+    def _wait_for_all(self, counts: "_Counts") -> None:
+        end = time.monotonic() + self._group.timeout_s
+        while not counts.agreed.wait(_LOOK_S):
+            self._group.check()
+            if time.monotonic() > end:
+                late = [rank for rank in range(self._group.size) if rank not in counts.of_ranks]
+                raise RankLost(
+                    f"Training was asked to stop, but {described(self._group.members, late)} did not say within "
+                    f"{self._group.timeout_s:g} s after which step; end all ranks."
+                )
+
+
+class _Counts:
+    """How many steps the ranks have taken in one call of `train`."""
+
+    def __init__(self) -> None:
+        self.taken = 0  # by this rank
+        self.posted = False  # it then takes no more until all have posted
+        self.of_ranks: dict[int, int] = {}
+        self.agreed = threading.Event()
+        self.last: float = math.inf  # the step after which all stop, once that is agreed
+
+    def agree(self, size: int, left: set[int]) -> None:
+        """Look whether all have posted; those that have `left` took all steps that there are."""
+        if self.of_ranks and len(self.of_ranks.keys() | left) == size:
+            self.last = math.inf if left - self.of_ranks.keys() else max(self.of_ranks.values())
+            self.agreed.set()

@@ -1,0 +1,55 @@
+"""Collecting rollouts with arrays on the host: what one process and several ranks have in common."""
+
+from typing import Any
+
+import torch
+from gymnasium.vector import VectorEnv
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.preprocessing.normalization import RewardScaler
+from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
+from ml_pipeline.models.rl.rollout.collector import Collector
+from ml_pipeline.models.rl.rollout.estimates import Estimates, estimate
+from ml_pipeline.models.rl.rollout.finite_checks import check_rollout
+from ml_pipeline.runtime.seeding import generator_state, random_generator, restore_generator
+
+
+class ArrayCollector(Collector):
+    """Collects arrays, from environments of any kind; the policy is called with arrays, wherever it lives.
+
+    The noise of all N environments is drawn at the start of a rollout. Subclasses make `buffer` and take the steps.
+    """
+
+    def __init__(
+        self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, num_envs: int | None = None
+    ) -> None:
+        """See Collector."""
+        super().__init__(envs, policy, config, seed=seed, num_envs=num_envs)
+        self._data = "arrays"
+        self._whole = RolloutBuffer(config.n_steps, self.num_envs, policy.observations.size)  # of all N environments
+        policy.compile()
+        self._reward_scaler = RewardScaler(self.num_envs, gamma=config.gamma) if config.normalize_rewards else None
+        self._memory = policy.new_rollout_memory(envs.num_envs)
+        self._noise_generator = random_generator(seed, "actions")
+
+    def estimates(self) -> Estimates:
+        check_rollout(self._whole)
+        return estimate(self._whole, self._policy, **self._estimation)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {
+            "memory": None if self._memory is None else torch.from_numpy(self._memory.state.copy()),
+            "noise_generator": generator_state(self._noise_generator),
+        }
+
+    def _load_own_state(self, state: dict[str, Any], *, environments_restored: bool) -> None:
+        restore_generator(self._noise_generator, state["noise_generator"])
+        if environments_restored and self._memory is not None:
+            self._memory.state = state["memory"].numpy()
+
+    def _begin(self) -> None:
+        self._reset_where_needed()
+        shape = (self.buffer.n_steps, self.num_envs)
+        noise = self._policy.distribution.draw_noise(self._noise_generator, shape)
+        self.buffer.start(noise, None if self._memory is None else self._memory.state)

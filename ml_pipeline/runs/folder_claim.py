@@ -1,0 +1,134 @@
+"""A run folder has one writer: `FolderClaim` makes this process the one, or refuses."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.folder import refuse_links
+from ml_pipeline.runs.ranks.place import launcher_of_this_rank
+from ml_pipeline.runs.state import (
+    LOCK_FILE,
+    STATE_FILE,
+    RunState,
+    Status,
+    changing_state,
+    state_text,
+    stored_state,
+    utc_now,
+    write_state,
+    write_state_text,
+)
+from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+
+_claimed: set[Path] = set()  # the folders that runs of this process write
+
+
+class FolderInUse(UserError):
+    """Another run writes this folder, or may do so on a machine that cannot be asked."""
+
+
+def check_not_written(folder: Path) -> None:
+    """Raise FolderInUse, which names the writer, where a process writes this run folder or may do so."""
+    state = stored_state(folder)
+    if state is None or state.status != "running":
+        return
+    if state.writer == _this_writer() and folder.resolve() not in _claimed:
+        return  # a run of this process that could not record its end, or of the ranks before these
+    alive = is_alive(state.writer)
+    who = f"process {state.writer.pid} on {state.writer.host}, since {state.began}"
+    if alive is None:
+        raise FolderInUse(
+            f"{folder} is being written by {who}, as far as can be known from here; if that process is gone, delete "
+            f"{folder / STATE_FILE} and try again."
+        )
+    if alive:
+        raise FolderInUse(f"{folder} is being written by {who}; wait for its end, stop it, or name another folder.")
+
+
+class FolderClaim:
+    """A run folder while this process is its only writer; made if it is missing.
+
+    Ended by `end`, which records how the run ended, or by `abandon`, which leaves no trace.
+    """
+
+    def __init__(self, folder: Path, *, made: bool = False) -> None:
+        """made: whether the folder was just made for this run.
+
+        Raises FolderInUse where another run writes the folder, and UserError where it cannot be made or written.
+        """
+        self.folder = folder
+        self._state = RunState(status="running", writer=_this_writer(), began=utc_now())
+        made_here = [each for each in (folder, *folder.parents) if not each.is_dir()]
+        if made and not made_here:
+            made_here = [folder]
+        with contextlib.ExitStack() as undo:
+            for each in reversed(made_here):
+                undo.callback(_remove_if_empty, each)
+            if made_here:
+                undo.callback(_remove, folder / LOCK_FILE)  # where the claim broke off
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+            refuse_links(folder)
+            with changing_state(folder):
+                check_not_written(folder)
+                undo.callback(self._restore, state_text(folder))
+                write_state(folder, self._state)
+                _claimed.add(folder.resolve())
+            self._undo = undo.pop_all()
+
+    def end(
+        self, status: Status, reason: str | None, *, global_step: int, iterations: int, best_score: float | None
+    ) -> None:
+        """Record how the run ended, unless somebody took the folder over by deleting its state.
+
+        Raises UserError where the file cannot be written.
+        """
+        ended = replace(
+            self._state,
+            status=status,
+            reason=reason,
+            ended=utc_now(),
+            global_step=global_step,
+            iterations=iterations,
+            best_score=best_score,
+        )
+        with changing_state(self.folder):
+            if stored_state(self.folder) == self._state:
+                write_state(self.folder, ended)
+
+    def release(self) -> None:
+        """Let other runs of this process claim the folder, even if its end could not be recorded. May be repeated."""
+        _claimed.discard(self.folder.resolve())
+
+    def abandon(self) -> None:
+        """Leave the folder as it was found."""
+        self._undo.close()
+
+    def _restore(self, before: str | None) -> None:
+        """Put back what state.json held before, if it still is this claim's."""
+        self.release()
+        with contextlib.suppress(UserError, OSError), changing_state(self.folder):
+            if stored_state(self.folder) == self._state:
+                if before is None:
+                    (self.folder / STATE_FILE).unlink()
+                else:
+                    write_state_text(self.folder, before)
+
+
+def _this_writer() -> ProcessIdentity:
+    """This process or, of ranks, the one that started them here: it passes signals on to all, and outlives a rank that
+    is lost."""
+    return launcher_of_this_rank() or this_process()
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,66 @@
+"""What a run takes over from the policy that `init_from` names: its weights, and the scaling they were learned with.
+
+Nothing else is taken over: the optimizer, the schedules and the counts of a new run begin anew. Going on with a run is
+`--resume`.
+"""
+
+import os
+from pathlib import Path
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.algorithms.trainer import TrainedPolicy
+from ml_pipeline.runs.checkpoint import load_checkpoint, reading
+from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
+from ml_pipeline.runs.train_config import TrainConfig, settings_in, train_config
+from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task
+from ml_pipeline.trading.task import TradingTask
+
+
+def initial_checkpoint(named: Path) -> Path:
+    """The checkpoint of a run folder, a version of a deployed model, or a file; links are followed once.
+
+    Raises UserError where there is none.
+    """
+    path = Path(os.path.realpath(named.expanduser()))
+    if path.is_dir():
+        path = next((path / name for name in (BEST_CHECKPOINT, LATEST_CHECKPOINT) if (path / name).is_file()), path)
+    if not path.is_file():
+        raise UserError(
+            f"There is no policy to begin with in {named}; let --init-from name a run folder or a checkpoint."
+        )
+    return path
+
+
+def load_initial_policy(policy: TrainedPolicy, config: TrainConfig) -> None:
+    """Let a new run's policy have the weights and the statistics of the one that its settings name, bit for bit.
+
+    Raises UserError where that cannot be read, or is of another algorithm, network or space.
+    """
+    assert config.run.init_from is not None
+    checkpoint = initial_checkpoint(config.run.init_from)
+    saved = load_checkpoint(checkpoint)
+    with reading(checkpoint):
+        state = saved["trainer"]["policy"]
+        algorithm = train_config(settings_in(saved, checkpoint)).run.algorithm
+    if algorithm != config.run.algorithm:
+        raise UserError(
+            f"{checkpoint} was trained by {algorithm}, and this run trains by {config.run.algorithm}; let --init-from "
+            "name a policy of the same algorithm."
+        )
+    with reading(checkpoint):
+        policy.load_state_dict(state)
+
+
+def trading_task_as_begun(config: TrainConfig) -> TradingTask | SymbolsTask:
+    """The trading task of these settings, its features scaled as those of the policy that `init_from` names.
+
+    A run that goes on takes the scaling from its own checkpoint. Raises UserError where the policy observed otherwise.
+    """
+    run = config.run
+    assert run.init_from is not None
+    own = None if run.checkpoint_dir is None else run.checkpoint_dir / LATEST_CHECKPOINT
+    checkpoint = own if own is not None and own.is_file() else initial_checkpoint(run.init_from)
+    saved = load_checkpoint(checkpoint)
+    with reading(checkpoint):
+        state = saved["task"]
+    return trading_task(config.trading, run.seed, scaled_as=state)

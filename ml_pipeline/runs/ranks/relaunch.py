@@ -1,0 +1,147 @@
+"""ranks.json: which ranks write a run folder, and in which launch; so ranks that start again find the run they left."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
+from ml_pipeline.runs.ranks.place import Place
+from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.record_state import record_end_of_lost
+from ml_pipeline.runs.state import STATE_FILE, read_state
+from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.whole_file import written_whole
+
+RANKS_FILE = "ranks.json"
+_MOST_BYTES = 1 << 20
+_NOT_SENT = frozenset({RANKS_FILE, STATE_FILE})
+_LARGEST_SENT = 1 << 31
+
+
+class LeftRun(NamedTuple):
+    """A run that this launch left. iterations: that its checkpoint has; -1 where it has none yet."""
+
+    folder: Path
+    iterations: int
+
+    @property
+    def checkpoint(self) -> Path | None:
+        return self.folder / LATEST_CHECKPOINT if self.iterations >= 0 else None
+
+
+def record_ranks(folder: Path, ranks: Together) -> None:
+    """Write down who writes this folder from now on. Raises UserError where it cannot be written."""
+    content = {
+        "size": ranks.size,
+        "members": [list(member) for member in ranks.group.members],
+        "launches": list(ranks.launches),
+    }
+    path = folder / RANKS_FILE
+    try:
+        with written_whole(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def ranks_of(folder: Path) -> dict[str, Any] | None:
+    """What ranks.json of a run folder tells; None where there is none, or something else."""
+    try:
+        with open_regular(folder / RANKS_FILE) as file:
+            content = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("size"), int) else None
+
+
+def left_run(ranks: Together, place: Place, given: Path | None) -> LeftRun | None:
+    """The run that these ranks left when one of them was lost, on every rank; None where they begin.
+
+    given: the run folder that the settings name. Where the first rank does not see the newest checkpoint, as on a
+    machine that does not share the folder with the one before it, it gets it from the rank that does.
+    Raises UserError where a checkpoint cannot be used.
+    """
+    own = ranks.each("the run that was left", lambda: _found_here(ranks, place, given))
+    seen = ranks.gather("the run that was left", None if own is None else (str(own.folder), own.iterations))
+    found = {rank: LeftRun(Path(folder), iterations) for rank, (folder, iterations) in _present(seen)}
+    if not found:
+        return None
+    source = max(found, key=lambda rank: (found[rank].iterations, -rank))
+    run = found[source]
+    if source != 0 and (0 not in found or run.iterations > found[0].iterations):
+        run = _brought(ranks, run, source, found.get(0))
+    ranks.first("the run folder", lambda: record_end_of_lost(run.folder, "Its ranks were lost, and start again."))
+    return run
+
+
+def _found_here(ranks: Together, place: Place, given: Path | None) -> LeftRun | None:
+    """Among the runs that this rank sees, the newest that its launch left.
+
+    A finished one counts only where these ranks were started again, since a launch may be named as an earlier one was:
+    a rank that crashes while it ends, as in the destructors of a simulator, must not begin the training anew.
+    """
+    candidates = [given] if given is not None else [path.parent for path in runs_folder().glob(f"*/{RANKS_FILE}")]
+    for folder in sorted(candidates, key=_time_of, reverse=True):
+        content = ranks_of(folder)
+        if content is None:
+            continue
+        of_this_launch = bool({*ranks.launches} & {*map(str, content.get("launches", ()))})
+        named = given is not None and not place.started_by_us
+        if (of_this_launch and place.restart > 0) if _has_finished(folder) else (of_this_launch or named):
+            return LeftRun(folder, _iterations_in(folder / LATEST_CHECKPOINT))
+    return None
+
+
+def _brought(ranks: Together, run: LeftRun, source: int, first: LeftRun | None) -> LeftRun:
+    """The run, in a folder of the first rank, with the files that rank `source` has of it."""
+    folder = Path(ranks.first("its run folder", lambda: str(run.folder if first is None else first.folder)))
+    paths = sorted(run.folder.iterdir()) if ranks.rank == source else []
+    names = [
+        path.name
+        for path in paths
+        if path.is_file() and path.name not in _NOT_SENT and path.stat().st_size < _LARGEST_SENT
+    ]
+    for name in ranks.gather("the files of the run", names)[source]:
+        content = (run.folder / name).read_bytes() if ranks.rank == source else None
+        content = ranks.group.share(content, name, source)
+        ranks.first(f"the writing of {name}", lambda: _write(folder / name, content))  # noqa: B023 - called at once
+    return LeftRun(folder, run.iterations)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _has_finished(folder: Path) -> bool:
+    with suppress(UserError):
+        state = read_state(folder)
+        return state is not None and state.status == "finished"
+    return False
+
+
+def _iterations_in(checkpoint: Path) -> int:
+    from ml_pipeline.runs.checkpoint import load_checkpoint, reading
+
+    if not checkpoint.is_file():
+        return -1
+    with reading(checkpoint):
+        return int(load_checkpoint(checkpoint)["trainer"]["iteration"])
+
+
+def _time_of(folder: Path) -> float:
+    try:
+        return (folder / RANKS_FILE).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _present(seen: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [(rank, each) for rank, each in enumerate(seen) if each is not None]

@@ -1,0 +1,51 @@
+"""A request to stop that reaches one rank reaches all, with its reason, whatever they are busy with."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ml_pipeline.models.rl.distributed.rank_group import RankGroup
+from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.stop import StopRequest
+
+_STOP, _SIGNAL = "stop", "signal"
+
+
+@contextmanager
+def stops_shared(ranks: Together, stop: StopRequest) -> Iterator[None]:
+    """Within the block, a request on any rank is made on all: so the first ends its evaluation, too."""
+    group = ranks.group
+    if not isinstance(group, RankGroup):
+        yield
+        return
+    posts: list[threading.Thread] = []
+
+    def tell() -> None:
+        # In a thread: a signal handler calls this, perhaps while the main thread holds the channel's lock.
+        message = {_STOP: stop.reason, _SIGNAL: stop.signal}
+        posts.append(threading.Thread(target=group.channel.post, args=(message,), name="stop"))
+        posts[-1].start()
+
+    def hear(sender: int, message: dict[str, Any]) -> None:
+        if _STOP in message and not stop.requested:
+            stop.request(message[_STOP], signal=message[_SIGNAL])
+
+    with ExitStack() as listening:
+        listening.enter_context(stop.told_to(tell))
+        group.channel.listen(hear)
+        listening.callback(group.channel.ignore, hear)
+        yield
+    for post in posts:
+        post.join()
+
+
+def share_stop(ranks: Together, stop: StopRequest) -> None:
+    """Let all ranks know of a request that any of them knows of; the reason of the first of these counts."""
+    known = ranks.gather("whether to stop", [stop.reason, stop.signal] if stop.requested else None)
+    request = next((each for each in known if each is not None), None)
+    if request is not None:
+        reason, number = request
+        if not stop.requested:
+            stop.request(reason, signal=number)
+        stop.reason, stop.signal = reason, number

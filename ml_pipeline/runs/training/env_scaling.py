@@ -1,0 +1,177 @@
+"""The number of a run's environments changes between two iterations, by its schedule or because somebody asks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.vector import VectorEnv
+
+from ml_pipeline.config.env_schedule import check_n_envs, with_change
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.run import RunConfig
+from ml_pipeline.config.wording import counted
+from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
+from ml_pipeline.models.rl.core.rescaling import RescaleLater
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.workers.warm.lender import current_lender, lending
+from ml_pipeline.runs.tasks import Task, make_envs
+from ml_pipeline.runs.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from ml_pipeline.runs.ranks.together import Together  # with torch
+
+_NOT_TO_BE_HAD = (UserError, VectorEnvError, OSError, MemoryError)
+
+
+class EnvScaling:
+    """Owns the environments of a run, or holds those that were handed in, which stay as they are.
+
+    config: the settings of the run. What was done by request stands in its schedule, as if it had been planned: a run
+    of these settings ends with the same weights.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        task: Task,
+        *,
+        envs: VectorEnv | None = None,
+        n_envs: int,
+        say: Callable[[str], None],
+        ranks: "Together | None" = None,
+    ) -> None:
+        """envs: handed in, in place of new ones. n_envs: the number to begin with. say: is told what was done or
+        refused, in sentences. ranks: share the environments, and change their number together."""
+        self.config = config
+        self._task = task
+        self._say = say
+        self._ranks = ranks
+        self._requested: int | None = None
+        self._said_missing = ""
+        self._handed_in = envs is not None
+        self._lender = current_lender()  # one for all, so that environments count once while others take over
+        self.n_envs = n_envs if envs is None else envs.num_envs
+        """Of all ranks."""
+        self.envs = self._make_envs(n_envs) if envs is None else envs
+        self._n_workers_made = n_workers_of(self.envs)
+
+    def close(self) -> None:
+        """Close the environments, unless they were handed in; may be called twice."""
+        if not self._handed_in:
+            self.envs.close()
+
+    def request(self, n_envs: int) -> None:
+        """Ask for so many environments from the next `apply` on; of two requests the later one counts."""
+        self._requested = n_envs
+
+    def may_change(self, trainer: Trainer) -> bool:
+        """Whether the trainer stands between two iterations."""
+        return not (trainer.finished or (isinstance(trainer, ChangesEnvs) and trainer.mid_rollout))
+
+    def apply(self, trainer: Trainer, *, save: Callable[[], None]) -> bool:
+        """Change to the number that is due at the trainer's step, and save; return whether it was saved.
+
+        What was requested counts until the schedule names a later step, and is refused in a sentence if it cannot be
+        had. What was done is said once it is saved. Where a worker was just replaced, it waits for one more iteration.
+        Raises UserError or VectorEnvError if the schedule cannot be met.
+        """
+        requested, self._requested = self._requested, None
+        if requested is not None:
+            return self._grant(trainer, requested, save)
+        n_envs = self.config.run.n_envs_at(trainer.global_step)
+        planned = not self._handed_in or self.config.run.n_envs_schedule
+        if n_envs == self.n_envs or not planned:
+            return False
+        try:
+            done = self._change(trainer, n_envs)
+        except RescaleLater:  # the schedule is looked at again after the next iteration
+            return False
+        save()
+        self._say(f"By n_envs_schedule: {done}")
+        return True
+
+    def _grant(self, trainer: Trainer, n_envs: int, save: Callable[[], None]) -> bool:
+        run, step, wanted = self.config.run, trainer.global_step, counted(n_envs, "environment")
+        if n_envs == self.n_envs == run.n_envs_at(step):
+            self._say(f"As requested: still {wanted}.")
+            return False
+        try:
+            check_n_envs("The number", n_envs)
+            self.config.ppo.check_change(n_envs)
+            schedule = with_change(run.n_envs_schedule, step, n_envs)
+            config = replace(self.config, run=replace(run, n_envs_schedule=schedule))
+            stays = n_envs == self.n_envs
+            done = f"from step {step:,} on, still {wanted}." if stays else self._change(trainer, n_envs)
+        except RescaleLater:
+            self._requested = n_envs
+            return False
+        except _NOT_TO_BE_HAD as error:
+            self._say(f"The request for n_envs = {n_envs} is refused: {error or type(error).__name__}")
+            return False
+        self.config = config
+        save()
+        later = next(((at, n) for at, n in schedule.items() if at > step), None)
+        until = "" if later is None else f" From step {later[0]:,} on, n_envs_schedule has {later[1]}."
+        self._say(f"As requested: {done}{until}")
+        return True
+
+    def _change(self, trainer: Trainer, n_envs: int) -> str:
+        """Let the trainer go on in so many environments; return what was done, in sentences."""
+        if not isinstance(trainer, ChangesEnvs):
+            raise UserError(f"{type(trainer).__name__} cannot change the number of environments while it trains.")
+        if self._handed_in:
+            raise UserError("The environments were handed in, so that there are no others to go on in.")
+        if isinstance(self.envs, ParallelEnv):
+            self.envs.check_reported()
+        before, n_workers = self.n_envs, n_workers_of(self.envs)
+        moved = n_workers != self._n_workers_made  # to other workers than the settings say: they stay so many
+        later = self._make_envs(n_envs, n_workers=n_workers if moved else None)
+        try:
+            missing = trainer.replace_envs(later)
+        except BaseException:
+            later.close()
+            raise
+        self.envs.close()
+        self.envs, self.n_envs, self._n_workers_made = later, n_envs, n_workers_of(later)
+        return f"from step {trainer.global_step:,} on, {self._told(before, n_envs, missing)}"
+
+    def _make_envs(self, n_envs: int, *, n_workers: int | None = None) -> VectorEnv:
+        def make() -> VectorEnv:
+            with lending(self._lender):
+                return make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers, ranks=self._ranks)
+
+        return make() if self._ranks is None else self._ranks.each("its environments", make)
+
+    def _told(self, before: int, n_envs: int, missing: str) -> str:
+        done = f"{counted(n_envs, 'environment')} in place of {before}."
+        if n_envs < before:
+            done += f" The unfinished {_episodes(before - n_envs)} of the last {before - n_envs} end as truncated."
+        if missing and missing != self._said_missing:
+            self._said_missing = missing
+            done += f" All environments begin new episodes: {missing.rstrip('.')}."
+        n_workers = self.config.run.n_workers
+        if isinstance(n_workers, int) and n_workers > n_envs:
+            done += f" n_workers is {n_workers}, but an environment has one worker at most: now {n_envs}."
+        return done
+
+
+def n_workers_of(envs: VectorEnv) -> int:
+    """How many worker processes step these environments."""
+    return envs.num_workers if isinstance(envs, ParallelEnv) else 0
+
+
+def n_envs_in(saved: Mapping[str, Any] | None, run: RunConfig) -> int:
+    """How many environments a run goes on with: those of its checkpoint, if it has one.
+
+    Raises UserError where the checkpoint names a number that cannot be.
+    """
+    if saved is None or "n_envs" not in saved:  # a new run, or an older version's, which had one number all along
+        return run.n_envs
+    n_envs: int = saved["n_envs"]
+    check_n_envs("n_envs in the checkpoint", n_envs)
+    return n_envs
+
+
+def _episodes(n: int) -> str:
+    return "episode" if n == 1 else "episodes"

@@ -1,0 +1,76 @@
+"""Scores the policy of a run while it trains, and knows the best score so far."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ml_pipeline.models.rl.algorithms.trainer import Trainer
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.tasks import Task
+from ml_pipeline.runs.training.stoppable import EvaluationStopped, Stoppable
+
+if TYPE_CHECKING:
+    from ml_pipeline.runs.ranks.together import Together  # with torch
+
+
+class Scoring:
+    """Evaluates when it is called.
+
+    scores: of the evaluations so far, by the number of environment steps before them. best_score: the highest, that of
+    an earlier stretch of the run included; None before the first. is_due: a stop cut the last evaluation short, which a
+    resumption makes up for.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        stop: StopRequest,
+        say: Callable[[str], None],
+        *,
+        save_best: Callable[[Trainer], None],
+        ranks: "Together | None" = None,
+    ) -> None:
+        """save_best: called with the trainer where no earlier score reached that of its policy. ranks: of these the
+        first evaluates, and all know the score."""
+        self.scores: dict[int, float] = {}
+        self.best_score: float | None = None
+        self.is_due = False
+        self._task = task
+        self._stop = stop
+        self._say = say
+        self._save_best = save_best
+        self._ranks = ranks
+
+    def __call__(self, trainer: Trainer) -> dict[str, float]:
+        """The score, as a metric. A stop request ends the evaluation before its next step: then nothing."""
+        score = (
+            self._score_of(trainer)
+            if self._ranks is None
+            else self._ranks.first("the evaluation", lambda: self._score_of(trainer))
+        )
+        if score is None:
+            self.is_due = True
+            return {}
+        self.is_due = False
+        self.scores[trainer.global_step] = score
+        self._say(f"Evaluation after iteration {trainer.iteration}: {score:,.4g}")
+        if self.best_score is None or score > self.best_score or self.best_score == -math.inf:
+            self.best_score = score
+            self._save_best(trainer)
+        return {"eval/score": score}
+
+    def _score_of(self, trainer: Trainer) -> float | None:
+        """None where a stop cut the evaluation short."""
+        try:
+            return self._task.score(Stoppable(trainer.policy.act, self._stop))
+        except EvaluationStopped:
+            return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_score": -math.inf if self.best_score is None else self.best_score, "unscored": self.is_due}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, has_best: bool) -> None:
+        """Go on where `state` was taken. has_best: the policy of the best score is still there."""
+        if has_best:
+            self.best_score = state["best_score"]
+        self.is_due = state.get("unscored", False)

@@ -1,0 +1,80 @@
+"""What a checkpoint holds of the market that its policy was trained on, and which settings follow from it elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.features.ranges import FeatureRanges
+from ml_pipeline.trading.features.scaling import FeatureScaler
+from ml_pipeline.trading.settings import TradingConfig
+
+RANGES_KEY = "feature_ranges"
+"""Of the state of a task; checkpoints of older versions lack it."""
+EACH_SYMBOL_KEY = "each_symbol"
+"""Of the state of a task in which each symbol has an account of its own."""
+
+
+class TrainedState(NamedTuple):
+    """config: the settings with what the policy depends on as it was trained: observations and actions.
+
+    symbols, scaler: those of the training. ranges: None where the checkpoint is of an older version.
+    """
+
+    config: TradingConfig
+    symbols: tuple[str, ...]
+    scaler: FeatureScaler
+    ranges: FeatureRanges | None
+
+    def symbols_on(self, available: Sequence[str]) -> tuple[str, ...]:
+        """The symbols of some data that the policy trades: those it was trained on, if all are there.
+
+        available: those that the settings name, or all of the data. Raises UserError where their number differs.
+        """
+        trained = self.symbols
+        chosen = trained if not self.config.symbols and {*trained} <= {*available} else tuple(available)
+        if len(chosen) != len(trained):
+            raise UserError(
+                f"The policy was trained on {counted(len(trained), 'symbol')} ({', '.join(trained)}), but the data "
+                f"have {len(chosen)} ({', '.join(chosen)}); use data with the same number of symbols."
+            )
+        return chosen
+
+
+def read_state(state: Mapping[str, Any], config: TradingConfig) -> TrainedState:
+    """What `TradingTask.state` wrote, and the rest of the settings from `config`.
+
+    Raises UserError if it is no such state.
+    """
+    try:
+        as_trained = {name: state[name] for name in ("window", "action_mode", "allow_short")}
+        config = replace(config, features=tuple(state["features"]), **as_trained)
+        symbols, scaler = tuple(state["symbols"]), FeatureScaler.from_state(state["scaler"])
+    except (KeyError, TypeError) as error:
+        raise UserError(f"This is not the state of a trading task: {error!r}.") from error
+    ranges = FeatureRanges.from_state(state[RANGES_KEY]) if RANGES_KEY in state else None
+    return TrainedState(config, symbols, scaler, ranges)
+
+
+def under_conditions(
+    trained: TradingConfig, changes: Mapping[str, Any], *, on_other_data: bool | None = None
+) -> TradingConfig:
+    """The settings of a training with other market conditions: by name, those that differ.
+
+    on_other_data: whether symbols, the meaning of times and the bars per year, which are of the data trained on, are
+    left out where `changes` does not name them; None: if `changes` names data. A fee that changes is that of sales too.
+    """
+    own = {"symbols": (), "bar_time": None, "periods_per_year": None}  # of the data that it was trained on
+    of_data: dict[str, Any] = own if ("data" in changes if on_other_data is None else on_other_data) else {}
+    of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in changes else {}
+    return replace(trained, **{**of_data, **of_fees, **changes})
+
+
+def as_saved(state: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`state` without what a checkpoint of an older version lacks, to compare the two."""
+    if EACH_SYMBOL_KEY in state:
+        before = saved.get(EACH_SYMBOL_KEY, {})
+        each = {name: as_saved(own, before.get(name, own)) for name, own in state[EACH_SYMBOL_KEY].items()}
+        return {**state, EACH_SYMBOL_KEY: each}
+    return {name: value for name, value in state.items() if name != RANGES_KEY or name in saved}

@@ -1,0 +1,137 @@
+"""The processes that train a worker's trials together with it: `TrialRanks`."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.settings import flatten
+from ml_pipeline.models.rl.distributed.rank_group import RankGroup
+from ml_pipeline.models.rl.distributed.ranks import RankLost
+from ml_pipeline.runs.ranks.consistency import consistent
+from ml_pipeline.runs.ranks.outcome import FAILED, RANK_LOST, lost_ranks
+from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.tasks import Task
+from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runtime.rank_variables import variables_of_rank
+from ml_pipeline.tuning.trials.rank_order import RankOrder
+
+_RANK = (sys.executable, "-m", "ml_pipeline.tuning.trials.rank_process")
+_GRACE_S = 5.0  # from the loss of a rank to the end of those that notice it by themselves
+
+
+class RankFailed(UserError):
+    """A rank broke down by itself, as where its environments raise: the run would do so again."""
+
+
+class TrialRanks:
+    """Starts ranks when a run needs them, and keeps them for the next run: to start one takes seconds, as torch does.
+
+    A worker killed by any signal closes the pipes that are their stdin, and so ends them.
+    """
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, size: int) -> None:
+        """Have size - 1 processes, which import torch meanwhile. Raises UserError where the system starts none."""
+        if len(self._processes) != size - 1 or any(each.poll() is not None for each in self._processes):
+            self.close()
+        quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ}  # else torch logs a page of calls where a rank is lost
+        for rank in range(len(self._processes) + 1, size):
+            environment = {**quiet, **variables_of_rank(rank, size)}
+            try:
+                self._processes.append(
+                    subprocess.Popen(_RANK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+                )
+            except OSError as error:
+                self.close()
+                raise UserError(f"No process can be started for a rank: {error.strerror}.") from error
+
+    @contextlib.contextmanager
+    def training(self, config: TrainConfig, task: Task, checkpoint: Path | None) -> Iterator[Together | None]:
+        """Within the block, all take part in a `Run` of these; None where config.run.n_processes is 1.
+
+        Raises RankLost, which says how a rank ended, where one was killed or does not answer, and RankFailed where one
+        broke down. After any error new processes are started for the next run.
+        """
+        size, timeout_s = config.run.n_processes, config.run.rank_timeout_s
+        if size == 1:
+            yield None
+            return
+        self.start(size)
+        try:
+            with RankGroup.lead(
+                size, tell_port=lambda port: self._order(config, checkpoint, port), timeout_s=timeout_s
+            ) as group:
+                yield consistent(group, task)
+        except RankLost as lost:
+            raise self._why_lost(lost) from lost
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the processes. May be called twice."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                with contextlib.suppress(OSError):  # of an order that was not read
+                    pipe.close()
+        self._processes = []
+
+    def _order(self, config: TrainConfig, checkpoint: Path | None, port: int) -> None:
+        """Tell all about the run, and wait until they are about to join: one that is lost until then is noticed."""
+        for rank, process in enumerate(self._processes, start=1):
+            order = RankOrder(
+                rank=rank,
+                size=config.run.n_processes,
+                port=port,
+                timeout_s=config.run.rank_timeout_s,
+                settings=flatten(config),
+                checkpoint=None if checkpoint is None else str(checkpoint),
+                sys_path=sys.path,
+            )
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it has ended, which the next loop finds
+                process.stdin.write(order.line())
+                process.stdin.flush()
+        for process in self._processes:
+            assert process.stdout is not None
+            if "ready" not in _event(process.stdout.readline()):
+                raise RankLost("A rank ended before it joined the others.")
+
+    def _why_lost(self, lost: RankLost) -> UserError:
+        """What to raise in place of `lost`, which knows less: the processes tell how they ended. Ends them."""
+        deadline = time.monotonic() + _GRACE_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        codes = [RANK_LOST, *(RANK_LOST if each.poll() is None else each.returncode for each in self._processes)]
+        if FAILED in codes:
+            rank = codes.index(FAILED)
+            stdout = self._processes[rank - 1].stdout
+            assert stdout is not None
+            told = (event["failed"] for event in map(_event, stdout) if "failed" in event)
+            failed = RankFailed(next(told, f"Rank {rank} broke down."))
+            self.close()
+            return failed
+        self.close()
+        return lost if all(code == RANK_LOST for code in codes) else RankLost(f"{lost_ranks(codes)}.")
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """What a rank told; empty at the end of its stdout, and where it was killed while it wrote."""
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return {}

@@ -1,0 +1,267 @@
+"""The account and the market behind the server: what it takes, what it refuses, and at which prices it fills.
+
+Arithmetic is in decimals. A long position is closed by one order and a short opened by another, as at Alpaca.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+OPEN = ("new", "accepted", "pending_new", "partially_filled", "held")
+
+
+class Rejection(Exception):
+    """An order that is not taken. status: of HTTP."""
+
+    def __init__(self, status: int, code: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.body = status, {"code": code, "message": message}
+
+
+@dataclass
+class Order:
+    client_order_id: str
+    symbol: str
+    side: str
+    quantity: Decimal
+    kind: str
+    limit_price: Decimal | None
+    submitted_at: str
+    order_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    status: str = "new"
+    filled: Decimal = Decimal(0)
+    value: Decimal = Decimal(0)
+    changed_at: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def left(self) -> Decimal:
+        return self.quantity - self.filled
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.side == "buy" else -1
+
+    def as_json(self) -> dict[str, Any]:
+        average = None if not self.filled else text((self.value / self.filled).quantize(Decimal("1e-9")))
+        return {
+            "id": self.order_id,
+            "client_order_id": self.client_order_id,
+            "created_at": self.submitted_at,
+            "submitted_at": self.submitted_at,
+            "updated_at": self.changed_at.get("updated_at", self.submitted_at),
+            **{f"{each}_at": self.changed_at.get(f"{each}_at") for each in ("filled", "canceled", "expired", "failed")},
+            "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, self.symbol)),
+            "symbol": self.symbol,
+            "asset_class": "us_equity",
+            "qty": text(self.quantity),
+            "filled_qty": text(self.filled),
+            "filled_avg_price": average,
+            "order_class": "",
+            "order_type": self.kind,
+            "type": self.kind,
+            "side": self.side,
+            "time_in_force": "day",
+            "limit_price": None if self.limit_price is None else text(self.limit_price),
+            "stop_price": None,
+            "status": self.status,
+            "extended_hours": False,
+            "legs": None,
+        }
+
+
+class Exchange:
+    """cash: of an account that starts without positions. prices: by symbol; those that are not there cost 100.
+
+    fills: whether market orders are filled as they come, or when `fill` or `close_bar` says so. assets: what differs
+    from a tradable, fractionable and shortable one. in_activities: whether fills show up there; they may be late.
+    """
+
+    def __init__(self, publish: Callable[[dict[str, Any]], None]) -> None:
+        self.publish = publish
+        self.cash = Decimal(100_000)
+        self.multiplier = Decimal(2)
+        self.prices: dict[str, object] = {}
+        self.assets: dict[str, dict[str, object]] = {}
+        self.fills: Literal["at once", "on demand"] = "at once"
+        self.in_activities = True
+        self.positions: dict[str, Decimal] = {}
+        self.orders: dict[str, Order] = {}  # by client order id
+        self.activities: list[dict[str, Any]] = []
+        self.lock = threading.RLock()
+
+    # The account
+
+    def price(self, symbol: str) -> Decimal:
+        return Decimal(str(self.prices.get(symbol, 100)))
+
+    @property
+    def equity(self) -> Decimal:
+        return self.cash + sum((q * self.price(symbol) for symbol, q in self.positions.items()), Decimal(0))
+
+    @property
+    def buying_power(self) -> Decimal:
+        gross = sum((abs(q) * self.price(symbol) for symbol, q in self.positions.items()), Decimal(0))
+        held = sum((self._opening(order) * self.price(order.symbol) for order in self._open()), Decimal(0))
+        return max(self.multiplier * self.equity - gross - held, Decimal(0))
+
+    def _open(self) -> list[Order]:
+        return [order for order in self.orders.values() if order.status in OPEN or order.status == "pending_cancel"]
+
+    def _opening(self, order: Order) -> Decimal:
+        """How much of an order makes the position larger."""
+        return order.left if self.positions.get(order.symbol, Decimal(0)) * order.sign >= 0 else Decimal(0)
+
+    # Orders
+
+    def submit(self, fields: Mapping[str, Any]) -> Order:
+        with self.lock:
+            order = self._checked(fields)
+            self.orders[order.client_order_id] = order
+            self.tell(order, "new")
+            if self.fills == "at once" and order.kind == "market":
+                self.fill(order.client_order_id)
+            return order
+
+    def _checked(self, fields: Mapping[str, Any]) -> Order:
+        name = str(fields.get("client_order_id") or uuid.uuid4())
+        symbol, quantity = str(fields["symbol"]), Decimal(str(fields["qty"]))
+        asset = self.assets.get(symbol, {})
+        if name in self.orders:
+            raise Rejection(422, 40010001, "client_order_id must be unique")
+        if len(name) > 128:
+            raise Rejection(422, 40010001, "client_order_id must be no more than 128 characters")
+        if asset.get("missing"):
+            raise Rejection(422, 42210000, f'asset "{symbol}" not found')
+        if not asset.get("tradable", True):
+            raise Rejection(422, 42210000, f"asset {symbol} is not tradable")
+        if quantity <= 0 or quantity != quantity.quantize(Decimal("1e-9")):
+            raise Rejection(422, 42210000, "qty must be > 0 and have at most 9 decimals")
+        if fields["side"] not in ("buy", "sell") or fields.get("time_in_force") != "day":
+            raise Rejection(422, 42210000, "invalid order")
+        limit = Decimal(str(fields["limit_price"])) if fields["type"] == "limit" else None
+        if limit is not None and limit != limit.quantize(Decimal("0.01") if limit >= 1 else Decimal("0.0001")):
+            raise Rejection(422, 42210000, f"invalid limit_price {limit}. sub-penny increment does not fulfill minimum")
+        order = Order(name, symbol, str(fields["side"]), quantity, str(fields["type"]), limit, moment())
+        self._check_position(order, asset)
+        return order
+
+    def _check_position(self, order: Order, asset: Mapping[str, object]) -> None:
+        position = self.positions.get(order.symbol, Decimal(0))
+        fraction = order.quantity % 1 != 0
+        if fraction and not asset.get("fractionable", True):
+            raise Rejection(403, 40310000, f"asset {order.symbol} is not fractionable")
+        if position * order.sign < 0:
+            held = sum(
+                (each.left for each in self._open() if each.symbol == order.symbol and each.sign == order.sign),
+                Decimal(0),
+            )
+            available = abs(position) - held
+            if order.quantity > available:
+                message = f"insufficient qty available for order (requested: {order.quantity}, available: {available})"
+                raise Rejection(403, 40310000, message)
+            return
+        if order.sign < 0 and fraction:
+            raise Rejection(422, 42210000, "fractional orders cannot be sold short")
+        if order.sign < 0 and not asset.get("shortable", True):
+            raise Rejection(422, 42210000, f"asset {order.symbol} cannot be sold short")
+        if order.quantity * self.price(order.symbol) > self.buying_power:
+            raise Rejection(403, 40310000, "insufficient buying power")
+
+    def fill(self, client_order_id: str, quantity: object = None, price: object = None) -> None:
+        """Fill all that is left of an order, or a part, at the price of its symbol or another one."""
+        with self.lock:
+            order = self.orders[client_order_id]
+            part = order.left if quantity is None else Decimal(str(quantity))
+            paid = self.price(order.symbol) if price is None else Decimal(str(price))
+            assert 0 < part <= order.left
+            assert order.status in (*OPEN, "pending_cancel")
+            order.filled += part
+            order.value += part * paid
+            self.cash -= order.sign * part * paid
+            position = self.positions.get(order.symbol, Decimal(0)) + order.sign * part
+            self.positions[order.symbol] = position
+            if not position:
+                del self.positions[order.symbol]
+            order.status = "filled" if not order.left else "partially_filled"
+            at, execution = moment(), str(uuid.uuid4())
+            order.changed_at["updated_at"] = at
+            if order.status == "filled":
+                order.changed_at["filled_at"] = at
+            event = "fill" if order.status == "filled" else "partial_fill"
+            if self.in_activities:
+                self.activities.append(
+                    {
+                        "id": f"{''.join(filter(str.isdigit, at))[:17]}::{execution}",
+                        "activity_type": "FILL",
+                        "transaction_time": at,
+                        "type": event,
+                        "price": text(paid),
+                        "qty": text(part),
+                        "side": order.side,
+                        "symbol": order.symbol,
+                        "leaves_qty": text(order.left),
+                        "order_id": order.order_id,
+                        "cum_qty": text(order.filled),
+                        "order_status": order.status,
+                    }
+                )
+            more = {"execution_id": execution, "price": text(paid), "qty": text(part), "position_qty": text(position)}
+            self.tell(order, event, at, more)
+
+    def close_bar(self, bars: Mapping[str, tuple[object, object, object, object]]) -> None:
+        """A bar of each symbol (open, high, low, close): open orders are filled at its open, or at their limit if the
+        bar trades through it; prices are then those of its close."""
+        with self.lock:
+            for order in self._open():
+                if order.symbol not in bars:
+                    continue
+                start, high, low, _ = (Decimal(str(each)) for each in bars[order.symbol])
+                limit = order.limit_price
+                if limit is None or (start - limit) * order.sign <= 0:
+                    self.fill(order.client_order_id, price=start)
+                elif (low if order.sign > 0 else high) * order.sign < limit * order.sign:
+                    self.fill(order.client_order_id, price=limit)
+            self.prices.update({symbol: Decimal(str(bar[3])) for symbol, bar in bars.items()})
+
+    def end(self, client_order_id: str, status: Literal["canceled", "expired", "rejected"]) -> None:
+        with self.lock:
+            order = self.orders[client_order_id]
+            if order.status not in (*OPEN, "pending_cancel"):
+                raise Rejection(422, 42210000, f'order is already in "{order.status}" state')
+            order.status = status
+            at = moment()
+            order.changed_at |= {"updated_at": at, f"{'failed' if status == 'rejected' else status}_at": at}
+            self.tell(order, status)
+
+    def charge(self, amount: object, kind: str = "FEE", description: str = "") -> str:
+        """Money that the account pays; returns the id of the activity."""
+        with self.lock:
+            self.cash -= Decimal(str(amount))
+            day = datetime.now(UTC).date()
+            name = f"{day:%Y%m%d}000000000::{uuid.uuid4()}"
+            self.activities.append(
+                {
+                    "id": name,
+                    "activity_type": kind,
+                    "date": str(day),
+                    "net_amount": text(-Decimal(str(amount))),
+                    "description": description,
+                    "status": "executed",
+                }
+            )
+            return name
+
+    def tell(self, order: Order, event: str, at: str | None = None, more: Mapping[str, Any] | None = None) -> None:
+        self.publish({"event": event, "timestamp": at or moment(), "order": order.as_json(), **(more or {})})
+
+
+def text(number: Decimal) -> str:
+    return f"{number.normalize():f}"
+
+
+def moment() -> str:
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "000Z"

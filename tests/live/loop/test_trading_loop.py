@@ -1,0 +1,374 @@
+"""Ends, requests, outages and differences of a session."""
+
+import csv
+import json
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.alerting.alerts import Alerts
+from ml_pipeline.live.brokers.broker import AccountState, BrokerUnavailable
+from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
+from ml_pipeline.live.decisions.decider import Decider
+from ml_pipeline.live.loop import broker_line
+from ml_pipeline.live.loop.broker_line import patiently
+from ml_pipeline.live.loop.start_up import AccountDiffers
+from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
+from ml_pipeline.live.session_status import status_lines
+from ml_pipeline.live.sessions import find_session
+from ml_pipeline.live.supervision.requests import ask
+from ml_pipeline.runs.state import read_state
+from ml_pipeline.runs.stop import StopRequest
+from tests.live.loop.sessions import backtest, deploy, session, trade, write_prices
+
+ONE = ["A"]
+
+
+@pytest.fixture
+def replay(tmp_path):
+    """(model, prices) of one symbol, whose policy is always in the market or about to be."""
+    write_prices(tmp_path / "prices.csv", ONE)
+    return deploy(tmp_path / "model", ONE), tmp_path / "prices.csv"
+
+
+def events_of(folder: Path, *kinds: str) -> list[dict]:
+    events = [json.loads(line) for line in (folder / "live.jsonl").read_text().splitlines()]
+    return [each for each in events if each["event"] in kinds]
+
+
+def at_bar(monkeypatch, number: int, do) -> None:
+    """Call `do` once, when the broker is shown the bar with this number."""
+    show, seen = SimulatedBroker.market_closed_bar, []
+
+    def shown(broker, bars):
+        show(broker, bars)
+        seen.append(bars.time)
+        if len(seen) == number:
+            do(broker)
+
+    monkeypatch.setattr(SimulatedBroker, "market_closed_bar", shown)
+
+
+def test_a_stop_is_answered_and_the_session_goes_on_later(tmp_path, replay, monkeypatch):
+    model, prices = replay
+    trading = session(model, tmp_path / "live", prices=prices)
+    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
+
+    result = trading.run()
+
+    assert (result.status, result.reason, result.asked) == ("stopped", "Enough.", True)
+    assert read_state(result.folder).status == "stopped"
+    monkeypatch.undo()
+    assert trade(model, tmp_path / "live", prices).status == "finished"
+    expected = backtest(model, prices, tmp_path / "expected.csv").splitlines()
+    assert len((result.folder / LEDGER_FILE).read_bytes().splitlines()) == len(expected)
+
+
+@pytest.mark.parametrize(("what", "flat"), [("stop", False), ("flatten", True)])
+def test_a_request_in_the_folder_is_done_and_taken_away(tmp_path, replay, monkeypatch, what, flat):
+    model, prices = replay
+    folder = tmp_path / "live" / "NAME"
+
+    def when_held(broker):
+        if any(broker.account().positions.values()):
+            ask(folder, what)
+
+    show = SimulatedBroker.market_closed_bar
+    monkeypatch.setattr(SimulatedBroker, "market_closed_bar", lambda self, bars: (show(self, bars), when_held(self))[0])
+
+    result = trade(model, tmp_path / "live", prices)
+
+    assert (result.status, result.flat, result.asked) == ("stopped", flat, True)
+    assert not (folder / "request").exists()
+    assert events_of(folder, "stop")[-1]["flat"] is flat
+    journal = Journal(folder / JOURNAL_FILE)
+    assert not journal.orders(statuses=["written", "accepted", "partly_filled"])
+    journal.close()
+
+
+def test_an_outage_is_told_once_and_what_it_made_impossible_is_missed(tmp_path, replay):
+    model, prices = replay
+
+    folder = trade(model, tmp_path / "live", prices, sim_outage_rate=0.1, sim_outage_bars=3, sim_seed=3).folder
+
+    away, back = events_of(folder, "broker_away"), events_of(folder, "broker_back")
+    assert len(away) == len(back) > 1
+    assert events_of(folder, "missed")
+    rows = backtest(model, prices, tmp_path / "expected.csv").splitlines()
+    assert len((folder / LEDGER_FILE).read_bytes().splitlines()) == len(rows)
+    names = [each["client_order_id"] for each in events_of(folder, "order")]
+    assert len(names) == len({*names})
+
+
+def test_lost_answers_lose_and_double_nothing(tmp_path, replay):
+    model, prices = replay
+
+    folder = trade(model, tmp_path / "live", prices, sim_lost_answer_rate=0.5).folder
+
+    assert (folder / LEDGER_FILE).read_bytes() == backtest(model, prices, tmp_path / "expected.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [
+        ("submit", {}),
+        ("poll", {}),
+        ("orders", {"sim_lost_answer_rate": 0.5}),  # orders are asked for where an answer was lost,
+        ("cancel", {"sim_latency_s": 400.0}),  # and canceled where they are still open at the next bar
+        ("account", {}),
+    ],
+)
+def test_a_call_that_fails_now_and_then_changes_no_ledger(tmp_path, replay, monkeypatch, name, faults):
+    model, prices = replay
+    call, calls = getattr(SimulatedBroker, name), []
+    fails_at = 1 if name == "account" else 3  # the account is asked for once
+    monkeypatch.setattr(broker_line, "_FIRST_BACK_OFF_S", 0.01)
+
+    def failing(*args, **settings):
+        calls.append(name)
+        if len(calls) % 7 == fails_at and calls.count("failed") < 4:
+            calls.append("failed")
+            raise BrokerUnavailable("the line is dead")
+        return call(*args, **settings)
+
+    monkeypatch.setattr(SimulatedBroker, name, failing)
+
+    folder = trade(model, tmp_path / "live", prices, **faults).folder
+
+    assert "failed" in calls
+    expected = backtest(model, prices, tmp_path / "expected.csv").splitlines()
+    written = (folder / LEDGER_FILE).read_bytes().splitlines()
+    assert len(written) == len(expected)
+    if name not in {"poll", "cancel"}:  # bars whose events came late were not decided on
+        assert written == expected
+
+
+def test_an_account_that_is_not_flat_is_refused_with_its_table(tmp_path, replay, monkeypatch):
+    model, prices = replay
+    account = AccountState(5_000.0, 10_000.0, 5_000.0, {"A": 7.0, "OTHER": 0.0})
+    monkeypatch.setattr(SimulatedBroker, "account", lambda self: account)
+
+    with pytest.raises(UserError, match=r"(?s)is not flat.*A +7.*--take-over"):
+        trade(model, tmp_path / "live", prices)
+
+
+@pytest.mark.parametrize("on_difference", ["hold", "flatten"])
+def test_a_difference_that_nothing_explains_stops_the_session(tmp_path, replay, monkeypatch, on_difference):
+    model, prices = replay
+    trading = session(model, tmp_path / "live", prices=prices)
+    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
+    folder = trading.run().folder
+    monkeypatch.undo()
+    right, sent = SimulatedBroker.account, []
+
+    def wrong(self):
+        account = right(self)
+        return account._replace(positions={**account.positions, "GOLD": 3.0})
+
+    submit = SimulatedBroker.submit
+    monkeypatch.setattr(SimulatedBroker, "account", wrong)
+    monkeypatch.setattr(SimulatedBroker, "submit", lambda self, orders: (sent.extend(orders), submit(self, orders))[1])
+
+    with pytest.raises(AccountDiffers, match=r"(?s)books of the session.*account at the broker.*GOLD +0 +3"):
+        trade(model, tmp_path / "live", prices, on_difference=on_difference)
+
+    assert events_of(folder, "difference")[-1]["rows"][0]["what"] == "GOLD"
+    assert read_state(folder).status == "failed"
+    ordered = [order for order in sent if order.symbol == "GOLD"]
+    assert {(order.quantity, order.closing) for order in ordered} == (
+        {(-3.0, True)} if on_difference == "flatten" else set()
+    )
+    assert events_of(folder, "stop")[-1]["flat"] is (False if on_difference == "flatten" else None)
+    with closing(Journal(folder / JOURNAL_FILE)) as journal, journal.transaction():  # at another broker it may be open
+        for order in ordered:
+            journal.update_order(order.client_order_id, "accepted")
+    with pytest.raises(AccountDiffers, match="GOLD"):
+        trade(model, tmp_path / "live", prices, on_difference=on_difference)
+
+
+def test_a_difference_is_closed_once_its_orders_are_filled(tmp_path, replay, monkeypatch):
+    """The account holds three A that nobody ordered; the orders that close it are filled with the next bars."""
+    model, prices = replay
+    trading = session(model, tmp_path / "live", prices=prices)
+    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
+    trading.run()
+    monkeypatch.undo()
+    opened = SimulatedBroker.__init__
+
+    def with_more(self, *args, **settings):
+        opened(self, *args, **settings)
+        self._account.holdings[0] += 3.0
+
+    monkeypatch.setattr(SimulatedBroker, "__init__", with_more)
+    accounts = []
+    close = SimulatedBroker.close
+    monkeypatch.setattr(SimulatedBroker, "close", lambda self: (accounts.append(self.account()), close(self))[1])
+
+    with pytest.raises(AccountDiffers, match="All its positions were closed"):
+        trade(model, tmp_path / "live", prices, on_difference="flatten")
+
+    assert not any(accounts[-1].positions.values())
+
+
+class _Failing:
+    """Features fail at the n-th bar that is observed, and at each that is observed again."""
+
+    def __init__(self, monkeypatch, time):
+        observe = Decider._observe
+
+        def failing(decider, bars, **settings):
+            if bars.time >= np.datetime64(time):
+                raise UserError("The feature mine:mood is NaN after its first value.")
+            return observe(decider, bars, **settings)
+
+        monkeypatch.setattr(Decider, "_observe", failing)
+
+
+@pytest.mark.parametrize(("on_error", "flat"), [("hold", False), ("flatten", True)])
+def test_a_feature_that_fails_ends_a_session_in_one_sentence(tmp_path, replay, monkeypatch, on_error, flat):
+    model, prices = replay
+    sentence = "The feature mine:mood is NaN after its first value."
+    rows = csv.DictReader(backtest(model, prices, tmp_path / "expected.csv").decode().splitlines())
+    held = [row["time"] for row in rows if float(row["position_A"])]
+    _Failing(monkeypatch, held[20].replace(" ", "T"))
+
+    result = trade(model, tmp_path / "live", prices, on_error=on_error)
+
+    assert (result.status, result.reason, result.flat, result.asked) == ("failed", sentence, flat, False)
+    assert read_state(result.folder).reason == sentence
+    again = trade(model, tmp_path / "live", prices, on_error=on_error)
+    assert (again.status, again.reason, again.asked) == ("failed", sentence, False)
+    assert [each["why"] for each in events_of(result.folder, "stop")] == [sentence, sentence]
+
+
+def test_an_account_is_taken_over_with_its_positions(tmp_path, replay, monkeypatch):
+    model, prices = replay
+    opened = SimulatedBroker.__init__
+
+    def holding(self, *args, **settings):
+        opened(self, *args, **settings)
+        if not self._account.holdings[0]:
+            self._account._account.holdings[0], self._account._account.cash = 7.0, 5_000.0
+
+    monkeypatch.setattr(SimulatedBroker, "__init__", holding)
+    trading = session(model, tmp_path / "live", prices=prices, take_over=True)
+    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
+    folder = trading.run().folder
+
+    (first, *_) = csv.DictReader((folder / LEDGER_FILE).read_text().splitlines())
+    assert (float(first["position_A"]), float(first["cash"])) == (7.0, 5_000.0)
+    monkeypatch.undo()
+    assert session(model, tmp_path / "live", prices=prices, take_over=True).run().status == "finished"
+    assert not events_of(folder, "difference")
+
+
+def test_an_alert_that_does_not_arrive_is_in_the_log_alone(tmp_path, replay, monkeypatch):
+    model, prices = replay
+    told, lost = [], ["The alert could not be delivered: 500."]
+    monkeypatch.setattr(Alerts, "take_failures", lambda self: [lost.pop()] if lost else [])
+    monkeypatch.setattr(Alerts, "tell", lambda self, event, bar, values: told.append((event, values)))
+
+    folder = trade(model, tmp_path / "live", prices).folder
+
+    assert "The alert could not be delivered: 500." in {each["sentence"] for each in events_of(folder, "alert")}
+    assert not any("could not be delivered" in str(values) for _, values in told)
+    assert {"start", "stop"} <= {event for event, _ in told}
+
+
+def test_what_breaks_a_session_is_told_before_it_ends(tmp_path, replay, monkeypatch):
+    model, prices = replay
+    monkeypatch.setattr(Decider, "decide", lambda *args, **settings: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        trade(model, tmp_path / "live", prices)
+
+    (stop,) = events_of(tmp_path / "live" / "NAME", "stop")
+    assert stop["why"] == "The session failed: division by zero"
+
+
+def test_waiting_for_a_broker_is_a_sign_of_life():
+    answers, beats, told = [BrokerUnavailable("busy"), 7], [], []
+
+    def ask():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert patiently(ask, StopRequest(), told.append, beat=lambda: beats.append(1)) == 7
+    assert beats
+    assert len(told) == 1
+
+
+def test_cash_that_is_rounded_elsewhere_is_no_difference(tmp_path, replay, monkeypatch):
+    model, prices = replay
+    trade(model, tmp_path / "live", prices)
+    right = SimulatedBroker.account
+    monkeypatch.setattr(SimulatedBroker, "account", lambda self: right(self)._replace(cash=round(right(self).cash, 2)))
+
+    assert trade(model, tmp_path / "live", prices).status == "finished"
+
+
+def test_the_status_is_one_screen(tmp_path, replay):
+    model, prices = replay
+    folder = trade(model, tmp_path / "live", prices).folder
+
+    lines = "\n".join(status_lines(find_session(tmp_path / "live", None))).splitlines()
+
+    assert folder.name in lines[0]
+    assert "it has finished" in lines[0]
+    assert any(line.startswith("equity") for line in lines)
+    assert len(lines) <= 24
+    with pytest.raises(UserError, match=r'holds no session "NAM".*NAME'):
+        find_session(tmp_path / "live", "NAM")
+
+
+def test_ruin_ends_a_session_as_it_ends_a_backtest(tmp_path):
+    write_prices(tmp_path / "prices.csv", ONE, n_bars=250)
+    model = deploy(tmp_path / "model", ONE)
+    costs = {"max_gross": 20.0, "max_position": 20.0, "maintenance_margin": 0.01, "borrow_bps_per_year": 1e5}
+
+    result = trade(model, tmp_path / "live", tmp_path / "prices.csv", **costs)
+
+    expected = backtest(model, tmp_path / "prices.csv", tmp_path / "expected.csv", **costs)
+    assert (result.folder / LEDGER_FILE).read_bytes() == expected
+    assert not result.asked
+    assert "closed" in result.reason
+
+
+def test_a_start_by_mistake_leaves_the_session_as_it_was(tmp_path, replay):
+    model, prices = replay
+    folder = trade(model, tmp_path / "live", prices).folder
+    before = (folder / "state.json").read_bytes()
+    write_prices(tmp_path / "other.csv", ["B"])
+    other = deploy(tmp_path / "other", ["B"])
+
+    with pytest.raises(UserError, match="trades symbols"):
+        trade(other, tmp_path / "live", tmp_path / "other.csv")
+
+    assert (folder / "state.json").read_bytes() == before
+    assert trade(model, tmp_path / "live", prices).status == "finished"
+
+
+def test_a_recording_that_is_too_short_ends_with_the_sentence_of_its_evaluation(tmp_path, replay):
+    model, _ = replay
+    prices = tmp_path / "short.csv"
+    write_prices(prices, ONE, n_bars=4)
+    with pytest.raises(UserError) as evaluated:
+        backtest(model, prices, tmp_path / "expected.csv")
+
+    result = trade(model, tmp_path / "live", prices)
+
+    assert (result.status, result.reason) == ("finished", f"The bars have ended. {evaluated.value}")
+
+
+def test_a_session_goes_on_from_another_folder(tmp_path, replay, monkeypatch):
+    model, prices = replay
+    monkeypatch.chdir(tmp_path)
+    folder = trade(Path("model"), tmp_path / "live", prices).folder
+    with closing(Journal(folder / JOURNAL_FILE)) as journal:
+        assert [each.path for each in journal.models()] == [str(model / "best.pt")]

@@ -1,0 +1,156 @@
+"""The launcher with ranks that are a few lines of Python: who is started again, who is killed, and what is returned."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
+from ml_pipeline.runs.ranks.outcome import RANK_LOST
+
+_NOTE = """
+import json, os, signal, sys, time
+from pathlib import Path
+rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+folder = Path({folder!r})
+def note(name, text=""):
+    path = folder / name
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+"""
+
+
+def launcher(folder, code, *, size=2, max_restarts=0, said=None, grace_s=5.0):
+    command = [sys.executable, "-c", _NOTE.format(folder=str(folder)) + code]
+    say = (lambda sentence: None) if said is None else said.append
+    return LocalLauncher(command, size=size, max_restarts=max_restarts, say=say, grace_s=grace_s)
+
+
+def run(*args, **kwargs):
+    with launcher(*args, **kwargs) as started:
+        return started.run()
+
+
+def wait_for(condition, timeout_s=60.0):
+    pause = threading.Event()
+    for _ in range(int(timeout_s / 0.02)):
+        if condition():
+            return
+        pause.wait(0.02)
+    pytest.fail("it did not come")
+
+
+def test_every_rank_finds_its_place_in_the_variables_of_torchrun(tmp_path):
+    assert run(tmp_path, "note(f'{rank}', json.dumps(dict(os.environ)))", size=3) == 0
+    variables = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(3)]
+    assert [each["RANK"] for each in variables] == ["0", "1", "2"]
+    for name in ("MASTER_PORT", "TORCHELASTIC_RUN_ID"):
+        assert len({each[name] for each in variables}) == 1
+    for each in variables:
+        assert (each["WORLD_SIZE"], each["LOCAL_WORLD_SIZE"], each["MASTER_ADDR"]) == ("3", "3", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("sys.exit(2)", 2),  # settings are as wrong the next time
+        ("sys.exit(2 if rank else 75)", 2),
+        ("sys.exit(1 if rank else 75)", 1),
+        ("sys.exit(143)", 143),
+        ("sys.exit(75 if rank else 130)", 130),
+        ("rank and os.kill(os.getpid(), signal.SIGKILL)", 0),  # the first has ended the run
+    ],
+)
+def test_what_starting_again_would_not_change_is_not_tried_again(tmp_path, ends, code):
+    said = []
+    assert run(tmp_path, ends, max_restarts=3, said=said) == code
+    assert said == []
+
+
+def test_a_killed_rank_starts_all_again(tmp_path):
+    said = []
+    code = """
+note(f"{rank}-{restart}")
+if restart == 0 and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(75 if restart == 0 else 0)
+"""
+    assert run(tmp_path, code, max_restarts=3, said=said) == 0
+    assert said == ["Rank 1 was killed by SIGKILL. All 2 ranks start again from the last checkpoint (restart 1 of 3)."]
+    assert {path.name for path in tmp_path.iterdir()} == {"0-0", "1-0", "0-1", "1-1"}
+
+
+def test_a_rank_that_dies_after_the_first_has_finished_starts_nothing_again(tmp_path):
+    said = []
+    code = "if rank: os.kill(os.getpid(), signal.SIGSEGV)"
+    assert run(tmp_path, code, max_restarts=3, said=said) == 0
+    assert said == []
+
+
+def test_restarts_are_counted(tmp_path):
+    said = []
+    assert run(tmp_path, "note(f'{rank}-{restart}'); sys.exit(75)", max_restarts=2, said=said) == 1
+    assert len(list(tmp_path.iterdir())) == 6
+    assert said[-1].startswith("The ranks lost each other, after 2 restarts; --max-restarts allows no more.")
+
+
+def test_a_rank_that_hangs_while_another_has_ended_badly_is_killed(tmp_path):
+    code = """
+note(f"{rank}", str(os.getpid()))
+while rank == 0 or not (folder / "0").exists():
+    time.sleep(0.01)
+sys.exit(2)
+"""
+    assert run(tmp_path, code, grace_s=0.1) == 2
+    assert not psutil.pid_exists(int((tmp_path / "0").read_text()))
+
+
+def test_a_signal_reaches_every_rank_once_and_nothing_starts_again(tmp_path):
+    code = """
+signal.signal(signal.SIGTERM, lambda number, frame: note(f"{rank}-signalled"))
+note(f"{rank}")
+while not (folder / f"{rank}-signalled").exists():
+    time.sleep(0.01)
+sys.exit(75)
+"""
+    with launcher(tmp_path, code, max_restarts=3) as started:
+        ended = []
+        thread = threading.Thread(target=lambda: ended.append(started.run()))
+        thread.start()
+        wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        started.pass_on(signal.SIGTERM)
+        thread.join(60)
+    assert ended == [143]
+
+
+def test_ranks_hear_that_their_launcher_was_killed(tmp_path):
+    code = "note(f'{rank}', str(os.getpid())); sys.stdin.read(); note(f'{rank}-alone')"
+    script = _NOTE.format(folder=str(tmp_path)) + code
+    started = f"""
+from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
+import sys
+LocalLauncher([sys.executable, "-c", {script!r}], size=2, max_restarts=0, say=print).run()
+"""
+    process = subprocess.Popen([sys.executable, "-c", started], cwd=Path(__file__).parents[3], env={**os.environ})
+    try:
+        wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: (tmp_path / "0-alone").exists() and (tmp_path / "1-alone").exists())
+
+
+def test_before_any_rank_was_started_there_is_none_to_wait_for(tmp_path):
+    with launcher(tmp_path, "") as waiting:  # as for room in a cluster
+        waiting.pass_on(signal.SIGTERM)
+        assert waiting.wait_for_end() == 0
+
+
+def test_a_lost_rank_has_a_code_of_its_own():
+    assert RANK_LOST not in {0, 1, 2}
