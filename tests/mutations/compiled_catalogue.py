@@ -58,8 +58,8 @@ COMPILED = (
     Mutation(
         "compiled: the critic's outputs where the actor has its own",
         f"{RL}/compiled/losses.py",
-        "last_layer(networks, 1)",
-        "last_layer(networks, 0)",
+        "n = len(networks.layers) - 1",
+        "n = 0",
         f"{RL_TESTS}/update/test_compiled_steps.py::"
         "test_so_it_is_where_the_networks_have_different_sizes[(8,)-(33, 7, 20)-tanh-discrete]",
     ),
@@ -110,7 +110,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: a partial last minibatch is dropped",
-        f"{RL}/compiled/kernel.py",
+        f"{RL}/compiled/minibatch_steps.py",
         "range(0, n_samples, settings.minibatch_size)",
         "range(0, n_samples - settings.minibatch_size + 1, settings.minibatch_size)",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",
@@ -118,7 +118,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: target KL never stops",
-        f"{RL}/compiled/kernel.py",
+        f"{RL}/compiled/minibatch_steps.py",
         "> settings.kl_limit",
         "> math.inf",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_end_before_the_one_that_would_go_further",

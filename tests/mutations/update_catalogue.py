@@ -237,8 +237,8 @@ SEQUENCES = (
     Mutation(
         "the steps of a sequence come in another order",
         f"{RL}/update/minibatches.py",
-        "by_sequence.observations[:, chosen].flatten(0, 1),",
-        "by_sequence.observations.flip(0)[:, chosen].flatten(0, 1),",
+        "Minibatch(samples(batch.observations),",
+        "Minibatch(samples(batch.observations).flip(0),",
         f"{RL_TESTS}/update/test_minibatches.py::test_sequences_stay_whole_with_their_starts_and_state",
         "P3c",
     ),
