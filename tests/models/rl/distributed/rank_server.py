@@ -36,12 +36,16 @@ class RankServer:
         """modules: imported once, for all ranks."""
         command = [sys.executable, "-m", __name__, *modules]
         self._process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._n_jobs = 0
         assert self._read() == _READY
 
     def run(self, function: Callable[..., Any], size: int, *args: Any, timeout_s: float = 600.0) -> list[Outcome]:
         """function(ranks, *args) in a group of `size`, whose exchanges wait for timeout_s; 0: once, without a group."""
-        _write(self._process.stdin, cloudpickle.dumps((function, size, args, timeout_s)))
-        of_ranks = pickle.loads(self._read())
+        self._n_jobs += 1
+        _write(self._process.stdin, cloudpickle.dumps((self._n_jobs, function, size, args, timeout_s)))
+        number = 0
+        while number < self._n_jobs:  # that of a test whose time was over may come first
+            number, of_ranks = pickle.loads(self._read())
         return [Outcome(status) if status else Outcome(0, *pickle.loads(answer)) for status, answer in of_ranks]
 
     def values(self, function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
@@ -85,11 +89,11 @@ def _serve() -> None:
         importlib.import_module(name)
     _write(answers, _READY)
     while job := _read(jobs):
-        function, size, args, timeout_s = pickle.loads(job)
+        number, function, size, args, timeout_s = pickle.loads(job)
         port = free_port()
         call = functools.partial(_called, function, args, size, timeout_s)
         ranks = [_fork(call, rank, size, port) for rank in range(max(size, 1))]
-        _write(answers, pickle.dumps([_outcome(*rank) for rank in ranks]))
+        _write(answers, pickle.dumps((number, [_outcome(*rank) for rank in ranks])))
 
 
 def _import_all() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.models.rl.distributed.rank_server import RankServer
 from tests.models.rl.distributed.tasks import N_ITERATIONS, TASKS, hash_of, trainer_of
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]  # a first use compiles
 
 
 class Kept:

@@ -121,7 +121,7 @@ def noticing_in_an_update(ranks: Any) -> int:
 
         steps._gradients = killed if ranks.rank == BAD else waiting
 
-    with trainer_of(ranks, "memory") as trainer:  # whose steps torch takes
+    with trainer_of(ranks, "memory in torch") as trainer:  # steps that torch takes look between minibatches
         before_step(trainer, 2 * N_STEPS, wait_in_each_minibatch)
         with pytest.raises(RankLost, match=f"rank {BAD} "):
             trainer.train(progress=False)
