@@ -41,11 +41,15 @@ def stops_shared(ranks: Together, stop: StopRequest) -> Iterator[None]:
 
 
 def share_stop(ranks: Together, stop: StopRequest) -> None:
-    """Let all ranks know of a request that any of them knows of; the reason of the first of these counts."""
+    """Let all ranks know of a request that any of them knows of; the reason of the first of these counts.
+
+    On return, who listens to the request of a rank has been told of it: where a trainer listens, it takes no further
+    step.
+    """
     known = ranks.gather("whether to stop", [stop.reason, stop.signal] if stop.requested else None)
     request = next((each for each in known if each is not None), None)
     if request is not None:
         reason, number = request
-        if not stop.requested:
-            stop.request(reason, signal=number)
+        # Also where it was made already: another thread, such as the channel's, may be about to tell the listeners.
+        stop.request(reason, signal=number)
         stop.reason, stop.signal = reason, number

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -123,6 +124,38 @@ def stopped_while_the_first_evaluates(group, folder):
 
 def test_a_stop_on_another_rank_ends_the_evaluation_of_the_first(server, tmp_path):
     assert server.values(stopped_while_the_first_evaluates, 2, tmp_path / "run") == [("stopped", "enough", 1)] * 2
+
+
+def stopped_by_a_score(group, folder):
+    """The first rank stops at its first score. The second hears of it by its channel, whose thread is held up before
+    the trainer knows: until the main thread tells the trainer, or takes the next step."""
+    stop, heard = StopRequest(), threading.Event()
+
+    def hold_up_the_channel():
+        if threading.current_thread() is threading.main_thread():
+            heard.set()
+        else:
+            heard.wait()
+
+    def step_and_let_go(envs, actions):
+        if stop.requested:
+            heard.set()
+        return step(envs, actions)
+
+    sinks = []
+    if group.rank == 0:
+        sinks = [After(1, lambda: stop.request("enough"))]
+    else:
+        from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+
+        step, ParallelEnv.step = ParallelEnv.step, step_and_let_go
+    with stop.told_to(hold_up_the_channel) if group.rank else nullcontext():
+        result = run_of(group, folder, sinks=sinks, stop=stop, eval_interval=1).train()
+    return result.status, result.reason, result.global_step
+
+
+def test_a_stop_by_a_score_comes_before_the_next_step_though_a_rank_is_still_being_told(server, tmp_path):
+    assert server.values(stopped_by_a_score, 2, tmp_path) == [("stopped", "enough", 5 * 16)] * 2
 
 
 def test_an_early_end_comes_on_all_ranks_alike(server, tmp_path):
