@@ -1,5 +1,6 @@
 """Who of a group of ranks is gone, as the side channel tells, or has not come to an exchange, as the store tells."""
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,8 @@ FOLLOWED = "it lost another rank"
 """The reason of a rank that ended because of another one."""
 _NOTICE_S = 2.0  # how long one of torch and the side channel may know of a loss before the other
 _LOOK_S = 2e-3
+_PLACE_IN_SOURCE = re.compile(r"^\[\S+:\d+\] ")  # of torch's C++
+_ADVICE = " This is typically caused by "  # of gloo, which goes on for three sentences
 _REMEDY = "start all ranks again from the last checkpoint, and look for the reason in the output of that one"
 
 
@@ -55,7 +58,8 @@ class Losses:
             time.sleep(_LOOK_S)
         who = self._who_is_gone() if self._is_known() else late
         return RankLost(
-            f"Rank {self._rank} of {len(self._members)} waited for {what}, but {who} ({first_line(error)}); {_REMEDY}."
+            f"Rank {self._rank} of {len(self._members)} waited for {what}, but {who} ({told_by_torch(error)}); "
+            f"{_REMEDY}."
         )
 
     def _is_known(self) -> bool:
@@ -92,3 +96,13 @@ class Losses:
 def first_line(error: BaseException) -> str:
     """Of what an error says; its class where it says nothing."""
     return next(iter(str(error).splitlines()), type(error).__name__).strip()
+
+
+def told_by_torch(error: BaseException) -> str:
+    """What torch says of an exchange, without the place in its own source and gloo's advice.
+
+    >>> error = "[/torch/gloo/pair.cc:537] Read error: Connection reset by peer. This is typically caused by bugs."
+    >>> told_by_torch(RuntimeError(error))
+    'Read error: Connection reset by peer'
+    """
+    return _PLACE_IN_SOURCE.sub("", first_line(error)).partition(_ADVICE)[0].removesuffix(".")

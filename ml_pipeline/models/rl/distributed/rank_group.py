@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.distributed.losses import FOLLOWED, Losses, first_line
+from ml_pipeline.models.rl.distributed.losses import FOLLOWED, Losses, first_line, told_by_torch
 from ml_pipeline.models.rl.distributed.meeting import meet
 from ml_pipeline.models.rl.distributed.network_interface import interface_towards
 from ml_pipeline.models.rl.distributed.open_sockets import cut, sockets_opened, watch
@@ -238,8 +238,8 @@ def _meeting(rank: int, size: int, where: str) -> Iterator[None]:
         if isinstance(error, UserError):
             raise
         raise RankLost(
-            f"Rank {rank} of {size} could not meet the others at {where} ({first_line(error)}); start all ranks, let "
-            "them reach that address, and look for the reason in the output of one that ended."
+            f"Rank {rank} of {size} could not meet the others at {where} ({told_by_torch(error)}); start all ranks, "
+            "let them reach that address, and look for the reason in the output of one that ended."
         ) from error
 
 

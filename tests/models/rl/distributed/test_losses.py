@@ -80,3 +80,14 @@ def test_the_first_to_be_lost_is_named_and_not_those_that_followed(store):
     with pytest.raises(RankLost, match=r"^rank 2 \(c, process 12\) is gone: its process ended; start all ranks again"):
         of_first.check()
     assert "rank 2 (c, process 12) is gone: its process ended (Broken pipe)" in told(of_first, 0)
+
+
+def test_neither_the_place_in_torchs_source_nor_gloos_advice_is_told(store):
+    of_first = known_by_first(store)
+    gloo = (
+        "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1453: "
+        "Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application. "
+        "Check the logs of the remote worker before reporting an error."
+    )
+    error = of_first.error("the rollouts of all", RuntimeError(gloo), waited_s=1.0, timeout_s=TIMEOUT_S)
+    assert "(Read error [127.0.0.1]:1453: Connection reset by peer); start all ranks again" in str(error)
