@@ -1,6 +1,7 @@
 """README, CONTRIBUTING and the pages of docs/ say what is true: links, commands, flags, names and examples."""
 
 import ast
+import os
 import re
 import shlex
 import shutil
@@ -200,6 +201,33 @@ def test_python_runs(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shortened = re.sub(r"total_timesteps=[\d_]+", "total_timesteps=64", source)  # one iteration
     exec(compile(shortened, "a block", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.long
+def test_the_script_of_several_ranks_runs_under_torchrun(tmp_path):
+    (source, _), *others = blocks(DOCS / "several-machines.md")
+    assert not others
+    (tmp_path / "script.py").write_text(source)
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+    ]
+    done = subprocess.run(
+        [*torchrun, "--log-dir", str(tmp_path / "logs"), "--nproc-per-node", "2", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 4,096 of 4,096") == 1
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=named)
