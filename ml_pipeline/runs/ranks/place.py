@@ -73,10 +73,28 @@ def launcher_of_this_rank() -> ProcessIdentity | None:
 def end_with_launcher() -> None:
     """Where `LocalLauncher` started this rank: from now on, ask this process to end where the launcher is gone.
 
-    The launcher's end closes the pipe that is this process's stdin, however it ended.
+    The launcher's end closes the pipe that is this process's stdin, however it ended. Raises UserError where it has
+    ended already, as one that is killed while its ranks import torch.
     """
     if launcher_of_this_rank() is not None:
         threading.Thread(target=_await_end_of_stdin, name="launcher", daemon=True).start()
+    elif _launcher_is_gone():
+        raise UserError("The command that started this rank has ended, and so does the rank; start all ranks again.")
+
+
+def _launcher_is_gone() -> bool:
+    """Whether the launcher that was named to this process, or to one above it, has ended: by then a process of its
+    number is neither the parent nor there."""
+    named = os.environ.get(LAUNCHER_PID)
+    if named is None:
+        return False
+    try:
+        identity_of(int(named))
+    except ProcessLookupError:
+        return True
+    except (PermissionError, ValueError, OverflowError):  # it lives, or the variable is somebody else's
+        return False
+    return False
 
 
 def _await_end_of_stdin() -> None:

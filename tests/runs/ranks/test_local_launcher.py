@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
 
 from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
 from ml_pipeline.runs.ranks.outcome import RANK_LOST
+from tests.training_commands import REPOSITORY
 
 _NOTE = """
 import json, os, signal, sys, time
@@ -129,21 +129,52 @@ sys.exit(75)
     assert ended == [143]
 
 
-def test_ranks_hear_that_their_launcher_was_killed(tmp_path):
-    code = "note(f'{rank}', str(os.getpid())); sys.stdin.read(); note(f'{rank}-alone')"
-    script = _NOTE.format(folder=str(tmp_path)) + code
+def launching(folder, code):
+    """A process that launches two ranks."""
+    script = _NOTE.format(folder=str(folder)) + code
     started = f"""
 from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
 import sys
 LocalLauncher([sys.executable, "-c", {script!r}], size=2, max_restarts=0, say=print).run()
 """
-    process = subprocess.Popen([sys.executable, "-c", started], cwd=Path(__file__).parents[3], env={**os.environ})
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen([sys.executable, "-c", started], cwd=folder, env=environment)
+
+
+def test_ranks_hear_that_their_launcher_was_killed(tmp_path):
+    process = launching(tmp_path, "note(f'{rank}', str(os.getpid())); sys.stdin.read(); note(f'{rank}-alone')")
     try:
         wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
     finally:
         process.kill()
         process.wait()
     wait_for(lambda: (tmp_path / "0-alone").exists() and (tmp_path / "1-alone").exists())
+
+
+def test_a_rank_whose_launcher_was_killed_before_it_could_notice_ends(tmp_path):
+    code = """
+note(f"{rank}")
+while not (folder / "killed").exists():
+    time.sleep(0.01)
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.ranks.place import end_with_launcher
+try:
+    end_with_launcher()
+    note(f"{rank}-told", "It goes on.")
+except UserError as error:
+    note(f"{rank}-told", str(error))
+"""
+    process = launching(tmp_path, code)
+    try:
+        wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+    finally:
+        process.kill()
+    wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    (tmp_path / "killed").touch()
+    told = [tmp_path / f"{rank}-told" for rank in range(2)]
+    wait_for(lambda: all(path.exists() for path in told))
+    process.wait()
+    assert {path.read_text().partition(",")[0] for path in told} == {"The command that started this rank has ended"}
 
 
 def test_before_any_rank_was_started_there_is_none_to_wait_for(tmp_path):
