@@ -44,7 +44,8 @@ _ended_by: int | None = None  # the signal that `raising_on_signals(once=True)` 
 def exit_at_once_on_signals(prog: str) -> None:
     """From now on, one of the signals ends this process at once. For the first lines of a command.
 
-    While modules are imported, an exception can be lost, or printed where nobody can catch it.
+    While modules are imported, an exception can be lost, or printed where nobody can catch it. Signals that whoever
+    started this process `held_back` come now.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -56,6 +57,22 @@ def exit_at_once_on_signals(prog: str) -> None:
     global _startup_handler  # noqa: PLW0603
     _startup_handler = handle
     _install(handle)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Within the block, the signals wait; those to a process that is started in it, until its
+    `exit_at_once_on_signals`. For processes that begin with that: before it, Ctrl-C ends Python with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):  # as on Windows
+        yield
+        return
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, ending_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from ml_pipeline.runs.ranks.launcher import Launcher
 from ml_pipeline.runs.ranks.place import LAUNCHER_PID
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.free_port import free_port
+from ml_pipeline.runtime.interrupts import held_back
 
 
 class LocalLauncher(Launcher):
@@ -49,4 +50,6 @@ class LocalLauncher(Launcher):
                 **threads,
             )
             environment = {**os.environ, **variables}
-            self._ranks.append(subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment, **own_group))
+            with held_back():  # a rank begins with `exit_at_once_on_signals`
+                rank_process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment, **own_group)
+            self._ranks.append(rank_process)

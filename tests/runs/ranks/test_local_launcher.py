@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -114,6 +115,7 @@ sys.exit(2)
 def test_a_signal_reaches_every_rank_once_and_nothing_starts_again(tmp_path):
     code = """
 signal.signal(signal.SIGTERM, lambda number, frame: note(f"{rank}-signalled"))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 note(f"{rank}")
 while not (folder / f"{rank}-signalled").exists():
     time.sleep(0.01)
@@ -127,6 +129,27 @@ sys.exit(75)
         started.pass_on(signal.SIGTERM)
         thread.join(60)
     assert ended == [143]
+
+
+def test_a_signal_that_comes_before_a_rank_can_handle_it_waits_for_that(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    code = """
+note(f"{rank}")
+while not (folder / "sent").exists():
+    time.sleep(0.01)
+note(f"{rank}-undisturbed")
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+exit_at_once_on_signals("rank")
+time.sleep(600)
+"""
+    with launcher(tmp_path, code) as started, ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(started.run)
+        wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        started.pass_on(signal.SIGINT)
+        (tmp_path / "sent").touch()
+        assert ended.result(60) == 130
+    assert (tmp_path / "0-undisturbed").exists()
+    assert (tmp_path / "1-undisturbed").exists()
 
 
 def launching(folder, code):
