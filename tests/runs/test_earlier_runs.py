@@ -44,6 +44,17 @@ def test_a_resumed_run_keeps_its_settings_where_none_are_given(in_tmp):
     assert start.config.run == RunConfig(n_envs=8, seed=3, checkpoint_dir=folder)
 
 
+def test_a_run_of_one_process_is_no_run_of_several_unless_it_has_their_statistics(in_tmp):
+    ran = {
+        each: TrainConfig(run=RunConfig(n_envs=4), ppo=PPOConfig(normalize_update=each)) for each in ("step", "rollout")
+    }
+    folders = {name: run_folder(in_tmp / name, config) for name, config in ran.items()}
+    assert resumed_config(folders["rollout"] / "latest.pt", {"n_processes": 2}).run.n_processes == 2
+    assert resumed_config(folders["step"] / "latest.pt", {"n_processes": 1}).ppo.normalize_update == "step"
+    with pytest.raises(UserError, match=r"goes on in one process; leave --n-processes out, or begin a new run of sev"):
+        resumed_config(folders["step"] / "latest.pt", {"n_processes": 2})
+
+
 def test_of_a_function_the_name_is_kept_and_it_is_handed_again_or_replaced(in_tmp):
     def warm_up(left):
         return 1e-3 * left
