@@ -62,7 +62,7 @@ def _cart_pole() -> Any:
 
 
 def _without_velocities() -> Any:
-    from learning import PositionsOnly
+    from learning_jobs import PositionsOnly
 
     return PositionsOnly(_cart_pole())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.learning import JOBS
+from benchmarks.learning_jobs import JOBS
 from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
