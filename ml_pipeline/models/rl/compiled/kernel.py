@@ -27,7 +27,7 @@ from ml_pipeline.models.rl.compiled.arguments import (
 )
 from ml_pipeline.models.rl.compiled.distributions import draw
 from ml_pipeline.models.rl.compiled.losses import Part, policy_slopes, value_slopes
-from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit
+from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit, jit_entry
 from ml_pipeline.models.rl.compiled.minibatch_steps import steps_by
 from ml_pipeline.models.rl.compiled.perceptron import backward, forward, forward_some, transpose, whole_blocks
 from ml_pipeline.runtime.code_cache import keep_code
@@ -35,7 +35,7 @@ from ml_pipeline.runtime.code_cache import keep_code
 
 def _kept(function: Any) -> Any:
     """Compiled once for all processes, in about seven seconds, and again after a file of this folder has changed."""
-    return keep_code(jit(function), made_of=sorted(Path(__file__).parent.glob("*.py")))
+    return keep_code(jit_entry(function), made_of=sorted(Path(__file__).parent.glob("*.py")))
 
 
 @jit

@@ -27,9 +27,15 @@ TILE = 32
 # its own; were it to change, importing this fails, and networks go on in torch.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 
-jit: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract"}, nogil=True)
-"""A product and a sum may be one instruction. A NaN comes out as NaN."""
-jit_sums: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract", "reassoc"}, nogil=True)
+# What makes a function callable from Python is compiled with it, and again with each function that calls it: a fifth of
+# the seconds that a kernel takes.
+_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+jit_entry: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract"}, nogil=True)
+"""For functions that Python calls. A product and a sum may be one instruction. A NaN comes out as NaN."""
+jit: Callable[[Any], Any] = njit(**_INNER, fastmath={"contract"}, nogil=True)
+"""As `jit_entry`, for functions that only compiled ones call."""
+jit_sums: Callable[[Any], Any] = njit(**_INNER, fastmath={"contract", "reassoc"}, nogil=True)
 """As `jit`, and sums may be taken in another order, that of the lanes."""
 jit_inline: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract"}, inline="always")
 intrinsic: Callable[[Any], Any] = extending.intrinsic

@@ -10,8 +10,11 @@ import torch
 from ml_pipeline.config.ppo import Activation
 from ml_pipeline.models.rl.compiled import activations
 from ml_pipeline.models.rl.compiled.activations import CODES, FROM_SUMS
+from ml_pipeline.models.rl.compiled.machine import jit_entry
 from ml_pipeline.models.rl.networks.activations import ACTIVATIONS
 
+activate = jit_entry(activations.activate.py_func)
+through_activation = jit_entry(activations.through_activation.py_func)
 every_tanh = numba.vectorize(["float32(float32)"])(activations.tanh.py_func)
 NUMBERS = np.concatenate([np.linspace(-90, 90, 100_001), np.logspace(-37, 0, 10_000), -np.logspace(-37, 0, 10_000)])
 
@@ -41,16 +44,16 @@ def test_outputs_and_slopes_are_those_of_torch(name):
     x = NUMBERS.astype(np.float32)
     outputs, slopes = of_torch(name, x)
     found, found_slopes = x.copy(), np.ones_like(x)
-    activations.activate(found, CODES[name])
+    activate(found, CODES[name])
     np.testing.assert_allclose(found, outputs, rtol=3e-7, atol=5e-7)
-    activations.through_activation(found_slopes, x if CODES[name] in FROM_SUMS else found, CODES[name])
+    through_activation(found_slopes, x if CODES[name] in FROM_SUMS else found, CODES[name])
     np.testing.assert_allclose(found_slopes, slopes, rtol=3e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_a_nan_stays_one(name):
     x = np.full(40, np.nan, np.float32)
-    activations.activate(x, CODES[name])
+    activate(x, CODES[name])
     assert np.isnan(x).all()
 
 

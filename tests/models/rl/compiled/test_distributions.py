@@ -6,10 +6,12 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.models.rl.compiled.distributions import draw
+from ml_pipeline.models.rl.compiled.machine import jit_entry
 from ml_pipeline.models.rl.networks.distributions import Categorical
 from ml_pipeline.models.rl.policies.device_actions import device_actions
 from ml_pipeline.models.rl.policies.policy import Policy
 
+draw_from_python = jit_entry(draw.py_func)
 LARGEST = np.nextafter(np.float32(1), np.float32(0))
 IMPOSSIBLE = -1e8  # the logit of a choice that a mask forbids
 
@@ -25,7 +27,7 @@ def by_torch(logits, noise):
 
 def by_the_kernel(logits, noise):
     cumulative = np.zeros(logits.shape[1])
-    return np.array([draw(row, float(own), cumulative) for row, own in zip(logits, noise, strict=True)])
+    return np.array([draw_from_python(row, float(own), cumulative) for row, own in zip(logits, noise, strict=True)])
 
 
 ways = pytest.mark.parametrize("chosen", [by_numpy, by_torch, by_the_kernel])

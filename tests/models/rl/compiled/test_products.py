@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.models.rl.compiled.machine import LANES, jit
+from ml_pipeline.models.rl.compiled.machine import LANES, jit_entry
 from ml_pipeline.models.rl.compiled.products import Matrix, product_of_any
 
 MOST_ROWS = 21
 
 
-@jit
+@jit_entry
 def multiply(a, b, z, c):
     rows, sums = a.shape
     columns = b.shape[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_pipeline.models.rl.compiled.arguments import Activations, Workspace, last_layer, layer_of
 from ml_pipeline.models.rl.compiled.losses import Part, policy_slopes, value_slopes
-from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit
+from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit, jit_entry
 from ml_pipeline.models.rl.compiled.minibatch_steps import steps_by
 from ml_pipeline.models.rl.compiled.perceptron import (
     backward,
@@ -39,7 +39,7 @@ from ml_pipeline.runtime.code_cache import keep_code
 
 def _kept(function: Any) -> Any:
     """Compiled once for all processes, and again after a file of this folder or of the one above has changed."""
-    return keep_code(jit(function), made_of=sorted(Path(__file__).parent.parent.rglob("*.py")))
+    return keep_code(jit_entry(function), made_of=sorted(Path(__file__).parent.parent.rglob("*.py")))
 
 
 @jit

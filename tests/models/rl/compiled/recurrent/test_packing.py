@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from ml_pipeline.models.rl.compiled.machine import jit_entry
 from ml_pipeline.models.rl.compiled.recurrent.arguments import Packing, Sequences
 from ml_pipeline.models.rl.compiled.recurrent.packing import GROUP, pack, sequences_of_group
+
+pack_from_python = jit_entry(pack.py_func)
 
 
 def packed(starts, chosen):
@@ -14,7 +17,7 @@ def packed(starts, chosen):
     packing = Packing(*(np.full(length * len(chosen) + 1, -7, np.int64) for _ in Packing._fields))
     packing = packing._replace(first=packing.first[: length + 1], places=packing.places[: length + 1].copy())
     sequences = Sequences(length, np.zeros((starts.size, 1), np.float32), starts.ravel(), np.zeros((n_sequences, 1)))
-    return packing, pack(order, sequences, packing)
+    return packing, pack_from_python(order, sequences, packing)
 
 
 def test_the_longest_segment_comes_first():
