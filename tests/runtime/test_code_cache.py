@@ -1,7 +1,11 @@
 """Machine code on disk: loaded where it is the same, compiled where anything that went into it has changed."""
 
+import subprocess
+import sys
+
 import numba
 import pytest
+from numba.core.caching import CacheImpl
 
 from ml_pipeline.runtime import code_cache
 from ml_pipeline.runtime.code_cache import keep_code
@@ -58,3 +62,47 @@ def test_a_file_that_holds_the_code_of_another_signature_is_not_used(source, tmp
     again, result = compiled(source, 1)
     assert (result, again(1.5)) == (2.0, 2.5)
     assert sum(again.stats.cache_hits.values()) == 0
+
+
+ONE_OF_SEVERAL = """
+import numba
+from ml_pipeline.runtime.code_cache import keep_code
+dispatcher = keep_code(numba.njit(lambda value: value + 1), made_of=[])
+print("ready", flush=True)
+input()
+dispatcher(1.0)
+print(sum(dispatcher.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.slow
+def test_of_several_processes_one_compiles_and_the_others_load(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(ONE_OF_SEVERAL)
+    processes = [
+        subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 3
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert sorted(process.communicate(timeout=60)[0].strip() for process in processes) == ["0", "1", "1"]
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_process_that_cannot_compile_leaves_the_turn_to_the_next(source, tmp_path):
+    def fails(value):
+        return value.nothing_of_this_name
+
+    dispatcher = keep_code(numba.njit(fails), made_of=[source])
+    with pytest.raises(numba.TypingError):
+        dispatcher(1.0)
+    assert not list((tmp_path / "kept").rglob("*.lock"))
+
+
+def test_code_cannot_be_kept_where_no_folder_can_be_written_to(source, monkeypatch):
+    assert code_cache.can_keep_code()
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    assert not code_cache.can_keep_code()
+    assert compiled(source, 1)[1] == 2.0
