@@ -35,6 +35,11 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.installed
 
+# What a first training would compile in one process, by several. Where it cannot, trainings run all the same.
+$(VENV)/.compiled: $(VENV)/.installed
+	-$(BIN)/python -m ml_pipeline.compile_kernels perceptron trading
+	@touch $@
+
 # Apart from $(VENV): tianshou needs pandas 2, and vectorbt, which the tests use, pandas 3.
 $(BENCH_VENV)/.installed: pyproject.toml | $(BENCH_VENV)/bin/python
 	$(BENCH_VENV)/bin/python $(INSTALL) '.[bench]'
@@ -52,9 +57,9 @@ $(CLUSTER_VENV)/.installed: $(VENV)/.installed-dev | $(CLUSTER_VENV)/bin/python
 	  echo "Not installed: $(CLUSTER_PACKAGES). The tests that need what is missing are skipped."
 	@touch $@
 
-install: $(VENV)/.installed ## install into .venv, for `source .venv/bin/activate` and then `ml-pipeline ...`
+install: $(VENV)/.compiled ## install into .venv and compile, for `source .venv/bin/activate` and then `ml-pipeline ...`
 
-train: $(VENV)/.installed ## install into .venv, train on the built-in market, evaluate out of sample
+train: $(VENV)/.compiled ## install into .venv, compile, train on the built-in market, evaluate out of sample
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)

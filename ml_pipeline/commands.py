@@ -139,6 +139,11 @@ COMMANDS = {
         "ml_pipeline.tune_workers",
         "ml_pipeline.runs.train_command_line:SettingsCommandLine",
     ),
+    "compile": Command(
+        "Compile what trainings on this machine would compile when they first run, on all cores.",
+        "ml_pipeline.compile_kernels",
+        "ml_pipeline.compile_kernels:CommandLine",
+    ),
     "check": Command(
         "Check that parallel environments work on this machine, in under a minute.",
         "ml_pipeline.test_parallel_env",

@@ -177,6 +177,7 @@ COMMANDS = (
         "compare",
         "export_policy",
         "tune_workers",
+        "compile_kernels",
         "test_parallel_env",
     ),
     *("cli", "__main__", "commands", "completion"),

@@ -20,7 +20,7 @@ NAMES = [
     *("train", "evaluate", "backtest", "enjoy", "compare", "export"),
     *("serve", "submit", "status", "watch", "logs", "stop", "resume", "scale", "dashboard"),
     *("tune", "report", "promote", "rollback", "models", "paper-trade"),
-    *("sanity", "walk-forward", "inspect-data", "tune-workers", "check", "completion"),
+    *("sanity", "walk-forward", "inspect-data", "tune-workers", "compile", "check", "completion"),
 ]
 
 

@@ -1,0 +1,139 @@
+"""Command: compile what trainings on this machine would compile when they first run, side by side on all cores.
+
+ml-pipeline compile                          # everything
+ml-pipeline compile perceptron trading       # what `ml-pipeline train` needs; `make install` does this
+"""
+
+import sys
+
+from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+
+if __name__ == "__main__":
+    exit_at_once_on_signals("compile")
+
+import logging
+import multiprocessing
+import signal
+import time
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import tyro
+
+from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.kinds_to_compile import KINDS
+from ml_pipeline.runtime.code_cache import can_keep_code, recorded_compilations
+from ml_pipeline.runtime.cores import usable_cores
+
+PROG = "compile"
+_FAILED = "failed, "
+Kind = Literal["perceptron", "trading", "memory", "perceptron-box", "memory-box", "trading-stops", "trading-batched"]
+assert get_args(Kind) == tuple(KINDS)
+
+
+@dataclass(frozen=True)
+class CompileConfig:
+    """What is compiled."""
+
+    kinds: Annotated[tyro.conf.Positional[tuple[Kind, ...]], tyro.conf.arg(metavar="[KIND ...]")] = ()
+    """Kinds of trainings; none: all. In -box actions are continuous, in -stops positions are closed within bars."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the flags fill."""
+
+    compile: CompileConfig = field(default_factory=CompileConfig)
+
+
+class Part(NamedTuple):
+    """What one process compiles."""
+
+    kind: str
+    name: str
+
+
+def main(argv: list[str], *, prog: str = PROG) -> int:
+    """Compile, and print a line for each part; return 0, also where numba is not installed.
+
+    Exits with code 2 where code cannot be kept, and with 1 where a part cannot be compiled, after one sentence.
+    """
+    with entry(prog):
+        config = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["compile"].sentence).compile
+        if find_spec("numba") is None:
+            print("There is nothing to compile, since numba is not installed; training runs without it, if slower.")
+            return 0
+        if not can_keep_code():
+            raise UserError(
+                f"Machine code cannot be kept: neither {Path(__file__).parent} nor the user's cache folder can be "
+                "written to; set NUMBA_CACHE_DIR to a folder that can, here and for trainings."
+            )
+        parts = [Part(kind, name) for kind in dict.fromkeys(config.kinds or KINDS) for name in KINDS[kind]]
+        failed = False
+        with closing(_compiled(parts)) as results:
+            for part, result in results:
+                print(f"{part.kind}, {part.name}: {result}", flush=True)
+                failed = failed or result.startswith(_FAILED)
+        if failed:
+            raise CheckFailed("Some of it could not be compiled; trainings compile it, or run without it.")
+    return 0
+
+
+def _compiled(parts: Sequence[Part]) -> Generator[tuple[Part, str], None, None]:
+    """Each part and what became of it, as it ends; one per core at a time. Closing it ends the others."""
+    context = multiprocessing.get_context("spawn")
+    waiting = list(parts)
+    going: dict[Any, tuple[Part, SpawnProcess]] = {}
+    try:
+        while waiting or going:
+            while waiting and len(going) < max(1, int(usable_cores())):
+                part = waiting.pop(0)
+                receiving, sending = context.Pipe(duplex=False)
+                process = context.Process(target=_compile, args=(KINDS[part.kind][part.name], sending), daemon=True)
+                process.start()
+                sending.close()
+                going[receiving] = part, process
+            ready = wait(list(going))
+            for end in [each for each in going if each in ready]:
+                part, process = going.pop(end)
+                try:
+                    result = end.recv()
+                except EOFError:
+                    result = f"{_FAILED}its process ended."
+                process.join()
+                end.close()
+                yield part, result
+    finally:
+        for end, (_, process) in going.items():
+            process.kill()
+            process.join()
+            end.close()
+
+
+def _compile(work: Callable[[], None], connection: Connection) -> None:
+    """Run in a process of its own, which Ctrl-C ends without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    logging.disable(logging.WARNING)  # that compiling takes a while: each line here says how long
+    warnings.simplefilter("error", UserWarning)  # which says that numba fails here
+    begin = time.perf_counter()
+    try:
+        with recorded_compilations() as compilations:
+            work()
+    except Exception as error:  # numba's, of any kind
+        connection.send(f"{_FAILED}{type(error).__name__}: {error}")
+        return
+    connection.send(f"compiled in {time.perf_counter() - begin:.1f} s" if compilations else "on disk already")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
