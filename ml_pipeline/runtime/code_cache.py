@@ -15,6 +15,7 @@ from typing import Any
 
 from ml_pipeline.runtime.file_lock import alone
 
+_TURN_S = 120.0  # after which a process no longer waits for another, which may be suspended, and compiles
 _UNUSABLE = (OSError, EOFError, pickle.UnpicklingError)
 
 
@@ -39,7 +40,7 @@ def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
             loaded = self._loaded(signature, *args)
             if loaded is None:
                 with contextlib.suppress(OSError):
-                    compiling.enter_context(alone(self._lock_file()))
+                    compiling.enter_context(alone(self._lock_file(), timeout_s=_TURN_S))
                     loaded = self._loaded(signature, *args)  # from whoever had the turn before
             return loaded
 

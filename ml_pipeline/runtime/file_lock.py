@@ -2,17 +2,21 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+_LOOK_S = 0.02
+
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def alone(path: Path, *, timeout_s: float | None = None) -> Iterator[None]:
     """Within the block no other process or thread is in one with the same path; the system ends it with us.
 
-    The file is made where it is missing, and removed at the end. Raises OSError where it cannot be opened.
+    The file is made where it is missing, and removed at the end. Raises OSError where it cannot be opened, and
+    TimeoutError where another has it for longer than `timeout_s`; none: waits as long as it takes.
     """
-    descriptor = _open_locked(path)
+    descriptor = _open_locked(path, None if timeout_s is None else time.monotonic() + timeout_s)
     try:
         yield
     finally:
@@ -21,12 +25,12 @@ def alone(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _open_locked(path: Path) -> int:
+def _open_locked(path: Path, deadline: float | None) -> int:
     """The descriptor of the lock file that lies there, once it is ours."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(descriptor)
+            _lock(descriptor, deadline)
             if _is_still(path, descriptor):  # else whoever had it before has deleted it
                 return descriptor
         except BaseException:
@@ -35,17 +39,25 @@ def _open_locked(path: Path) -> int:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> None:
+def _lock(descriptor: int, deadline: float | None) -> None:
     """Wait for the lock of an open file. Where the file system has none, go on: two may then meet."""
-    with contextlib.suppress(OSError):
-        if os.name == "nt":
-            import msvcrt
+    if os.name == "nt":
+        import msvcrt
 
+        with contextlib.suppress(OSError):  # it gives up after ten seconds by itself
             msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
+        return
+    import fcntl
 
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX if deadline is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError("Another process keeps the lock.") from None
+            time.sleep(_LOOK_S)
+        except OSError:
+            return None
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

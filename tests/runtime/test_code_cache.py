@@ -1,5 +1,6 @@
 """Machine code on disk: loaded where it is the same, compiled where anything that went into it has changed."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from numba.core.caching import CacheImpl
 
 from ml_pipeline.runtime import code_cache
 from ml_pipeline.runtime.code_cache import keep_code
+from ml_pipeline.runtime.file_lock import alone
 
 
 @pytest.fixture
@@ -99,6 +101,22 @@ def test_a_process_that_cannot_compile_leaves_the_turn_to_the_next(source, tmp_p
     with pytest.raises(numba.TypingError):
         dispatcher(1.0)
     assert not list((tmp_path / "kept").rglob("*.lock"))
+
+
+def test_nobody_waits_for_ever_for_a_process_that_is_suspended(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(code_cache, "_TURN_S", 0.1)
+    held = []
+
+    def take(path, **settings):
+        if not held:  # as another process would
+            held.append(contextlib.ExitStack())
+            held[0].enter_context(alone(path))
+        return alone(path, **settings)
+
+    monkeypatch.setattr(code_cache, "alone", take)
+    assert compiled(source, 1)[1] == 2.0
+    assert held
+    held[0].close()
 
 
 def test_code_cannot_be_kept_where_no_folder_can_be_written_to(source, monkeypatch):

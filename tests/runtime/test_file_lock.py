@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from ml_pipeline.runtime import file_lock
 from ml_pipeline.runtime.file_lock import alone
 
@@ -9,9 +11,9 @@ from ml_pipeline.runtime.file_lock import alone
 def test_whoever_waited_for_the_lock_keeps_out_those_who_come_later(tmp_path, monkeypatch):
     opened, lock, entered = threading.Event(), file_lock._lock, []
 
-    def lock_and_tell(descriptor):
+    def lock_and_tell(descriptor, deadline):
         opened.set()
-        lock(descriptor)
+        lock(descriptor, deadline)
 
     def wait_for_it():
         with alone(tmp_path / "lock"):
@@ -26,3 +28,10 @@ def test_whoever_waited_for_the_lock_keeps_out_those_who_come_later(tmp_path, mo
     waiting.join(30)
     assert entered == [True]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wait_with_an_end_ends(tmp_path):
+    with alone(tmp_path / "lock"), pytest.raises(TimeoutError), alone(tmp_path / "lock", timeout_s=0.05):
+        raise AssertionError("two at the same time")
+    with alone(tmp_path / "lock", timeout_s=0.05):
+        assert (tmp_path / "lock").exists()
