@@ -30,7 +30,8 @@ def in_folder(folder, module, *arguments):
 
 
 def codes(folder):
-    return {path for path in (folder / "code").rglob("*") if path.is_file()}
+    """Every file of machine code, and when it was written."""
+    return {path: path.stat().st_mtime_ns for path in (folder / "code").rglob("*") if path.is_file()}
 
 
 @pytest.mark.long
