@@ -37,6 +37,7 @@ TENSORS = f"{TRADING}.accounts.tensor_ops"
 # The compiled update needs an extra, and seconds to import: a function imports it, where it is there.
 COMPILED = f"{RL}.compiled"
 RECURRENT = f"{COMPILED}.recurrent"
+MOMENTS = f"{RL}.preprocessing.compiled_moments"
 # What a group of ranks is, values and a protocol, which learning needs to know.
 RANKS = f"{RL}.distributed.ranks"
 # Other algorithms need an extra, too.
@@ -66,7 +67,8 @@ ROOMS = {
     f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core.workers": Room((*GROUND, f"{RL}.core.stepping"), (*ENV_LIBRARIES, "cloudpickle")),
     f"{RL}.core": Room((*GROUND, f"{RL}.core.stepping", f"{RL}.core.workers"), ENV_LIBRARIES),
-    f"{RL}.preprocessing": Room(GROUND, TORCH_LIBRARIES),
+    MOMENTS: Room(("runtime.code_cache",), ("numpy", "numba")),
+    f"{RL}.preprocessing": Room(GROUND, TORCH_LIBRARIES, (MOMENTS,)),
     f"{RL}.networks": Room((*GROUND, f"{RL}.preprocessing"), TORCH_LIBRARIES),
     COMPILED: Room((*GROUND, f"{RL}.networks"), ("numpy", "torch", "numba", "llvmlite")),
     RECURRENT: Room((*GROUND, f"{RL}.networks", COMPILED), ("numpy", "torch", "numba")),

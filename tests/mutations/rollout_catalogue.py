@@ -63,8 +63,8 @@ GAE = (
     Mutation(
         "rewards of truncated steps edited",
         f"{RL}/rollout/host_collector.py",
-        "buffer.store(actions, scaled, terminated",
-        "buffer.store(actions, scaled + truncated, terminated",
+        "self._rewards[t], self._times[t] = rewards, ",
+        "self._rewards[t], self._times[t] = rewards + truncated, ",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
         "test_advantages_returns_values_and_log_probs_are_theirs[box]",
         "P1c",
@@ -106,6 +106,27 @@ NORMALIZATION = (
         f"{RL_TESTS}/preprocessing/test_normalization.py::"
         "test_reward_scaling_divides_by_the_deviation_of_the_discounted_return_and_keeps_signs",
         "P4c",
+    ),
+    Mutation(
+        "compiled reward scaling remembers the last episode",
+        f"{RL}/preprocessing/compiled_moments.py",
+        "if done[t, i]:",
+        "if done[0, i]:",
+        f"{RL_TESTS}/preprocessing/test_compiled_moments.py::test_scaled_rewards_and_their_statistics",
+    ),
+    Mutation(
+        "compiled statistics count a batch as one sample",
+        f"{RL}/preprocessing/normalization.py",
+        "self.moments.count += n\n",
+        "self.moments.count += 1\n",
+        f"{RL_TESTS}/preprocessing/test_compiled_moments.py::test_observations_and_their_statistics",
+    ),
+    Mutation(
+        "the steps before an interruption are counted again",
+        f"{RL}/rollout/host_collector.py",
+        "self._count(first, ",
+        "self._count(0, ",
+        f"{RL_TESTS}/algorithms/test_ppo_trainer.py::test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one",
     ),
     Mutation(
         "normalizing learns",
@@ -223,8 +244,8 @@ ACTIONS_TAKEN = (
     Mutation(
         "the clipped action is kept for the update",
         f"{RL}/rollout/host_collector.py",
-        "buffer.store(actions, scaled",
-        "buffer.store(policy.fit_actions(actions), scaled",
+        "buffer.store(actions, rewards",
+        "buffer.store(policy.fit_actions(actions), rewards",
         f"{RL_TESTS}/rollout/test_host_collector.py::test_unclipped_actions_are_kept_and_clipped_ones_are_taken",
         "P12a",
     ),

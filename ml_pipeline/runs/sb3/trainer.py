@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ml_pipeline.config.errors import UserError
@@ -206,11 +207,11 @@ class SB3Trainer:
         self._clock.collects()
 
     def _stepped(self) -> None:
-        self._episodes.step(
-            self._watched.last_rewards,
-            self._watched.last_dones,
-            global_step=self.global_step,
-            elapsed_s=self._clock.elapsed_s,
+        self._episodes.count(
+            self._watched.last_rewards[None],
+            self._watched.last_dones[None],
+            global_step=self.global_step - self._envs.num_envs,
+            times=np.array([self._clock.elapsed_s()]),
         )
         if self._stop_requested and self._has_long_rollouts():
             self._cut_short = True

@@ -7,7 +7,6 @@ one, where `PPOConfig.normalize_update` is "rollout".
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -161,10 +160,7 @@ class RankCollector(ArrayCollector):
         """
         whole, preprocessor = self._whole, self._policy.observations
         start = self.global_step - self.num_envs * whole.n_steps
-        for t, (row, done) in enumerate(zip(rewards, whole.terminated | whole.truncated, strict=True)):
-            reached = start + (t + 1) * self.num_envs
-            self.episodes.step(row, done, global_step=reached, elapsed_s=partial(float, times[t]))
-            whole.rewards[t] = row if self._reward_scaler is None else self._reward_scaler(row, done)
+        self._count(0, global_step=start, rewards=rewards, times=times)
         whole.observations[:] = preprocessor.normalize(observations)
         whole.final_observations = [
             (t, i, preprocessor.normalize(final[None])[0]) for t, i, final in whole.final_observations

@@ -6,6 +6,7 @@
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +34,7 @@ _failures: list[Exception] = []
 
 def can_compile(network: ActorCritic | GeneralActorCritic) -> bool:
     """Whether the kernel supports the network, and numba is installed and has not failed in this process."""
-    if find_spec("numba") is None or os.name != "posix":
+    if not has_numba():
         return False
     if isinstance(network, GeneralActorCritic) and not (network.state_size and network.sees_only_numbers):
         return False
@@ -46,6 +47,20 @@ def can_compile(network: ActorCritic | GeneralActorCritic) -> bool:
         and sum(parameter.numel() for parameter in parameters) <= most
         and _kernel_imports()
     )
+
+
+def has_numba() -> bool:
+    """Whether numba is installed and has not failed in this process."""
+    return find_spec("numba") is not None and os.name == "posix" and not _failures
+
+
+def compile_if_possible(compile_it: Callable[[], None]) -> None:
+    """Call what compiles by numba; nothing happens where numba is not, and a failure is a warning."""
+    if has_numba():
+        try:
+            compile_it()
+        except Exception as error:  # numba's, of any kind
+            give_up_compiling(error)
 
 
 def tell_if_compiling(kernel: Any) -> None:

@@ -16,7 +16,12 @@ from ml_pipeline.models.rl.policies.act_blocks import ActRows
 from ml_pipeline.models.rl.policies.acting import ActingMemory, actor_for
 from ml_pipeline.models.rl.policies.compatibility import check_space, check_traits, traits_of
 from ml_pipeline.models.rl.policies.compiled_memory import CompiledMemory, CompiledRecurrent
-from ml_pipeline.models.rl.policies.compiled_networks import CompiledNetworks, can_compile, give_up_compiling
+from ml_pipeline.models.rl.policies.compiled_networks import (
+    CompiledNetworks,
+    can_compile,
+    compile_if_possible,
+    give_up_compiling,
+)
 from ml_pipeline.models.rl.policies.one_thread import one_thread
 from ml_pipeline.models.rl.policies.value_units import ValueUnits
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
@@ -77,7 +82,10 @@ class Policy:
         check_space("actions", of_policy=self.action_space, of_envs=action_space)
 
     def compile(self) -> None:
-        """Compile acting and evaluating, which pays from thousands of steps on; no effect where that is impossible."""
+        """Compile acting, evaluating and the statistics of observations, as far as that is possible.
+
+        It pays from thousands of steps on.
+        """
         if can_compile(self.network):
             try:
                 if isinstance(self.network, ActorCritic):
@@ -86,6 +94,8 @@ class Policy:
                     self.recurrent = CompiledRecurrent(self.network)
             except Exception as error:  # numba's, of any kind
                 give_up_compiling(error)
+        if self.observations.normalizer is not None:
+            compile_if_possible(self.observations.normalizer.compile)
 
     def refresh(self) -> None:
         """Act and evaluate with the weights as they are now; call it after they have changed or moved."""

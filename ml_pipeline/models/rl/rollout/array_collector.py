@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.policies.compiled_networks import compile_if_possible
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.normalization import RewardScaler
 from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
@@ -13,6 +15,8 @@ from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.estimates import Estimates, estimate
 from ml_pipeline.models.rl.rollout.finite_checks import check_rollout
 from ml_pipeline.runtime.seeding import generator_state, random_generator, restore_generator
+
+Array = np.ndarray
 
 
 class ArrayCollector(Collector):
@@ -30,12 +34,26 @@ class ArrayCollector(Collector):
         self._whole = RolloutBuffer(config.n_steps, self.num_envs, policy.observations.size)  # of all N environments
         policy.compile()
         self._reward_scaler = RewardScaler(self.num_envs, gamma=config.gamma) if config.normalize_rewards else None
+        if self._reward_scaler is not None:
+            compile_if_possible(self._reward_scaler.compile)
         self._memory = policy.new_rollout_memory(envs.num_envs)
         self._noise_generator = random_generator(seed, "actions")
 
     def estimates(self) -> Estimates:
         check_rollout(self._whole)
         return estimate(self._whole, self._policy, **self._estimation)
+
+    def _count(self, first: int, *, global_step: int, rewards: Array, times: Array) -> None:
+        """Count episodes and scale rewards of the whole rollout, from step `first` on as far as it is filled.
+
+        global_step: before these steps. rewards: float64 (T, N), as the environments gave them. times: float64 (T,),
+        when each step was done, in s of training.
+        """
+        whole = self._whole
+        steps = slice(first, whole.position)
+        given, done = rewards[steps], whole.terminated[steps] | whole.truncated[steps]
+        self.episodes.count(given, done, global_step=global_step, times=times[steps])
+        whole.rewards[steps] = given if self._reward_scaler is None else self._reward_scaler(given, done)
 
     def _own_state(self) -> dict[str, Any]:
         return {

@@ -60,11 +60,15 @@ class Collector(ABC):
         with self._policy.acting_threads():
             if self.buffer.full:
                 self._begin()
-            while not self.buffer.full:
-                if should_stop():
-                    return False
-                self._step()
-            return True
+            first, global_step = self.buffer.position, self.global_step
+            try:
+                while not self.buffer.full:
+                    if should_stop():
+                        return False
+                    self._step()
+                return True
+            finally:
+                self._count_steps(first, global_step)
 
     @property
     def rollout_start_step(self) -> int:
@@ -155,6 +159,9 @@ class Collector(ABC):
     @abstractmethod
     def _step(self) -> None:
         """Act once in all environments, by `_step_envs`, and store the step."""
+
+    def _count_steps(self, first: int, global_step: int) -> None:  # noqa: B027 - not every collector has any
+        """Do what no action depends on, for the buffer's steps from `first` on; global_step: before these."""
 
     @abstractmethod
     def _learn_and_normalize(self, observations: Any, first: int = 0) -> Any:

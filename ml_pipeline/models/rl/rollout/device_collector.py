@@ -7,6 +7,7 @@ S state size.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
@@ -125,8 +126,8 @@ class DeviceCollector(Collector):
         buffer, num_envs = self.buffer, self._envs.num_envs
         ends = (buffer.terminated | buffer.truncated).cpu().numpy()
         before = self.global_step - buffer.n_steps * num_envs
-        for t, (rewards, done) in enumerate(zip(buffer.rewards.cpu().numpy(), ends, strict=True), start=1):
-            self.episodes.step(rewards, done, global_step=before + t * num_envs, elapsed_s=self._elapsed_s)
+        times = np.full(buffer.n_steps, self._elapsed_s())
+        self.episodes.count(buffer.rewards.cpu().numpy(), ends, global_step=before, times=times)
 
     def _store_first(self, observations: Tensor, first: int) -> None:
         if self._normalizer is not None:

@@ -1,7 +1,6 @@
 """Returns and lengths of episodes, from the environments' own rewards: before any scaling or clipping."""
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,31 @@ class EpisodeTracker:
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self.finished: list[EpisodeRecord] = []
 
-    def step(self, rewards: Array, done: Array, *, global_step: int, elapsed_s: Callable[[], float]) -> None:
-        """Count one step of every environment. rewards: float (N,). done: bool (N,). elapsed_s: a clock."""
-        self._returns += rewards
-        self._lengths += 1
+    def count(self, rewards: Array, done: Array, *, global_step: int, times: Array) -> None:
+        """Count T steps of all N environments.
+
+        rewards: float (T, N). done: bool (T, N). global_step: before the first of them. times: float (T,), when each
+        was done, in s of training.
+        """
+        ends = np.any(done, axis=1).tolist()
+        n_counted = 0  # in `_lengths`
+        for t, (of_step, some_ended) in enumerate(zip(rewards, ends, strict=True)):
+            self._returns += of_step
+            if some_ended:
+                self._lengths += t + 1 - n_counted
+                n_counted = t + 1
+                self._record(done[t], global_step=global_step + n_counted * done.shape[1], time_s=float(times[t]))
+        self._lengths += len(rewards) - n_counted
+
+    def _record(self, done: Array, *, global_step: int, time_s: float) -> None:
+        """Keep the episodes that ended in a step, bool (N,); others begin there."""
         for i in done.nonzero()[0].tolist():
             record = EpisodeRecord(
                 episode_return=float(self._returns[i]),
                 length=int(self._lengths[i]),
                 env_index=i,
                 global_step=global_step,
-                time_s=elapsed_s(),
+                time_s=time_s,
             )
             self.finished.append(record)
             self._recent.append(record.episode_return)

@@ -21,6 +21,8 @@ class RolloutCollector(ArrayCollector):
         """See Collector."""
         super().__init__(envs, policy, config, seed=seed)
         self.buffer = self._whole
+        self._rewards = np.zeros(self.buffer.rewards.shape)  # as the environments gave them
+        self._times = np.zeros(config.n_steps)  # when each step was done
 
     def _step(self) -> None:
         buffer, policy = self.buffer, self._policy
@@ -28,25 +30,29 @@ class RolloutCollector(ArrayCollector):
         t = buffer.position
         actions = policy.choose(buffer.observations[t], buffer.noise[t], self._memory)
         observations, rewards, terminated, truncated, infos = self._step_envs(policy.fit_actions(actions))
-        done = terminated | truncated
         if self._memory is not None:
-            self._memory.forget(done)
-        self.episodes.step(rewards, done, global_step=self.global_step, elapsed_s=self._elapsed_s)
-        scaled = rewards if self._reward_scaler is None else self._reward_scaler(rewards, done)
+            self._memory.forget(terminated | truncated)
         next_obs = self._learn_and_normalize(observations)
-        for i in (truncated & ~terminated).nonzero()[0].tolist():
-            final_observation = policy.observations.process_one(infos["final_obs"][i])[0]
-            buffer.final_observations.append((t, i, final_observation))
-        buffer.store(actions, scaled, terminated, truncated, next_obs)
+        if np.count_nonzero(truncated):  # 0.1 us, where the line below takes 0.8
+            for i in (truncated & ~terminated).nonzero()[0].tolist():
+                final_observation = policy.observations.process_one(infos["final_obs"][i])[0]
+                buffer.final_observations.append((t, i, final_observation))
+        self._rewards[t], self._times[t] = rewards, self._elapsed_s()
+        buffer.store(actions, rewards, terminated, truncated, next_obs)
+
+    def _count_steps(self, first: int, global_step: int) -> None:
+        self._count(first, global_step=global_step, rewards=self._rewards, times=self._times)
 
     def _learn_and_normalize(self, observations: Any, first: int = 0) -> Array:
         preprocessor = self._policy.observations
         encoded = preprocessor.encode(observations)
         if first:
             encoded = encoded[first:]
-        if preprocessor.normalizer is not None:
-            preprocessor.normalizer.update(encoded)
-            if not math.isfinite(preprocessor.normalizer.moments.mean.sum()):
-                # A NaN in the statistics makes every environment's numbers NaN; only now is the first one known.
-                check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1, first=first)
-        return preprocessor.normalize(encoded)
+        if preprocessor.normalizer is None:
+            return encoded
+        normalized = preprocessor.normalizer.learn_and_normalize(encoded)
+        means = preprocessor.normalizer.moments.mean
+        if not math.isfinite(means.dot(means)):  # 0.2 us, where their sum takes 1.5
+            # A NaN in the statistics makes every environment's numbers NaN; only now is the first one known.
+            check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1, first=first)
+        return normalized

@@ -39,24 +39,21 @@ def test_normalizing_does_not_learn_nor_change_what_it_is_given():
 
 def test_reward_scaling_divides_by_the_deviation_of_the_discounted_return_and_keeps_signs():
     scaler = RewardScaler(1, gamma=0.5, epsilon=1e-12)
-    no, yes = np.array([False]), np.array([True])
     # Discounted returns: 2, then 2 / 2 + 3 = 4: mean 3, variance 1. The first alone has variance 0: clipped at 10.
-    assert scaler(np.array([2.0]), no).tolist() == [10.0]
-    np.testing.assert_allclose(scaler(np.array([3.0]), yes), [3.0])
     # The episode has ended: the return starts again at -6. Of 2, 4, -6 the variance is 56 / 3.
-    np.testing.assert_allclose(scaler(np.array([-6.0]), no), [-6.0 / np.sqrt(56 / 3)])
+    scaled = scaler(np.array([[2.0], [3.0], [-6.0]]), np.array([[False], [True], [False]]))
+    np.testing.assert_allclose(scaled, [[10.0], [3.0], [-6.0 / np.sqrt(56 / 3)]])
 
 
 def test_a_restored_scaler_goes_on_with_the_same_bits():
     rng = np.random.default_rng(1)
     rewards, done = rng.normal(size=(20, 3)), rng.random((20, 3)) < 0.2
     scaler = RewardScaler(3, gamma=0.9)
-    for t in range(10):
-        scaler(rewards[t], done[t])
+    scaler(rewards[:10], done[:10])
     restored = RewardScaler(3, gamma=0.9)
     restored.load_state_dict(scaler.state_dict())
-    for t in range(10, 20):
-        np.testing.assert_array_equal(scaler(rewards[t], done[t]), restored(rewards[t], done[t]))
+    steps = [restored(rewards[t : t + 1], done[t : t + 1]) for t in range(10, 20)]
+    np.testing.assert_array_equal(scaler(rewards[10:], done[10:]), np.concatenate(steps))
 
 
 def test_values_change_their_units_and_stay_what_they_were():

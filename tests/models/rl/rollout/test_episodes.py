@@ -8,7 +8,8 @@ from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
 
 
 def step(tracker, rewards, done, global_step=0):
-    tracker.step(np.array(rewards), np.array(done), global_step=global_step, elapsed_s=lambda: 1.5)
+    before = global_step - len(rewards)
+    tracker.count(np.array([rewards]), np.array([done]), global_step=before, times=np.array([1.5]))
 
 
 def test_an_episode_is_recorded_where_it_ends_and_the_next_begins_at_zero():
