@@ -3,7 +3,9 @@
     pip install -e '.[bench]' && python benchmarks/ppo_throughput.py [--only cheetah]
 
 Every measurement is a process of its own on an otherwise idle machine: it trains for a warm-up, then for a fixed number
-of rollouts and updates, and reports environment transitions over wall time. The contestants take turns within each
+of rollouts and updates, and reports environment transitions over wall time. CartPole warms up until its episodes are
+long: the many resets of the first iterations are not what a user waits for. A whole program is timed from start to end,
+imports included; ours then also evaluates and writes its report. The contestants take turns within each
 round, so that a machine that changes its speed changes it for all; the ratio of a round is against Stable-Baselines3's
 faster vectorizer in that round, and, where a job has a limit, against that. Figures are medians.
 """
@@ -13,20 +15,26 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from throughput_envs import in_parts, maskable, masked, pendulum, two_choices
+
 WARM_UP, COUNTED = 2, 8  # iterations
+UNTIL_LONG = 40  # iterations of 2,048 transitions, until CartPole's episodes take some hundred steps
 BUSY_S = 300e-6
 
 
 @dataclass(frozen=True)
 class Job:
-    """Settings that every contestant trains with; 64x64 tanh, separate networks, no normalization.
+    """Settings that every contestant trains with; 64x64 tanh, separate networks.
 
-    memory: units of an LSTM below each network, 0 for none.
+    memory: units of an LSTM below each network, 0 for none. normalizes: observations and rewards, by running statistics
+    (VecNormalize). squashes: ours keeps actions within their bounds by tanh; Stable-Baselines3's PPO, which does that
+    with gSDE alone, clips. warm_up: iterations before those that count. total_timesteps: of a whole program.
     """
 
     environment: str  # a name in ENVIRONMENTS
@@ -36,11 +44,36 @@ class Job:
     n_epochs: int
     contestants: tuple[str, ...] = ("ours", "Stable-Baselines3 DummyVecEnv", "Stable-Baselines3 SubprocVecEnv", "torch")
     memory: int = 0
+    normalizes: bool = False
+    squashes: bool = False
+    warm_up: int = WARM_UP
+    total_timesteps: int | None = None
 
+
+_STABLE_BASELINES3 = ("ours", "Stable-Baselines3 DummyVecEnv", "Stable-Baselines3 SubprocVecEnv")
+_IN_PROCESS = ("ours", "Stable-Baselines3 DummyVecEnv")
 
 JOBS = {
-    "CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job("CartPole-v1", 8, 256, 256, 10),
-    "CartPole-v1, 8 x 256, minibatch 64, 10 epochs": Job("CartPole-v1", 8, 256, 64, 10),
+    "CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job("CartPole-v1", 8, 256, 256, 10, warm_up=UNTIL_LONG),
+    "CartPole-v1, 8 x 256, minibatch 64, 10 epochs": Job("CartPole-v1", 8, 256, 64, 10, warm_up=UNTIL_LONG),
+    "defaults: CartPole-v1 with normalization, 8 x 256, minibatch 256, 10 epochs": Job(
+        "CartPole-v1", 8, 256, 256, 10, _STABLE_BASELINES3, normalizes=True, warm_up=UNTIL_LONG
+    ),
+    "defaults, whole program: CartPole-v1 with normalization, 8 environments, 327,680 steps": Job(
+        "CartPole-v1", 8, 256, 256, 10, _IN_PROCESS, normalizes=True, total_timesteps=327_680
+    ),
+    "masks: CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job(
+        "masked", 8, 256, 256, 10, ("ours", "Stable-Baselines3 MaskablePPO of sb3-contrib"), warm_up=UNTIL_LONG
+    ),
+    "squashed actions: Pendulum-v1, 8 x 256, minibatch 256, 10 epochs": Job(
+        "Pendulum-v1", 8, 256, 256, 10, _STABLE_BASELINES3, squashes=True
+    ),
+    "MultiDiscrete actions: CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job(
+        "two choices", 8, 256, 256, 10, _STABLE_BASELINES3, warm_up=UNTIL_LONG
+    ),
+    "Dict observations: CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job(
+        "in parts", 8, 256, 256, 10, _STABLE_BASELINES3, warm_up=UNTIL_LONG
+    ),
     "FastTradingEnv, one asset, 16 features, 8 x 256, minibatch 256, 10 epochs": Job("trading", 8, 256, 256, 10),
     "a busy step of 300 µs, 8 x 256, minibatch 256, 10 epochs": Job(
         "busy", 8, 256, 256, 10, ("ours", "Stable-Baselines3 SubprocVecEnv", "limit: steps on all cores")
@@ -50,7 +83,14 @@ JOBS = {
     ),
     "HalfCheetah-v5, 1 x 2,048, minibatch 64, 10 epochs": Job("HalfCheetah-v5", 1, 2048, 64, 10),
     "memory: CartPole-v1 without velocities, LSTM 64, 8 x 128, minibatch 128, 10 epochs": Job(
-        "remembered", 8, 128, 128, 10, ("ours", "Stable-Baselines3 RecurrentPPO of sb3-contrib"), memory=64
+        "remembered",
+        8,
+        128,
+        128,
+        10,
+        ("ours", "Stable-Baselines3 RecurrentPPO of sb3-contrib"),
+        memory=64,
+        warm_up=UNTIL_LONG,
     ),
 }
 
@@ -105,6 +145,10 @@ ENVIRONMENTS: dict[str, Callable[[], Any]] = {
     "HalfCheetah-v5": _half_cheetah,
     "trading": _trading,
     "busy": _busy,
+    "masked": masked,
+    "two choices": two_choices,
+    "in parts": in_parts,
+    "Pendulum-v1": pendulum,
 }
 
 
@@ -122,8 +166,9 @@ def ours(job: Job) -> Callable[[int], None]:
         n_steps=job.n_steps,
         minibatch_size=job.minibatch_size,
         n_epochs=job.n_epochs,
-        normalize_obs=False,
-        normalize_rewards=False,
+        normalize_obs=job.normalizes,
+        normalize_rewards=job.normalizes,
+        squash_actions=job.squashes,
         **({"memory": "lstm", "memory_size": job.memory} if job.memory else {}),
     )
     trainer = PPOTrainer(envs, config)
@@ -138,14 +183,17 @@ def ours(job: Job) -> Callable[[int], None]:
 def stable_baselines3(vectorizer: str, job: Job) -> Callable[[int], None]:
     import stable_baselines3
     import torch
+    from gymnasium.spaces import Dict
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
     torch.set_num_threads(1)  # faster for it than 2 at this size
     vectorizers = {"DummyVecEnv": DummyVecEnv, "SubprocVecEnv": SubprocVecEnv}
     envs = make_vec_env(ENVIRONMENTS[job.environment], job.num_envs, vec_env_cls=vectorizers[vectorizer])
+    if job.normalizes:
+        envs = VecNormalize(envs)
     model = stable_baselines3.PPO(
-        "MlpPolicy",
+        "MultiInputPolicy" if isinstance(envs.observation_space, Dict) else "MlpPolicy",
         envs,
         n_steps=job.n_steps,
         batch_size=job.minibatch_size,
@@ -173,6 +221,27 @@ def recurrent_ppo(job: Job) -> Callable[[int], None]:
         batch_size=job.minibatch_size,
         n_epochs=job.n_epochs,
         policy_kwargs={"lstm_hidden_size": job.memory},
+        device="cpu",
+    )
+
+    def train(iterations: int) -> None:
+        model.learn(iterations * job.num_envs * job.n_steps, reset_num_timesteps=False)
+
+    return train
+
+
+def maskable_ppo(job: Job) -> Callable[[int], None]:
+    import sb3_contrib
+    import torch
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(1)  # faster for it than 2 at this size
+    model = sb3_contrib.MaskablePPO(
+        "MlpPolicy",
+        make_vec_env(maskable, job.num_envs),
+        n_steps=job.n_steps,
+        batch_size=job.minibatch_size,
+        n_epochs=job.n_epochs,
         device="cpu",
     )
 
@@ -235,6 +304,7 @@ CONTESTANTS: dict[str, Callable[[Job], Callable[[int], None]]] = {
     "Stable-Baselines3 DummyVecEnv": lambda job: stable_baselines3("DummyVecEnv", job),
     "Stable-Baselines3 SubprocVecEnv": lambda job: stable_baselines3("SubprocVecEnv", job),
     "Stable-Baselines3 RecurrentPPO of sb3-contrib": recurrent_ppo,
+    "Stable-Baselines3 MaskablePPO of sb3-contrib": maskable_ppo,
     "torch": torch_alone,
     "limit: steps on all cores": steps_on_all_cores,
     "limit: its matrix products": matrix_products,
@@ -244,7 +314,7 @@ CONTESTANTS: dict[str, Callable[[Job], Callable[[int], None]]] = {
 def measure(contestant: str, job: Job) -> float:
     """Transitions a second after the warm-up; runs in a process of its own."""
     train = CONTESTANTS[contestant](job)
-    train(WARM_UP)
+    train(job.warm_up)
     started = time.perf_counter()
     train(COUNTED)
     return COUNTED * job.num_envs * job.n_steps / (time.perf_counter() - started)
@@ -252,9 +322,30 @@ def measure(contestant: str, job: Job) -> float:
 
 def measure_apart(contestant: str, job: Job) -> float:
     request = json.dumps([contestant, asdict(job)])
+    if job.total_timesteps is not None:
+        return job.total_timesteps / program_s(contestant, job, request)
     command = [sys.executable, __file__, "--measure", request]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
+
+
+def program_s(contestant: str, job: Job, request: str) -> float:
+    """What a whole training takes as a program of its own, with our command or with a script for the others."""
+    command = [sys.executable, __file__, "--train", request]
+    if contestant == "ours":
+        sizes = {"n-envs": job.num_envs, "total-timesteps": job.total_timesteps, "n-steps": job.n_steps}
+        learning = {"minibatch-size": job.minibatch_size, "n-epochs": job.n_epochs}
+        flags = [f"--{name}={value}" for name, value in {"env-id": job.environment, **sizes, **learning}.items()]
+        command = [sys.executable, "-m", "ml_pipeline.train_ppo", *flags]
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        subprocess.run(command, cwd=folder, capture_output=True, check=True)
+        return time.perf_counter() - began
+
+
+def train_whole(contestant: str, job: Job) -> None:
+    assert job.total_timesteps is not None
+    CONTESTANTS[contestant](job)(job.total_timesteps // (job.num_envs * job.n_steps))
 
 
 def compare(job: Job, rounds: int) -> str:
@@ -277,7 +368,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns that each contestant takes (default: 5)")
     parser.add_argument("--only", default="", help="jobs whose description contains this")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--train", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.train:
+        contestant, job = json.loads(arguments.train)
+        train_whole(contestant, Job(**job))
+        return
     if arguments.measure:
         contestant, job = json.loads(arguments.measure)
         print(measure(contestant, Job(**job)))
