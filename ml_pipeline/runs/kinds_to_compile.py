@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.preprocessing.normalization import RewardScaler
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.settings import TradingConfig
@@ -23,6 +24,7 @@ def _acting(config: PPOConfig, actions: spaces.Space) -> None:
     from ml_pipeline.models.rl.policies.policy import Policy  # with torch, which trading does without
 
     Policy(_OBSERVATIONS, actions, config, seed=0).compile()
+    RewardScaler(1, gamma=config.gamma).compile()
 
 
 def _learning(config: PPOConfig, actions: spaces.Space) -> None:

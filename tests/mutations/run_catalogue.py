@@ -76,8 +76,8 @@ FOLDERS = (
     Mutation(
         "two runs that start at once both write a folder",
         "ml_pipeline/runtime/file_lock.py",
-        "fcntl.flock(descriptor, fcntl.LOCK_EX)",
-        "pass",
+        "return fcntl.flock(descriptor, fcntl.LOCK_EX if",
+        "return None and (fcntl.LOCK_EX if",
         "tests/runs/test_folder_claim.py::test_of_processes_that_start_at_once_one_wins_each_folder[nothing]",
     ),
     Mutation(
