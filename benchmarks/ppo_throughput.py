@@ -7,7 +7,7 @@ of rollouts and updates, and reports environment transitions over wall time. Car
 long: the many resets of the first iterations are not what a user waits for. A whole program is timed from start to end,
 imports included; ours then also evaluates and writes its report. The contestants take turns within each
 round, so that a machine that changes its speed changes it for all; the ratio of a round is against Stable-Baselines3's
-faster vectorizer in that round, and, where a job has a limit, against that. Figures are medians.
+faster contestant in that round, and, where a job has a limit, against that. Figures are medians.
 """
 
 import argparse
@@ -35,6 +35,7 @@ class Job:
     memory: units of an LSTM below each network, 0 for none. normalizes: observations and rewards, by running statistics
     (VecNormalize). squashes: ours keeps actions within their bounds by tanh; Stable-Baselines3's PPO, which does that
     with gSDE alone, clips. warm_up: iterations before those that count. total_timesteps: of a whole program.
+    Frames go through NatureCNN below both networks; Stable-Baselines3 has no hidden layers above it.
     """
 
     environment: str  # a name in ENVIRONMENTS
@@ -92,6 +93,21 @@ JOBS = {
         memory=64,
         warm_up=UNTIL_LONG,
     ),
+    "images: 84x84x4 frames, 8 x 64, minibatch 128, 4 epochs": Job(
+        "frames",
+        8,
+        64,
+        128,
+        4,
+        (
+            "ours",
+            "ours in bfloat16",
+            "Stable-Baselines3 CnnPolicy",
+            "Stable-Baselines3 CnnPolicy, one thread",
+            "limit: its convolutions",
+            "bfloat16 limit: its convolutions",
+        ),
+    ),
 }
 
 
@@ -139,10 +155,32 @@ def _busy() -> Any:
     return gymnasium.wrappers.TimeLimit(TimedEnv(busy_s=BUSY_S), 500)
 
 
+def _frames() -> Any:
+    """Frames of noise, which take no time to make, in episodes of 200 steps."""
+    import gymnasium
+    import numpy as np
+
+    class Frames(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+        action_space = gymnasium.spaces.Discrete(4)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            self._t, self._frames = 0, self.np_random.integers(0, 256, (16, 84, 84, 4), np.uint8)
+            return self._frames[0], {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self._t += 1
+            return self._frames[self._t % 16], float(action == self._t % 4), self._t == 200, False, {}
+
+    return Frames()
+
+
 ENVIRONMENTS: dict[str, Callable[[], Any]] = {
     "CartPole-v1": _cart_pole,
     "remembered": _without_velocities,
     "HalfCheetah-v5": _half_cheetah,
+    "frames": _frames,
     "trading": _trading,
     "busy": _busy,
     "masked": masked,
@@ -152,7 +190,7 @@ ENVIRONMENTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def ours(job: Job) -> Callable[[int], None]:
+def ours(job: Job, **settings: Any) -> Callable[[int], None]:
     from ml_pipeline.config.ppo import PPOConfig
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
     from ml_pipeline.models.rl.core.vec_env import ParallelEnv
@@ -170,6 +208,7 @@ def ours(job: Job) -> Callable[[int], None]:
         normalize_rewards=job.normalizes,
         squash_actions=job.squashes,
         **({"memory": "lstm", "memory_size": job.memory} if job.memory else {}),
+        **settings,
     )
     trainer = PPOTrainer(envs, config)
 
@@ -182,67 +221,58 @@ def ours(job: Job) -> Callable[[int], None]:
 
 def stable_baselines3(vectorizer: str, job: Job) -> Callable[[int], None]:
     import stable_baselines3
-    import torch
     from gymnasium.spaces import Dict
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-    torch.set_num_threads(1)  # faster for it than 2 at this size
     vectorizers = {"DummyVecEnv": DummyVecEnv, "SubprocVecEnv": SubprocVecEnv}
     envs = make_vec_env(ENVIRONMENTS[job.environment], job.num_envs, vec_env_cls=vectorizers[vectorizer])
     if job.normalizes:
         envs = VecNormalize(envs)
-    model = stable_baselines3.PPO(
-        "MultiInputPolicy" if isinstance(envs.observation_space, Dict) else "MlpPolicy",
-        envs,
-        n_steps=job.n_steps,
-        batch_size=job.minibatch_size,
-        n_epochs=job.n_epochs,
-        device="cpu",
-    )
-
-    def train(iterations: int) -> None:
-        model.learn(iterations * job.num_envs * job.n_steps, reset_num_timesteps=False)
-
-    return train
+    policy = "MultiInputPolicy" if isinstance(envs.observation_space, Dict) else "MlpPolicy"
+    return of_theirs(stable_baselines3.PPO, policy, envs, job)
 
 
 def recurrent_ppo(job: Job) -> Callable[[int], None]:
     """It takes samples in the order of time, and pads the episodes of a minibatch to the longest."""
     import sb3_contrib
-    import torch
     from stable_baselines3.common.env_util import make_vec_env
 
-    torch.set_num_threads(1)  # faster for it than 2 at this size
-    model = sb3_contrib.RecurrentPPO(
-        "MlpLstmPolicy",
-        make_vec_env(ENVIRONMENTS[job.environment], job.num_envs),
-        n_steps=job.n_steps,
-        batch_size=job.minibatch_size,
-        n_epochs=job.n_epochs,
-        policy_kwargs={"lstm_hidden_size": job.memory},
-        device="cpu",
-    )
-
-    def train(iterations: int) -> None:
-        model.learn(iterations * job.num_envs * job.n_steps, reset_num_timesteps=False)
-
-    return train
+    envs = make_vec_env(ENVIRONMENTS[job.environment], job.num_envs)
+    layers = {"lstm_hidden_size": job.memory}
+    return of_theirs(sb3_contrib.RecurrentPPO, "MlpLstmPolicy", envs, job, policy_kwargs=layers)
 
 
 def maskable_ppo(job: Job) -> Callable[[int], None]:
     import sb3_contrib
-    import torch
     from stable_baselines3.common.env_util import make_vec_env
 
-    torch.set_num_threads(1)  # faster for it than 2 at this size
-    model = sb3_contrib.MaskablePPO(
-        "MlpPolicy",
-        make_vec_env(maskable, job.num_envs),
+    return of_theirs(sb3_contrib.MaskablePPO, "MlpPolicy", make_vec_env(maskable, job.num_envs), job)
+
+
+def cnn_policy(job: Job, n_threads: int) -> Callable[[int], None]:
+    import stable_baselines3
+    from stable_baselines3.common.env_util import make_vec_env
+
+    envs = make_vec_env(ENVIRONMENTS[job.environment], job.num_envs)
+    return of_theirs(stable_baselines3.PPO, "CnnPolicy", envs, job, n_threads=n_threads)
+
+
+def of_theirs(
+    algorithm: Any, policy: str, envs: Any, job: Job, *, n_threads: int = 1, **settings: Any
+) -> Callable[[int], None]:
+    """A training by Stable-Baselines3 or sb3-contrib; one thread is faster for their perceptrons than two."""
+    import torch
+
+    torch.set_num_threads(n_threads)
+    model = algorithm(
+        policy,
+        envs,
         n_steps=job.n_steps,
         batch_size=job.minibatch_size,
         n_epochs=job.n_epochs,
         device="cpu",
+        **settings,
     )
 
     def train(iterations: int) -> None:
@@ -299,16 +329,75 @@ def matrix_products(job: Job) -> Callable[[int], None]:
     return train
 
 
+def convolutions(job: Job, dtype: str) -> Callable[[int], None]:
+    """The three convolutions of NatureCNN in acting and learning, without all else: channels last, on all cores.
+
+    Forward of every frame, and forward and backward of every minibatch, without the gradient by the frames.
+    """
+    import torch
+
+    def case(n: int) -> list[tuple[Any, Any, Any, int]]:
+        sizes = [(4, 84, 32, 8, 4), (32, 20, 64, 4, 2), (64, 9, 64, 3, 1)]  # channels, side, filters, kernel, stride
+        layers = []
+        for channels, side, filters, kernel, stride in sizes:
+            images, weights, gradients = (
+                torch.randn(shape).to(getattr(torch, dtype), memory_format=torch.channels_last)
+                for shape in (
+                    (n, channels, side, side),
+                    (filters, channels, kernel, kernel),
+                    (n, filters, (side - kernel) // stride + 1, (side - kernel) // stride + 1),
+                )
+            )
+            layers.append((images, weights, gradients, stride))
+        return layers
+
+    acting, learning = case(job.num_envs), case(job.minibatch_size)
+    n_minibatches = job.n_epochs * job.num_envs * job.n_steps // job.minibatch_size
+
+    def forward(layers: list[tuple[Any, Any, Any, int]]) -> None:
+        for images, weights, _, stride in layers:
+            torch.conv2d(images, weights, None, stride)
+
+    def backward(layers: list[tuple[Any, Any, Any, int]]) -> None:
+        for i, (images, weights, gradients, stride) in enumerate(layers):
+            of_both = [i > 0, True, False]  # by images and by weights
+            torch.ops.aten.convolution_backward(
+                gradients, images, weights, None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, of_both
+            )
+
+    @torch.inference_mode()
+    def train(iterations: int) -> None:
+        for _ in range(iterations):
+            for _ in range(job.n_steps):
+                forward(acting)
+            for _ in range(n_minibatches):
+                forward(learning)
+                backward(learning)
+
+    return train
+
+
 CONTESTANTS: dict[str, Callable[[Job], Callable[[int], None]]] = {
     "ours": ours,
+    "ours in bfloat16": lambda job: ours(job, bfloat16=True),
     "Stable-Baselines3 DummyVecEnv": lambda job: stable_baselines3("DummyVecEnv", job),
     "Stable-Baselines3 SubprocVecEnv": lambda job: stable_baselines3("SubprocVecEnv", job),
     "Stable-Baselines3 RecurrentPPO of sb3-contrib": recurrent_ppo,
     "Stable-Baselines3 MaskablePPO of sb3-contrib": maskable_ppo,
+    "Stable-Baselines3 CnnPolicy": lambda job: cnn_policy(job, n_threads=usable_threads()),
+    "Stable-Baselines3 CnnPolicy, one thread": lambda job: cnn_policy(job, n_threads=1),
     "torch": torch_alone,
     "limit: steps on all cores": steps_on_all_cores,
     "limit: its matrix products": matrix_products,
+    "limit: its convolutions": lambda job: convolutions(job, "float32"),
+    "bfloat16 limit: its convolutions": lambda job: convolutions(job, "bfloat16"),
 }
+
+
+def usable_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()  # torch's own choice: one per core
 
 
 def measure(contestant: str, job: Job) -> float:
@@ -318,6 +407,15 @@ def measure(contestant: str, job: Job) -> float:
     started = time.perf_counter()
     train(COUNTED)
     return COUNTED * job.num_envs * job.n_steps / (time.perf_counter() - started)
+
+
+COMPARISONS = (
+    ("ours", "Stable-Baselines3", "x"),
+    ("ours", "limit", "of the limit"),
+    ("ours in bfloat16", "Stable-Baselines3", "x"),
+    ("ours in bfloat16", "bfloat16 limit", "of the limit"),
+)
+"""Who is compared with the fastest of those whose names begin so, and the unit of the ratio."""
 
 
 def measure_apart(contestant: str, job: Job) -> float:
@@ -355,11 +453,11 @@ def compare(job: Job, rounds: int) -> str:
         for contestant, measured in rates.items():
             measured.append(measure_apart(contestant, job))
     cells = [f"{name} {statistics.median(measured):,.0f}" for name, measured in rates.items()]
-    for kind, unit in (("Stable-Baselines3", "x"), ("limit", "of the limit")):
+    for own, kind, unit in COMPARISONS:
         others = [measured for name, measured in rates.items() if name.startswith(kind)]
-        if others:
-            ratios = [mine / max(theirs) for mine, *theirs in zip(rates["ours"], *others, strict=True)]
-            cells.append(f"{statistics.median(ratios):.2f} {unit} ({min(ratios):.2f}-{max(ratios):.2f})")
+        if others and own in rates:
+            ratios = [mine / max(theirs) for mine, *theirs in zip(rates[own], *others, strict=True)]
+            cells.append(f"{own}: {statistics.median(ratios):.2f} {unit} ({min(ratios):.2f}-{max(ratios):.2f})")
     return "; ".join(cells)
 
 

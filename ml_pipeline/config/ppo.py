@@ -116,6 +116,9 @@ class PPOConfig:
     share_layers: bool = False
     """Share all layers but the last between the policy and the value network."""
 
+    share_encoder: bool = True
+    """Share the convolutions of images between the policy and the value network."""
+
     memory: MemoryKind = "none"
     """Recurrent memory of earlier observations: none, gru or lstm; minibatches are then whole sequences."""
 
@@ -126,10 +129,10 @@ class PPOConfig:
     """Steps through which the memory learns; divides n_steps, which it is if none. Shorter ones mix better."""
 
     bfloat16: bool = False
-    """Compute the convolutions of images in bfloat16: half the time of an update with AMX, often more without."""
+    """Compute the convolutions of images in bfloat16: about half the time where the processor has such products."""
 
     gradient_chunks: int | None = None
-    """Parts of a minibatch whose gradients threads and ranks compute side by side; none: 8 or 4 for large networks."""
+    """Parts of a minibatch whose gradients threads and ranks compute side by side; none: up to 8 for large networks."""
 
     def __post_init__(self) -> None:
         for name, value in spelled_out(vars(self)).items():
@@ -192,6 +195,8 @@ class PPOConfig:
             raise UserError(
                 "share_layers lets both networks have the layers of hidden_sizes; leave value_hidden_sizes out."
             )
+        if self.share_layers and not self.share_encoder:
+            raise UserError("share_layers shares the convolutions of images too; leave share_encoder on.")
         if self.memory == "none" and self.memory_size != PPOConfig.memory_size:
             raise UserError(
                 f"memory_size is {self.memory_size}, but memory is none; set memory to gru or lstm, or leave it out."

@@ -196,9 +196,9 @@ _OWN_IN_TRAINING: dict[str, Reader] = {
         for name in (
             "total_timesteps", "num_episodes", "minibatch_size", "learning_rate_schedule", "clip_range_schedule",
             "hidden_sizes", "value_hidden_sizes", "activation", "normalize_advantages", "normalize_obs",
-            "clip_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "memory",
-            "memory_size", "sequence_length", "init_from", "checkpoint_dir", "checkpoint_interval", "eval_interval",
-            "eval_episodes", "stop_at_return", "stop_on_plateau", "n_envs", "algorithm_kwargs",
+            "clip_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "share_encoder",
+            "memory", "memory_size", "sequence_length", "init_from", "checkpoint_dir", "checkpoint_interval",
+            "eval_interval", "eval_episodes", "stop_at_return", "stop_on_plateau", "n_envs", "algorithm_kwargs",
         )
     },
     "log_interval": lambda value, source: {},  # every iteration is written; see `LOGGING_KEYS`

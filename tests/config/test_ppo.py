@@ -108,6 +108,11 @@ def test_shared_layers_have_no_sizes_of_one_network_alone():
         PPOConfig(share_layers=True, value_hidden_sizes=(64, 64))
 
 
+def test_shared_layers_have_one_encoder():
+    with pytest.raises(UserError, match="share_layers shares the convolutions of images too; leave share_encoder on"):
+        PPOConfig(share_layers=True, share_encoder=False)
+
+
 def test_the_length_of_a_sequence_divides_a_rollout():
     with pytest.raises(UserError) as told:
         PPOConfig(n_steps=100, memory="gru", sequence_length=16)

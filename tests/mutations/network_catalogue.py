@@ -175,8 +175,8 @@ MASKS = (
     Mutation(
         "masks are not applied in the rollout",
         f"{RL}/networks/general_actor_critic.py",
-        "return self._allowed(observations, self.actor_head(self._towers[0](observations)))",
-        "return self.actor_head(self._towers[0](observations))",
+        "return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations))))",
+        "return self.actor_head(self._towers[0](self._inputs[0](observations)))",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::"
         "test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything",
         "P13a",

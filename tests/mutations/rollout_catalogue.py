@@ -260,7 +260,7 @@ ACTIONS_TAKEN = (
     Mutation(
         "float64 reaches the network",
         f"{RL}/preprocessing/spaces.py",
-        "np.asarray(batch, dtype=np.float32).reshape(-1, size), size",
+        "np.asarray(batch, dtype=dtype).reshape(-1, size), size",
         "np.asarray(batch).reshape(-1, size), size",
         f"{RL_TESTS}/preprocessing/test_spaces.py::test_encoded_observations_equal_gymnasiums_flattening",
         "P16",

@@ -36,6 +36,8 @@ KINDS = {
     "clipped observations": (NUMBERS, spaces.Discrete(3), {"clip_obs": 0.3}),
     "clipped": (NUMBERS, spaces.Box(-0.01, 0.01, (1, 2), np.float64), {}),
     "masked": (MASKED, spaces.MultiDiscrete([3, 2]), {}),
+    "image": (SEEN["eye"], spaces.Discrete(3), {}),
+    "image, own encoders": (SEEN["eye"], spaces.Discrete(3), {"share_encoder": False}),
     "mixed, image, gru": (SEEN, MIXED, {"memory": "gru", "memory_size": 4}),
     "lstm, masked, shared": (MASKED, spaces.Discrete(5), {"memory": "lstm", "memory_size": 4, "share_layers": True}),
 }

@@ -38,11 +38,12 @@ class RankCollector(ArrayCollector):
     as the environments gave them: observations before normalization, rewards before scaling.
 
     One exchange ends a rollout. It carries, for each of N environments, T + 1 observations of 4 D bytes (of an image's
-    D numbers, D bytes), T actions, rewards (8 bytes) and ends (2 bytes), the last observations of truncated episodes,
-    the memory before the first step (4 S bytes), and a digest of the policy. CartPole's rollout of 256 steps is 9 kB an
-    environment. Every rank then replays what depends on all environments, step by step: scaling of rewards, episodes,
-    and statistics of observations, which learn the T * N observations that were acted on, in the order (t,
-    environment). A rollout's observations are normalized by the statistics before it.
+    D numbers, D bytes), T actions, rewards (8 bytes) and ends (2 bytes), T outputs of a policy that sees images
+    (4 P + 4 bytes), the last observations of truncated episodes, the memory before the first step (4 S bytes), and a
+    digest of the policy. CartPole's rollout of 256 steps is 9 kB an environment. Every rank then replays what depends
+    on all environments, step by step: scaling of rewards, episodes, and statistics of observations, which learn the
+    T * N observations that were acted on, in the order (t, environment). A rollout's observations are normalized by the
+    statistics before it.
     """
 
     _normalize_update = "rollout"
@@ -56,7 +57,8 @@ class RankCollector(ArrayCollector):
         self._rows = rows_of(ranks.rank, ranks.size, num_envs)
         self._first_env = self._rows.start
         self._at_hand = ActRows(self._rows.start, num_envs)
-        self.buffer = OwnRollout(config.n_steps, envs.num_envs, policy.observations.size)
+        size, dtype = policy.observations.size, policy.observations.dtype
+        self.buffer = OwnRollout(config.n_steps, envs.num_envs, size, dtype=dtype)
         self._num_restarts = 0
 
     def collect(self, *, should_stop: Callable[[], bool]) -> bool:
@@ -111,7 +113,8 @@ class RankCollector(ArrayCollector):
         assert buffer.noise is not None
         t = buffer.position
         normalized = policy.observations.normalize(buffer.observations[t])
-        actions = policy.choose(normalized, buffer.noise[t, self._rows], self._memory, self._at_hand)
+        noise = buffer.noise[t, self._rows]
+        actions, outputs = policy.choose_and_value(normalized, noise, self._memory, self._at_hand)
         observations, rewards, terminated, truncated, infos = self._step_envs(policy.fit_actions(actions))
         if self._memory is not None:
             self._memory.forget(terminated | truncated)
@@ -119,7 +122,8 @@ class RankCollector(ArrayCollector):
             final_observation = policy.observations.encode_one(infos["final_obs"][i])[0]
             buffer.final_observations.append((t, self._rows.start + i, final_observation))
         buffer.times[t] = self._elapsed_s()
-        buffer.store(actions, rewards, terminated, truncated, self._learn_and_normalize(observations))
+        encoded = self._learn_and_normalize(observations)
+        buffer.store(actions, rewards, terminated, truncated, encoded, outputs=outputs)
 
     def _step_envs(self, actions: Any) -> Any:
         try:
@@ -156,7 +160,7 @@ class RankCollector(ArrayCollector):
     def _replay(self, observations: Array, rewards: Array, times: Array) -> None:
         """Do for all environments what a collector of one process does step by step, with the same sums.
 
-        observations: float32 (T + 1, N, D). rewards: float64 (T, N). times: float64 (T,), rank 0's, in s.
+        observations: (T + 1, N, D), as encoded. rewards: float64 (T, N). times: float64 (T,), rank 0's, in s.
         """
         whole, preprocessor = self._whole, self._policy.observations
         start = self.global_step - self.num_envs * whole.n_steps

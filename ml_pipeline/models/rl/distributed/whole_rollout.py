@@ -14,17 +14,17 @@ from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
 
 Array = np.ndarray
 
-_BY_ROWS = {"observations": 1, "rewards": 1, "terminated": 1, "truncated": 1, "actions": 1, "memory": 0}
+_BY_ROWS = {"observations": 1, "rewards": 1, "terminated": 1, "truncated": 1, "actions": 1, "outputs": 1, "memory": 0}
 """The parts of a rollout that hold rows of environments, and along which axis."""
 
 
 class OwnRollout(RolloutBuffer):
-    """The rollout of one rank, as the environments gave it: float32 observations that are not normalized, float64
+    """The rollout of one rank, as the environments gave it: encoded observations that are not normalized, float64
     rewards. Its noise is that of all N environments. times: float64 (T,), when each step was done, in s of training.
     """
 
-    def __init__(self, n_steps: int, num_envs: int, observation_size: int) -> None:
-        super().__init__(n_steps, num_envs, observation_size, reward_type=np.float64)
+    def __init__(self, n_steps: int, num_envs: int, observation_size: int, *, dtype: type = np.float32) -> None:
+        super().__init__(n_steps, num_envs, observation_size, dtype=dtype, reward_type=np.float64)
         self.times = np.zeros(n_steps)
 
     def arrays(self, layout: ObservationLayout) -> dict[str, Any]:
@@ -51,10 +51,10 @@ def whole_arrays(
     parts: Sequence[dict[str, Any]], whole: RolloutBuffer, layout: ObservationLayout
 ) -> tuple[Array, Array]:
     """Put the parts of all ranks into `whole`, where it is of the same kind; return observations and rewards, which are
-    not yet normalized and scaled: float32 (T + 1, N, D) and float64 (T, N)."""
+    not yet normalized and scaled: (T + 1, N, D) and float64 (T, N)."""
     joined = {name: _joined([part[name] for part in parts], axis) for name, axis in _BY_ROWS.items()}
     whole.terminated, whole.truncated = joined["terminated"], joined["truncated"]
-    whole.actions, whole.memory = joined["actions"], joined["memory"]
+    whole.actions, whole.outputs, whole.memory = joined["actions"], joined["outputs"], joined["memory"]
     whole.final_observations = _in_order([part["final_observations"] for part in parts])
     whole.position = whole.n_steps
     observations, images = joined["observations"], _image_columns(layout, whole.observations.shape[-1])
@@ -81,7 +81,7 @@ def rows_of_state(state: dict[str, Any], rows: slice) -> dict[str, Any]:
     """The part of a state of all N environments that the rank with these rows continues with."""
     buffer = state["buffer"]
     names = ("observations",) if buffer["noise"] is None else _BY_ROWS  # all that counts between two rollouts
-    own = {name: _rows_of(buffer[name], rows, _BY_ROWS[name]) for name in names}
+    own = {name: _rows_of(buffer.get(name), rows, _BY_ROWS[name]) for name in names}
     finals = [each for each in buffer["final_observations"] if rows.start <= each[1] < rows.stop]
     return {
         **state,
@@ -91,8 +91,8 @@ def rows_of_state(state: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _image_columns(layout: ObservationLayout, size: int) -> Array | None:
-    """Which of all columns are of images, bool (D,); None where none is."""
-    if not layout.images:
+    """Which of all columns are of images, bool (D,), where these are stored as float32 beside others; else None."""
+    if not layout.images or layout.is_images_alone:
         return None
     columns = np.zeros(size, np.bool_)
     for image in layout.images:

@@ -4,7 +4,6 @@ B samples, D observation size, P parameters of the distribution; T steps, M sequ
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -27,8 +26,9 @@ _FORBIDDEN = -1e8
 class GeneralActorCritic(nn.Module):
     """Observations, float32 (B, D), to the parameters of a distribution over actions, (B, P), and values, (B,).
 
-    Images go through convolutions; their features and the numbers go through the memory, if any, and the hidden layers.
-    Actor and critic each have their own, or one for both with `share_layers`. Gradients come from autograd.
+    Images go through convolutions, which actor and critic share unless `share_encoder` is off; their features and the
+    numbers go through the memory, if any, and the hidden layers, of which both have their own unless `share_layers` is
+    on. Gradients come from autograd.
     """
 
     def __init__(
@@ -49,7 +49,10 @@ class GeneralActorCritic(nn.Module):
         of_each = [config]
         if not config.share_layers:
             of_each.append(config._replace(hidden_sizes=config.value_hidden_sizes or config.hidden_sizes))
-        self._towers = [_Tower(layout, own, generator) for own in of_each]
+        n_encoders = 1 if config.share_encoder or config.share_layers or not layout.images else 2
+        self._inputs = [_Inputs(layout, config, generator) for _ in range(n_encoders)]
+        self.inputs = nn.ModuleList(self._inputs)
+        self._towers = [_Tower(self._inputs[0].width, own, generator) for own in of_each]
         self.towers = nn.ModuleList(self._towers)
         of_actor = (of_each[0].hidden_sizes[-1], self.distribution.num_parameters)
         of_critic = (of_each[-1].hidden_sizes[-1], 1)
@@ -68,7 +71,7 @@ class GeneralActorCritic(nn.Module):
     @property
     def sees_images(self) -> bool:
         """Whether observations go through convolutions."""
-        return len(self._towers[0].encoders) > 0
+        return len(self._inputs[0].encoders) > 0
 
     @property
     def sees_only_numbers(self) -> bool:
@@ -82,16 +85,16 @@ class GeneralActorCritic(nn.Module):
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """For networks without memory."""
         assert self.state_size == 0
-        tops = [tower(observations) for tower in self._towers]
+        tops = [tower(features) for tower, features in zip(self._towers, self._features(observations), strict=True)]
         return self._heads(observations, tops)
 
     def parameters_of(self, observations: Tensor) -> Tensor:
         """The parameters alone, without the critic."""
-        return self._allowed(observations, self.actor_head(self._towers[0](observations)))
+        return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations))))
 
     def drop_critic(self) -> None:
         """Delete everything that `parameters_of` and `actor_step` do not need."""
-        del self.critic_head, self._towers[1:], self.towers[1:]
+        del self.critic_head, self._towers[1:], self.towers[1:], self._inputs[1:], self.inputs[1:]
 
     @property
     def actor_state_size(self) -> int:
@@ -101,18 +104,23 @@ class GeneralActorCritic(nn.Module):
     def actor_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the actor alone: the parameters, and its part of the state, float (B, S), after the step."""
         starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
-        top, states = self._towers[0].over_sequences(observations, Sequences(starts, state))
+        top, states = self._towers[0].over_sequences(self._inputs[0](observations), Sequences(starts, state))
         return self._allowed(observations, self.actor_head(top)), states[0]
 
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
         """Float (T * M, D), one step after another, to parameters (T * M, P), values (T * M,), states (T, M, S)."""
         parts = sequences.state.split([tower.state_size for tower in self._towers], dim=1)
         remembered = [
-            tower.over_sequences(observations, Sequences(sequences.starts, part))
-            for tower, part in zip(self._towers, parts, strict=True)
+            tower.over_sequences(features, Sequences(sequences.starts, part))
+            for tower, features, part in zip(self._towers, self._features(observations), parts, strict=True)
         ]
         tops, states = zip(*remembered, strict=True)
         return *self._heads(observations, tops), torch.cat(states, dim=2)
+
+    def _features(self, observations: Tensor) -> list[Tensor]:
+        """Those of each tower."""
+        features = [inputs(observations) for inputs in self._inputs]
+        return features if len(features) == len(self._towers) else features * len(self._towers)
 
     def _heads(self, observations: Tensor, tops: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         return self._allowed(observations, self.actor_head(tops[0])), self.critic_head(tops[-1]).squeeze(1)
@@ -123,20 +131,34 @@ class GeneralActorCritic(nn.Module):
         return torch.where(observations[:, self._mask] > 0.5, parameters, _FORBIDDEN)
 
 
-class _Tower(nn.Module):
-    """Everything between observations and a head."""
+class _Inputs(nn.Module):
+    """From observations to the features that memory or hidden layers read, float32 (B, width)."""
 
     _numbers: Tensor
 
     def __init__(self, layout: ObservationLayout, config: NetworkConfig, generator: torch.Generator) -> None:
         super().__init__()
         self._images = layout.images
-        self._bfloat16 = config.bfloat16
         self.register_buffer("_numbers", torch.from_numpy(layout.numbers), persistent=False)
-        self.encoders = nn.ModuleList(
-            [ImageEncoder(im.shape, channels_last=im.channels_last, generator=generator) for im in layout.images]
-        )
-        width = len(layout.numbers) + N_FEATURES * len(layout.images)
+        dtype = torch.bfloat16 if config.bfloat16 else torch.float32
+        self.encoders = nn.ModuleList([
+            ImageEncoder(image.shape, channels_last=image.channels_last, generator=generator, dtype=dtype)
+            for image in layout.images
+        ])  # fmt: skip
+        self.width = len(layout.numbers) + N_FEATURES * len(layout.images)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        parts = [encoder(observations[:, im.columns]) for encoder, im in zip(self.encoders, self._images, strict=True)]
+        if len(self._numbers):
+            parts.insert(0, observations[:, self._numbers])
+        return torch.cat(parts, dim=1)
+
+
+class _Tower(nn.Module):
+    """Everything between features and a head."""
+
+    def __init__(self, width: int, config: NetworkConfig, generator: torch.Generator) -> None:
+        super().__init__()
         self.memory = None
         if config.memory is not None:
             self.memory = Memory(width, config.memory_size, kind=config.memory, generator=generator)
@@ -146,24 +168,13 @@ class _Tower(nn.Module):
         self.hidden = nn.Sequential(*hidden, ACTIVATIONS[config.activation].module())
         self.state_size = 0 if self.memory is None else self.memory.state_size
 
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.hidden(self._features(observations))
+    def forward(self, features: Tensor) -> Tensor:
+        return self.hidden(features)
 
-    def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+    def over_sequences(self, features: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
         assert self.memory is not None
-        features = self._features(observations).unflatten(0, sequences.starts.shape)  # (T, M, ...)
-        outputs, states = self.memory(features, sequences)
+        outputs, states = self.memory(features.unflatten(0, sequences.starts.shape), sequences)  # (T, M, ...)
         return self.hidden(outputs.flatten(0, 1)), states
-
-    def _features(self, observations: Tensor) -> Tensor:
-        columns = [observations[:, image.columns] for image in self._images]
-        # 84x84x4 frames, minibatch 256, Xeon with AMX, medians: 98 ms an update in float32, 44 ms so. torch.compile: 81
-        # ms against 76 ms without. Two layers of 256 at minibatch 256 took 2.0 ms in bfloat16, 1.6 ms in float32.
-        # Threads that run the network at the same time would share the cache of bfloat16 weights, and clear it.
-        in_bfloat16 = torch.autocast(observations.device.type, torch.bfloat16, cache_enabled=False)
-        with in_bfloat16 if self._bfloat16 else nullcontext():
-            of_images = [encoder(points) for encoder, points in zip(self.encoders, columns, strict=True)]
-        return torch.cat([observations[:, self._numbers], *(features.float() for features in of_images)], dim=1)
 
 
 def _check_mask(mask: slice, action_space: spaces.Space) -> None:

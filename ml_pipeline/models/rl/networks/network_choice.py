@@ -25,6 +25,8 @@ def network_for(
         )
     if config.bfloat16 and not layout.images:
         raise UnsupportedSpace("bfloat16 is about images, but the observations have none; switch it off.")
+    if not config.share_encoder and not layout.images:
+        raise UnsupportedSpace("share_encoder is about images, but the observations have none; leave it on.")
     network_config = NetworkConfig.of_config(config)
     if not layout.is_plain or network_config.share_layers or network_config.memory is not None:
         return GeneralActorCritic(layout, action_space, network_config, squash_actions=squash, generator=generator)

@@ -19,6 +19,7 @@ class NetworkConfig(NamedTuple):
     memory_size: int = 64
     bfloat16: bool = False
     value_hidden_sizes: Sequence[int] | None = None
+    share_encoder: bool = True
 
     @classmethod
     def of_config(cls, config: PPOConfig) -> Self:
@@ -32,4 +33,5 @@ class NetworkConfig(NamedTuple):
             config.memory_size,
             config.bfloat16,
             config.value_hidden_sizes,
+            config.share_encoder,
         )

@@ -21,7 +21,7 @@ from ml_pipeline.models.rl.policies.transfers import Transfers
 Array = np.ndarray
 
 _BLOCK = 32
-_BLOCK_OF_IMAGES = 8
+_BLOCK_OF_IMAGES = 4
 _BLOCK_ON_GPU = 256  # whose rows cost next to nothing
 
 
@@ -35,7 +35,7 @@ class Actor(Protocol):
         """Read the weights again, after they have changed or moved."""
 
     def __call__(self, observations: Array, at_hand: ActRows | None = None) -> Array:
-        """Float32 (n, D) to the distribution's parameters, float32 (n, P). at_hand: None means all of n."""
+        """Observations (n, D) to the distribution's parameters, float32 (n, P). at_hand: None means all of n."""
 
 
 def actor_for(network: ActorCritic | GeneralActorCritic) -> Actor:
@@ -66,6 +66,7 @@ class TorchActor:
         self.uses_torch_threads = device.type == "cpu"
         self._transfers = Transfers(device)
         self._size = block_size(network)
+        self.sees_images = network.sees_images
         # Small networks answer before another thread has begun.
         self._each = in_threads if network.sees_images and not self._transfers.pins else None
 
@@ -74,6 +75,15 @@ class TorchActor:
 
     def __call__(self, observations: Array, at_hand: ActRows | None = None) -> Array:
         return act_in_blocks(self._act, observations, at_hand=at_hand, size=self._size, each=self._each)
+
+    def with_values(self, observations: Array, at_hand: ActRows | None = None) -> Array:
+        """The parameters and the critic's value, float32 (n, P + 1)."""
+        return act_in_blocks(self._act_and_value, observations, at_hand=at_hand, size=self._size, each=self._each)
+
+    @torch.inference_mode()
+    def _act_and_value(self, observations: Array) -> Array:
+        parameters, values = self._network(self._transfers.to_device(observations))
+        return self._transfers.to_host(torch.cat([parameters, values[:, None]], dim=1))
 
     @torch.inference_mode()
     def _act(self, observations: Array) -> Array:

@@ -6,6 +6,10 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+
+_ENCODERS = "encoders of images"
+"""A trait of policies that see images; those of versions before it read them in another order of points."""
 
 
 def traits_of(observation_space: spaces.Space, action_space: spaces.Space, config: PPOConfig) -> dict[str, str]:
@@ -16,6 +20,7 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
     normalization = _on_or_off(config.normalize_obs)
     if config.clip_obs != PPOConfig.clip_obs:
         normalization += f", clipped to {config.clip_obs:g}"
+    encoders = {} if not observation_layout(observation_space).images else {_ENCODERS: _encoders(config)}
     return {
         "observation space": _describe(observation_space),
         "action space": _describe(action_space),
@@ -26,11 +31,17 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
         "squashing of actions": _on_or_off(config.squash_actions),
         "sharing of layers": _on_or_off(config.share_layers),
         "memory": "none" if config.memory == "none" else f"{config.memory} of {config.memory_size}",
+        **encoders,
     }
 
 
 def check_traits(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
     """Raise UserError at the first trait in which a saved policy differs from the one that loads it."""
+    if _ENCODERS in here and _ENCODERS not in saved:
+        raise UserError(
+            "The saved policy reads images by a network of an earlier version of this package, which this version does "
+            "not have; train it anew, or load it with that version."
+        )
     for trait, ours in here.items():
         if saved[trait] != ours:
             raise UserError(
@@ -45,6 +56,10 @@ def check_space(what: str, *, of_policy: spaces.Space, of_envs: spaces.Space) ->
             f"The policy was made for {what} {of_policy}, but those of the environments are {of_envs}; make it anew "
             "for their spaces."
         )
+
+
+def _encoders(config: PPOConfig) -> str:
+    return "one for both networks" if config.share_encoder or config.share_layers else "one per network"
 
 
 def _on_or_off(value: bool) -> str:

@@ -13,7 +13,7 @@ from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
 from ml_pipeline.models.rl.networks.network_choice import network_for
 from ml_pipeline.models.rl.policies.act_blocks import ActRows
-from ml_pipeline.models.rl.policies.acting import ActingMemory, actor_for
+from ml_pipeline.models.rl.policies.acting import ActingMemory, TorchActor, actor_for
 from ml_pipeline.models.rl.policies.compatibility import check_space, check_traits, traits_of
 from ml_pipeline.models.rl.policies.compiled_memory import CompiledMemory, CompiledRecurrent
 from ml_pipeline.models.rl.policies.compiled_networks import (
@@ -142,6 +142,18 @@ class Policy:
             return self._compiled.choose(normalized, noise)
         return self.distribution.sample(self.parameters(normalized, memory, at_hand), noise)
 
+    def choose_and_value(
+        self, normalized: Array, noise: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
+    ) -> tuple[Array, Array | None]:
+        """What `choose` gives, and the parameters and the value, float32 (n, P + 1), of a policy that sees images and
+        has no memory: evaluating these again would cost as much as acting. None of others.
+        """
+        if memory is not None or not isinstance(self._actor, TorchActor) or not self._actor.sees_images:
+            return self.choose(normalized, noise, memory, at_hand), None
+        self._check_masks(normalized)
+        outputs = self._actor.with_values(normalized, at_hand)
+        return self.distribution.sample(outputs[:, :-1], noise), outputs
+
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
         """The likeliest actions (N, ...) in place of sampled ones."""
         return self.distribution.mode(self.parameters(normalized, memory))
@@ -150,10 +162,13 @@ class Policy:
         self, normalized: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
     ) -> Array:
         """The parameters of the distribution: logits or means, float32 (n, P); the arguments are those of `choose`."""
+        self._check_masks(normalized)
+        return (self._actor if memory is None else memory)(normalized, at_hand)
+
+    def _check_masks(self, normalized: Array) -> None:
         mask = self.observations.layout.mask
         if mask is not None:
             check_masks(normalized[:, mask], self.action_space)
-        return (self._actor if memory is None else memory)(normalized, at_hand)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and statistics, with the traits that `load_state_dict` compares; copies, not views.

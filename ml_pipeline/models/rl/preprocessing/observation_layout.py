@@ -35,6 +35,11 @@ class ObservationLayout:
         """Whether every column is a number."""
         return not self.images and self.mask is None
 
+    @property
+    def is_images_alone(self) -> bool:
+        """Whether every column is a point of an image."""
+        return bool(self.images) and not len(self.numbers) and self.mask is None
+
 
 def observation_layout(space: spaces.Space) -> ObservationLayout:
     """The columns that `observation_encoder` makes of this (single) space.

@@ -16,26 +16,27 @@ class UnsupportedSpace(UserError):
     """The network cannot read these observations or give these actions."""
 
 
-def observation_encoder(space: spaces.Space) -> tuple[Callable[[Any], Array], int]:
-    """A function from a batch of observations of this (single) space to float32 (N, D), and D.
+def observation_encoder(space: spaces.Space, *, dtype: type = np.float32) -> tuple[Callable[[Any], Array], int]:
+    """A function from a batch of observations of this (single) space to an array (N, D) of `dtype`, and D.
 
     Numbers are flattened, choices are one-hot, the parts of a Dict or Tuple stand side by side. The function also takes
     a single observation, as (1, D), and may return a view of what it is given.
+    dtype: np.uint8 where every part is an image; else float32.
     Raises UnsupportedSpace for spaces that are not of fixed size.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         size = math.prod(space.shape)
-        return lambda batch: np.asarray(batch, dtype=np.float32).reshape(-1, size), size
+        return lambda batch: np.asarray(batch, dtype=dtype).reshape(-1, size), size
     if isinstance(space, spaces.Discrete):
-        one_hot = np.eye(int(space.n), dtype=np.float32)
+        one_hot: Array = np.eye(int(space.n), dtype=dtype)
         return lambda batch: one_hot[np.asarray(batch).reshape(-1) - space.start], int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
         choices, size = zip(space.nvec.ravel(), space.start.ravel(), strict=True), space.nvec.size
         parts: dict[Any, spaces.Space] = {i: spaces.Discrete(n, start=start) for i, (n, start) in enumerate(choices)}
-        return _side_by_side(parts, lambda batch, i: np.asarray(batch).reshape(-1, size)[:, i])
+        return _side_by_side(parts, lambda batch, i: np.asarray(batch).reshape(-1, size)[:, i], dtype)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return _side_by_side(dict(named), lambda batch, key: batch[key])
+        return _side_by_side(dict(named), lambda batch, key: batch[key], dtype)
     raise UnsupportedSpace(
         f"Observations of {type(space).__name__} are not of fixed size; wrap the environment so that it gives a Box, "
         "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them."
@@ -43,9 +44,9 @@ def observation_encoder(space: spaces.Space) -> tuple[Callable[[Any], Array], in
 
 
 def _side_by_side(
-    parts: dict[Any, spaces.Space], pick: Callable[[Any, Any], Any]
+    parts: dict[Any, spaces.Space], pick: Callable[[Any, Any], Any], dtype: type
 ) -> tuple[Callable[[Any], Array], int]:
-    encoders = {key: observation_encoder(part) for key, part in parts.items()}
+    encoders = {key: observation_encoder(part, dtype=dtype) for key, part in parts.items()}
 
     def encode(batch: Any) -> Array:
         return np.concatenate([encoder(pick(batch, key)) for key, (encoder, _) in encoders.items()], axis=1)

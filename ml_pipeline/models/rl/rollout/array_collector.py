@@ -31,7 +31,8 @@ class ArrayCollector(Collector):
         """See Collector."""
         super().__init__(envs, policy, config, seed=seed, num_envs=num_envs)
         self._data = "arrays"
-        self._whole = RolloutBuffer(config.n_steps, self.num_envs, policy.observations.size)  # of all N environments
+        size, dtype = policy.observations.size, policy.observations.dtype
+        self._whole = RolloutBuffer(config.n_steps, self.num_envs, size, dtype=dtype)  # of all N environments
         policy.compile()
         self._reward_scaler = RewardScaler(self.num_envs, gamma=config.gamma) if config.normalize_rewards else None
         if self._reward_scaler is not None:

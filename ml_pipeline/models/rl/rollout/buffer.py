@@ -11,21 +11,31 @@ Array = np.ndarray
 class RolloutBuffer:
     """Storage for T steps in N environments, reused by every rollout; `position` counts the steps that are filled.
 
-    observations: float32 (T + 1, N, D), normalized; the action of step t was chosen on row t, and the next rollout
-    begins with row T. noise: the noise of all T steps, drawn before the first. rewards: float32 (T, N), scaled.
-    terminated, truncated: bool (T, N). final_observations: (t, environment, normalized observation) for each truncated
-    episode; only these need a value of their last observation. memory: float32 (N, S), the state of a recurrent policy
-    before the first step; None without memory.
+    observations: (T + 1, N, D), normalized, float32, or uint8 where they are images alone; the action of step t was
+    chosen on row t, and the next rollout begins with row T. outputs: float32 (T, N, P + 1), the parameters of the
+    distribution and the value on row t, where acting computes both; else None. noise: the noise of all T steps, drawn
+    before the first. rewards: float32 (T, N), scaled. terminated, truncated: bool (T, N). final_observations: (t,
+    environment, normalized observation) for each truncated episode; only these need a value of their last observation.
+    memory: float32 (N, S), the state of a recurrent policy before the first step; None without memory.
     """
 
-    def __init__(self, n_steps: int, num_envs: int, observation_size: int, *, reward_type: type = np.float32) -> None:
-        """reward_type: np.float64 where rewards are stored as the environments gave them."""
+    def __init__(
+        self,
+        n_steps: int,
+        num_envs: int,
+        observation_size: int,
+        *,
+        dtype: type = np.float32,
+        reward_type: type = np.float32,
+    ) -> None:
+        """dtype: of observations. reward_type: np.float64 where rewards are stored as the environments gave them."""
         self.n_steps = n_steps
-        self.observations = np.zeros((n_steps + 1, num_envs, observation_size), dtype=np.float32)
+        self.observations: Array = np.zeros((n_steps + 1, num_envs, observation_size), dtype=dtype)
         self.rewards: Array = np.zeros((n_steps, num_envs), dtype=reward_type)
         self.terminated = np.zeros((n_steps, num_envs), dtype=bool)
         self.truncated = np.zeros((n_steps, num_envs), dtype=bool)
         self.actions: Array | None = None
+        self.outputs: Array | None = None
         self.noise: Array | None = None
         self.memory: Array | None = None
         self.final_observations: list[tuple[int, int, Array]] = []
@@ -43,12 +53,25 @@ class RolloutBuffer:
         self.final_observations = []
         self.position = 0
 
-    def store(self, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_obs: Array) -> None:
+    def store(
+        self,
+        actions: Array,
+        rewards: Array,
+        terminated: Array,
+        truncated: Array,
+        next_obs: Array,
+        *,
+        outputs: Array | None = None,
+    ) -> None:
         """Store a copy of one step."""
         t = self.position
         if self.actions is None:
-            self.actions = np.zeros((self.n_steps, *actions.shape), dtype=actions.dtype)
+            self.actions = self._rows_like(actions)
         self.actions[t] = actions
+        if outputs is not None:
+            if self.outputs is None:
+                self.outputs = self._rows_like(outputs)
+            self.outputs[t] = outputs
         self.rewards[t] = rewards
         self.terminated[t] = terminated
         self.truncated[t] = truncated
@@ -66,6 +89,7 @@ class RolloutBuffer:
             "terminated": torch.from_numpy(self.terminated[:t].copy()),
             "truncated": torch.from_numpy(self.truncated[:t].copy()),
             "actions": None if self.full or self.actions is None else torch.from_numpy(self.actions[:t].copy()),
+            "outputs": None if self.full or self.outputs is None else torch.from_numpy(self.outputs[:t].copy()),
             "noise": None if self.full or self.noise is None else torch.from_numpy(self.noise.copy()),
             "memory": None if self.full or self.memory is None else torch.from_numpy(self.memory.copy()),
             "final_observations": [(s, i, torch.from_numpy(obs.copy())) for s, i, obs in self.final_observations],
@@ -85,7 +109,11 @@ class RolloutBuffer:
         self.noise = state["noise"].numpy()
         self.memory = None if state["memory"] is None else state["memory"].numpy()
         self.final_observations = [(s, i, obs.numpy()) for s, i, obs in state["final_observations"]]
-        if state["actions"] is not None:
-            actions = state["actions"].numpy()
-            self.actions = np.zeros((self.n_steps, *actions.shape[1:]), dtype=actions.dtype)
-            self.actions[:t] = actions
+        for name in ("actions", "outputs"):
+            if state.get(name) is not None:  # states of earlier versions have no outputs
+                rows = state[name].numpy()
+                setattr(self, name, np.zeros((self.n_steps, *rows.shape[1:]), dtype=rows.dtype))
+                getattr(self, name)[:t] = rows
+
+    def _rows_like(self, of_step: Array) -> Array:
+        return np.zeros((self.n_steps, *of_step.shape), dtype=of_step.dtype)

@@ -30,7 +30,8 @@ class Estimates(NamedTuple):
 def estimate(
     buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda: float, sequence_length: int | None = None
 ) -> Estimates:
-    """Values, log-probabilities, advantages and returns of a full rollout; each network runs once, on all of it.
+    """Values, log-probabilities, advantages and returns of a full rollout; each network runs once, on all of it, or on
+    the last observations alone where acting stored the rest.
 
     sequence_length: of the batch's sequences; None means T.
     """
@@ -40,7 +41,8 @@ def estimate(
     observations, actions, ended = (
         torch.from_numpy(array).to(device) for array in (buffer.observations, buffer.actions, done)
     )
-    evaluation = evaluate_rollout(policy, observations, actions, ended, memory)
+    outputs = None if buffer.outputs is None else torch.from_numpy(buffer.outputs).to(device)
+    evaluation = evaluate_rollout(policy, observations, actions, ended, memory, outputs=outputs)
     value_rows = evaluation.values.cpu().numpy()
     values, next_values = value_rows[:-1], value_rows[1:].copy()
     if buffer.final_observations:
@@ -111,11 +113,18 @@ class RolloutEvaluation(NamedTuple):
 
 
 def evaluate_rollout(
-    policy: Policy, observations: Tensor, actions: Tensor, done: Tensor, memory: Tensor | None
+    policy: Policy,
+    observations: Tensor,
+    actions: Tensor,
+    done: Tensor,
+    memory: Tensor | None,
+    *,
+    outputs: Tensor | None = None,
 ) -> RolloutEvaluation:
     """Run each network once over the rollout.
 
     observations: (T + 1, N, D). actions: (T, N, ...). done: bool (T, N). memory: (N, S), before the first step.
+    outputs: (T, N, P + 1), parameters and values of all steps, where they are known.
     """
     n_steps, num_envs = done.shape
     rows, n_samples = observations.flatten(0, 1), n_steps * num_envs  # ((T + 1) * N, D)
@@ -123,6 +132,9 @@ def evaluate_rollout(
     if isinstance(network, ActorCritic):
         actor, critic = policy.actor_and_critic
         parameters, values = actor(rows[:n_samples]), critic(rows)
+    elif outputs is not None:
+        _, last_values = outputs_of(network, observations[-1])
+        parameters, values = outputs[..., :-1].flatten(0, 1), torch.cat([outputs[..., -1].flatten(), last_values])
     elif memory is None:
         parameters, values = outputs_of(network, rows)
     else:

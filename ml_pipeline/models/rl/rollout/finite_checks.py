@@ -27,7 +27,7 @@ def check_rollout(buffer: RolloutBuffer) -> None:
 
     One pass over each array: 20 µs for 256 steps of 8 environments with 4 numbers.
     """
-    if not np.isfinite(buffer.observations).all():
+    if buffer.observations.dtype != np.uint8 and not np.isfinite(buffer.observations).all():
         for step, observations in enumerate(buffer.observations):
             check_observations(observations, step=step)
     if not np.isfinite(buffer.rewards).all():

@@ -28,7 +28,7 @@ class RolloutCollector(ArrayCollector):
         buffer, policy = self.buffer, self._policy
         assert buffer.noise is not None
         t = buffer.position
-        actions = policy.choose(buffer.observations[t], buffer.noise[t], self._memory)
+        actions, outputs = policy.choose_and_value(buffer.observations[t], buffer.noise[t], self._memory)
         observations, rewards, terminated, truncated, infos = self._step_envs(policy.fit_actions(actions))
         if self._memory is not None:
             self._memory.forget(terminated | truncated)
@@ -38,7 +38,7 @@ class RolloutCollector(ArrayCollector):
                 final_observation = policy.observations.process_one(infos["final_obs"][i])[0]
                 buffer.final_observations.append((t, i, final_observation))
         self._rewards[t], self._times[t] = rewards, self._elapsed_s()
-        buffer.store(actions, rewards, terminated, truncated, next_obs)
+        buffer.store(actions, rewards, terminated, truncated, next_obs, outputs=outputs)
 
     def _count_steps(self, first: int, global_step: int) -> None:
         self._count(first, global_step=global_step, rewards=self._rewards, times=self._times)

@@ -17,7 +17,8 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeig
 
 
 class Minibatch(NamedTuple):
-    """observations: float32 (B, D). actions: (B, ...), as the distribution gave them. inputs: each float32 (B,).
+    """observations: float32 (B, D), or uint8. actions: (B, ...), as the distribution gave them. inputs: each float32
+    (B,).
 
     sequences: for a policy with memory; B is then T * M, whole sequences, one step after another.
     """

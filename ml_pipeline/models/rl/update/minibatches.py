@@ -41,6 +41,13 @@ def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: 
     inputs = torch.stack(batch.inputs)
     for drawn in draw_orders(n_samples, n_epochs, generator):
         order = drawn.to(batch.observations.device)
+        if (
+            batch.observations.dtype == torch.uint8
+        ):  # images: one minibatch of them at a time, not a copy of the rollout
+            for chosen in order.split(size):
+                columns = LossInputs(*inputs[:, chosen].unbind())
+                yield Minibatch(batch.observations[chosen], batch.actions[chosen], columns)
+            continue
         parts = zip(
             batch.observations[order].split(size),
             batch.actions[order].split(size),

@@ -4,6 +4,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.distributed.ranks import Ranks
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
+from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
 from ml_pipeline.models.rl.policies.compiled_networks import can_compile, give_up_compiling
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update.checked_steps import CheckedSteps
@@ -17,9 +18,11 @@ from ml_pipeline.models.rl.update.minibatches import Generator
 
 _ADAM_EPSILON = 1e-5
 # Below the smaller, a second thread gained at most a third. A core's time for a minibatch of 256 in ms, whole, in 2, 4
-# and 8 chunks (Zen 4): images of 84x84x4, work 9e8, 450, 389, 405, 437; two perceptrons of 512x512, 1.5e8, 13, 16, 18,
-# 24; images of 40x40x3, 7e7, 42, 47, 52, 65.
+# and 8 chunks (Zen 4): two perceptrons of 512x512, work 1.5e8, 13, 16, 18, 24; images of 40x40x3, 7e7, 42, 47, 52, 65.
 _WORTH_CHUNKS = {8: 4e8, 4: 3e7}
+_IMAGES_IN_CHUNK = 64
+"""At least: each chunk reads all weights and writes as many gradients. 128 images of 84x84x4 cost a core 92 ms in 2
+chunks, 100 ms in 4 (Zen 4)."""
 
 
 def fastest_steps(policy: Policy, config: PPOConfig, generator: Generator, ranks: Ranks | None = None) -> GradientSteps:
@@ -55,7 +58,12 @@ def chunks_of_gradient(policy: Policy, config: PPOConfig) -> int:
     if policy.device.type == "cpu" and can_compile(network):
         return 1
     n_weights = sum(weight.numel() for weight in network.parameters())
-    return config.gradient_chunks or _chunks_that_pay(policy, n_weights * config.minibatch_size)
+    if config.gradient_chunks is not None:
+        return config.gradient_chunks
+    n_chunks = _chunks_that_pay(policy, n_weights * config.minibatch_size)
+    if isinstance(network, GeneralActorCritic) and network.sees_images:
+        return max(1, min(n_chunks, config.minibatch_size // _IMAGES_IN_CHUNK))
+    return n_chunks
 
 
 def _chunks_that_pay(policy: Policy, work: int) -> int:

@@ -34,6 +34,7 @@ class Kind(NamedTuple):
     settings: dict = {}  # noqa: RUF012 - a constant
     masked: bool = False
     image: bool = False
+    numbers: bool = True
 
 
 KINDS = {
@@ -46,6 +47,8 @@ KINDS = {
     ),
     "masked": Kind(spaces.MultiDiscrete([3, 2]), masked=True),
     "image": Kind(image=True),
+    "frames": Kind(image=True, numbers=False),
+    "frames, own encoders": Kind(image=True, numbers=False, settings={"share_encoder": False}),
     "image in bfloat16": Kind(image=True, settings={"bfloat16": True}),
     "gru": Kind(settings={"memory": "gru", "memory_size": 4}),
     "lstm, shared, in parts": Kind(
@@ -69,9 +72,13 @@ class Drift(gymnasium.Env):
         if kind.image:
             parts["eye"] = spaces.Box(0, 255, (36, 36, 1), np.uint8)
         self.observation_space = spaces.Dict(parts) if len(parts) > 1 else VECTOR
+        if not kind.numbers:
+            self.observation_space = parts["eye"]
 
     def _observe(self):
         position = np.clip(self.position, -9, 9)
+        if not self.kind.numbers:
+            return np.full((36, 36, 1), int(100 + 10 * position[0]), np.uint8)
         if not isinstance(self.observation_space, spaces.Dict):
             return position
         observation = {"position": position}

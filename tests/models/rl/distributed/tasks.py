@@ -79,6 +79,15 @@ class Seen(gymnasium.Env):
         return {"image": image, "number": self.np_random.normal(size=1).clip(-9, 9).astype(np.float32)}
 
 
+class Frames(Seen):
+    """The image alone."""
+
+    observation_space = Seen.observation_space["image"]
+
+    def _seen(self):
+        return super()._seen()["image"]
+
+
 def cart_pole() -> gymnasium.Env:
     """Which is truncated after 9 steps, most of the time: its final observations count."""
     return gymnasium.make("CartPole-v1", max_episode_steps=9)
@@ -94,6 +103,8 @@ TASKS: dict[str, tuple[Callable[[], gymnasium.Env], dict[str, Any]]] = {
     "squashed": (pendulum, {"squash_actions": True}),
     "masked": (Masked, {"share_layers": True}),
     "images": (Seen, {"normalize_rewards": False}),
+    "frames": (Frames, {"gradient_chunks": 2}),
+    "frames in bfloat16": (Frames, {"bfloat16": True, "share_encoder": False}),
     "memory": (cart_pole, {"memory": "gru", "memory_size": 16, "sequence_length": 8}),
     "memory in torch": (Masked, {"memory": "gru", "memory_size": 16}),
     "not normalized": (cart_pole, {"normalize_obs": False, "normalize_rewards": False}),

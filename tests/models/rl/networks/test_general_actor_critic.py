@@ -140,15 +140,58 @@ def test_a_mask_that_does_not_fit_the_actions_is_named(action_space, sentence):
         network_for(spaces.Dict(action_mask=spaces.MultiBinary(3), x=VECTOR), action_space)
 
 
+def plainly_encoded(encoder, images):
+    """The features of float (B, C, height, width), from 0 to 1."""
+    for layer in encoder.convolutions:
+        images = torch.relu(layer(images))
+    return torch.relu(encoder.last(images.permute(0, 2, 3, 1).flatten(1)))
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_an_image_is_seen_the_same_wherever_its_channels_stand(channels_last):
     shape = (40, 36, 3) if channels_last else (3, 40, 36)
     network = network_for(spaces.Box(0, 255, shape, np.uint8), share_layers=True)
     points = torch.randint(256, (2, 3, 40, 36), generator=torch.Generator().manual_seed(0)).float()
     given = (points.permute(0, 2, 3, 1) if channels_last else points).reshape(2, -1)
-    encoder = network.towers[0].encoders[0]
-    expected = network.towers[0].hidden(encoder.layers(points / 255.0))
-    torch.testing.assert_close(network(given)[1], network.critic_head(expected).squeeze(1))
+    features = plainly_encoded(network.inputs[0].encoders[0], points / 255.0)
+    expected = network.critic_head(network.towers[0].hidden(features)).squeeze(1)
+    torch.testing.assert_close(network(given)[1], expected)
+    torch.testing.assert_close(network(given.byte())[1], expected)
+
+
+IMAGE = spaces.Box(0, 255, (36, 40, 2), np.uint8)
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_the_gradient_of_an_encoder_is_that_of_its_plain_formula(bfloat16):
+    network = network_for(IMAGE, bfloat16=bfloat16)
+    encoder = network.inputs[0].encoders[0]
+    points = torch.randint(256, (5, 36, 40, 2), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    errors = torch.randn(5, 512, generator=torch.Generator().manual_seed(1))
+    found = torch.autograd.grad((encoder(points.flatten(1)) * errors).sum(), list(encoder.parameters()))
+    plain = plainly_encoded(encoder, points.permute(0, 3, 1, 2).float() / 255.0)
+    expected = torch.autograd.grad((plain * errors).sum(), list(encoder.parameters()))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).norm() <= (0.1 if bfloat16 else 1e-5) * theirs.norm()
+        assert bfloat16 == bool((ours - theirs).norm() > 1e-4 * theirs.norm())
+
+
+@pytest.mark.parametrize("memory", [None, "gru"])
+@pytest.mark.parametrize("share_encoder", [False, True])
+def test_both_networks_learn_an_encoder_they_share_and_each_its_own_otherwise(share_encoder, memory):
+    network = network_for(IMAGE, share_encoder=share_encoder, memory=memory, memory_size=4)
+    assert (len(network.inputs), len(network.towers)) == (1 if share_encoder else 2, 2)
+    points = torch.randint(256, (3, 36 * 40 * 2), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    if memory is None:
+        parameters, values = network(points)
+    else:
+        starts = torch.zeros(1, 3, dtype=torch.bool)
+        parameters, values, _ = network.over_sequences(points, Sequences(starts, torch.zeros(3, network.state_size)))
+    for outputs, reached in ((parameters, [True, share_encoder]), (values, [share_encoder, True])):
+        firsts = [next(inputs.parameters()) for inputs in (network.inputs[0], network.inputs[-1])]
+        total = outputs.square().sum()
+        gradients = torch.autograd.grad(total, firsts, retain_graph=True, materialize_grads=True)
+        assert [bool(gradient.any()) for gradient in gradients] == reached
 
 
 def test_a_recurrent_policy_remembers_until_an_episode_begins():

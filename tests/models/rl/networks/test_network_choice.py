@@ -44,3 +44,5 @@ def test_settings_that_are_about_nothing_are_refused():
         chosen(squash_actions=True)
     with pytest.raises(UnsupportedSpace, match="bfloat16 is about images, but the observations have none"):
         chosen(bfloat16=True)
+    with pytest.raises(UnsupportedSpace, match="share_encoder is about images, but the observations have none"):
+        chosen(share_encoder=False)

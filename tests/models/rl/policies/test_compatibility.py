@@ -1,5 +1,6 @@
 """The traits of a policy stand in checkpoints: their names and words are a format, and stay."""
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -28,6 +29,23 @@ def test_the_format_of_traits():
     assert list(traits_of(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (1,)), other).values()) == [
         "Box(3,)", "Box(1,)", "[8]", "relu", "off", "on", "on", "on", "lstm of 5"
     ]  # fmt: skip
+
+
+def test_who_sees_images_by_which_encoder_stands_there():
+    image = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+    def encoders(**settings):
+        return traits_of(image, spaces.Discrete(2), PPOConfig(**settings))["encoders of images"]
+
+    assert [encoders(), encoders(share_layers=True)] == ["one for both networks"] * 2
+    assert encoders(share_encoder=False) == "one per network"
+
+
+def test_a_policy_that_saw_images_in_an_earlier_version_is_refused_in_a_sentence():
+    here = traits_of(spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Discrete(2), PPOConfig())
+    earlier = {name: trait for name, trait in here.items() if name != "encoders of images"}
+    with pytest.raises(UserError, match="reads images by a network of an earlier version of this package"):
+        check_traits(earlier, here)
 
 
 def test_sizes_of_the_value_network_stand_there_where_they_are_others():

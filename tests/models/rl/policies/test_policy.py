@@ -158,7 +158,7 @@ def test_bfloat16_is_for_images_and_near_float32():
         make(bfloat16=True)
     space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
     exact, near = (make(observation_space=space, bfloat16=bfloat16) for bfloat16 in (False, True))
-    seen = np.random.default_rng(0).integers(255, size=(5, 36 * 36)).astype(np.float32)
+    seen = np.random.default_rng(0).integers(255, size=(5, 36 * 36)).astype(np.uint8)
     assert not np.array_equal(exact.parameters(seen), near.parameters(seen))
     np.testing.assert_allclose(near.parameters(seen), exact.parameters(seen), atol=1e-3)
     assert near.parameters(seen).dtype == np.float32

@@ -36,6 +36,20 @@ def test_samples_come_once_an_epoch_and_their_parts_stay_together():
         assert all(torch.equal(row, part.observations[:, 0]) for row in (*part.inputs, part.actions.float()))
 
 
+def test_bytes_come_in_the_order_of_numbers_and_stay_bytes():
+    batch = numbered()
+    of_bytes = batch._replace(observations=batch.observations.byte())
+    found, expected = (
+        list(epochs_of_samples(each, n_epochs=2, size=8, generator=np.random.default_rng(0)))
+        for each in (of_bytes, batch)
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert one.observations.dtype == torch.uint8
+        assert torch.equal(one.observations, other.observations.byte())
+        assert torch.equal(one.actions, other.actions)
+        assert torch.equal(torch.stack(one.inputs), torch.stack(other.inputs))
+
+
 def test_sequences_stay_whole_with_their_starts_and_state():
     batch = numbered(sequences=True)
     parts = list(epochs_of_sequences(batch, n_epochs=1, size=11, generator=np.random.default_rng(0)))

@@ -67,7 +67,9 @@ def test_any_other_network_learns_by_autograd(settings):
     assert isinstance(steps._gradients, AutogradGradients)
 
 
-@pytest.mark.parametrize(("side", "minibatch_size", "n_chunks"), [(84, 256, 8), (40, 256, 4), (40, 64, 1), (84, 32, 4)])
+@pytest.mark.parametrize(
+    ("side", "minibatch_size", "n_chunks"), [(84, 512, 8), (84, 128, 2), (40, 256, 4), (40, 64, 1), (84, 32, 1)]
+)
 def test_large_minibatches_of_large_networks_are_cut_into_chunks(side, minibatch_size, n_chunks):
     config = PPOConfig(minibatch_size=minibatch_size)
     policy = Policy(spaces.Box(0, 255, (side, side, 1), np.uint8), spaces.Discrete(2), config)
