@@ -29,8 +29,10 @@ _LEFTOVERS = pytest.StashKey[Leftovers]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As a shell has it for what runs in the background, and nohup.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

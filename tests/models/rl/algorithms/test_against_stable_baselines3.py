@@ -117,7 +117,7 @@ def pair(kind, **settings):
     policy.refresh()
     collector = RolloutCollector(envs, policy, config, seed=SEED)
     their_actions = iter(theirs.rollout_buffer.actions)
-    policy.choose = lambda normalized, noise, memory: as_ours(kind, next(their_actions))
+    policy.choose = lambda *_: as_ours(kind, next(their_actions))
     assert collector.collect(should_stop=lambda: False)
     return Pair(kind, theirs, policy, collector, config)
 
