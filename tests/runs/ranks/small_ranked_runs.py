@@ -52,7 +52,8 @@ def learned(folder):
     for name in ("best.pt", "latest.pt"):
         saved = load_checkpoint(folder / name)
         saved["trainer"]["collector"].pop("elapsed_s")
-        saved["config"].pop("checkpoint_dir")
+        for setting in ("checkpoint_dir", "num_episodes"):  # a resumed run may have another length
+            saved["config"].pop(setting)
         episodes = saved["trainer"]["collector"]["episodes"]
         episodes["finished"] = [list(each)[:4] for each in episodes["finished"]]  # the fifth is a time
         found[name] = hashlib.sha256(repr(_plain(saved)).encode()).hexdigest()
