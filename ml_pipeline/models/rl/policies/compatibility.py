@@ -37,12 +37,12 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
 
 def check_traits(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
     """Raise UserError at the first trait in which a saved policy differs from the one that loads it."""
-    if _ENCODERS in here and _ENCODERS not in saved:
-        raise UserError(
-            "The saved policy reads images by a network of an earlier version of this package, which this version does "
-            "not have; train it anew, or load it with that version."
-        )
-    for trait, ours in here.items():
+    for trait, ours in here.items():  # spaces come first: other ones are told before what follows from them
+        if trait == _ENCODERS and trait not in saved:
+            raise UserError(
+                "The saved policy reads images by a network of an earlier version of this package, which this version "
+                "does not have; train it anew, or load it with that version."
+            )
         if saved[trait] != ours:
             raise UserError(
                 f"The saved policy has {trait} {saved[trait]}, but here it is {ours}; load it where that is the same."

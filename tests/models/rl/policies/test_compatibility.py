@@ -48,6 +48,15 @@ def test_a_policy_that_saw_images_in_an_earlier_version_is_refused_in_a_sentence
         check_traits(earlier, here)
 
 
+def test_a_policy_for_numbers_is_not_taken_for_one_of_images_of_an_earlier_version():
+    numbers, images = (
+        traits_of(space, spaces.Discrete(2), PPOConfig())
+        for space in (spaces.Box(-1, 1, (3,)), spaces.Box(0, 255, (36, 36, 1), np.uint8))
+    )
+    with pytest.raises(UserError, match="The saved policy has observation space"):
+        check_traits(numbers, images)
+
+
 def test_sizes_of_the_value_network_stand_there_where_they_are_others():
     def sizes(value_hidden_sizes):
         config = PPOConfig(hidden_sizes=(8,), value_hidden_sizes=value_hidden_sizes)
