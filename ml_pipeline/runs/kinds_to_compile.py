@@ -58,4 +58,4 @@ KINDS: Mapping[str, Mapping[str, Callable[[], None]]] = {
     "trading-stops": {"stepping": partial(_trading, TradingConfig(stop_loss=0.05))},
     "trading-batched": {"stepping": _batched},
 }
-"""By kind its parts, which may be compiled side by side. The ends in -box are for continuous actions."""
+"""By kind its parts, which may be compiled side by side. Names that end in -box are for continuous actions."""

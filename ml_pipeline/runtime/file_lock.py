@@ -15,6 +15,7 @@ def alone(path: Path, *, timeout_s: float | None = None) -> Iterator[None]:
 
     The file is made where it is missing, and removed at the end. Raises OSError where it cannot be opened, and
     TimeoutError where another has it for longer than `timeout_s`; none: waits as long as it takes.
+    Without locks, and on Windows after ten seconds, it goes on: two may then meet.
     """
     descriptor = _open_locked(path, None if timeout_s is None else time.monotonic() + timeout_s)
     try:
@@ -40,7 +41,7 @@ def _open_locked(path: Path, deadline: float | None) -> int:
 
 
 def _lock(descriptor: int, deadline: float | None) -> None:
-    """Wait for the lock of an open file. Where the file system has none, go on: two may then meet."""
+    """Wait for the lock of an open file. Where the file system has none, return."""
     if os.name == "nt":
         import msvcrt
 

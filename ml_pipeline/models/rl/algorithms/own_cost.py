@@ -100,7 +100,8 @@ def measure_own_cost(
 def transition_bytes(observation_space: gymnasium.Space, action_space: gymnasium.Space) -> int:
     """What ranks send each other of a transition: an observation, an action, a reward in float64, two flags.
 
-    An observation is float32, and images in it are bytes.
+    An observation is float32, and images in it are bytes. A policy that sees images also sends its few outputs, which
+    are left out.
 
     >>> transition_bytes(gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2))
     34

@@ -37,8 +37,8 @@ class RankCollector(ArrayCollector):
     Every rank draws the noise of all N environments and uses its own rows. `buffer` holds the rank's own rows, (T, n),
     as the environments gave them: observations before normalization, rewards before scaling.
 
-    One exchange ends a rollout. It carries, for each of N environments, T + 1 observations of 4 D bytes (of an image's
-    D numbers, D bytes), T actions, rewards (8 bytes) and ends (2 bytes), T outputs of a policy that sees images
+    One exchange ends a rollout. It carries, for each of N environments, T + 1 observations (4 bytes a number, 1 a point
+    of an image), T actions, rewards (8 bytes) and ends (2 bytes), T outputs of a policy that sees images without memory
     (4 P + 4 bytes), the last observations of truncated episodes, the memory before the first step (4 S bytes), and a
     digest of the policy. CartPole's rollout of 256 steps is 9 kB an environment. Every rank then replays what depends
     on all environments, step by step: scaling of rewards, episodes, and statistics of observations, which learn the

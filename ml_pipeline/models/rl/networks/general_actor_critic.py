@@ -24,11 +24,12 @@ _FORBIDDEN = -1e8
 
 
 class GeneralActorCritic(nn.Module):
-    """Observations, float32 (B, D), to the parameters of a distribution over actions, (B, P), and values, (B,).
+    """Observations (B, D) to the parameters of a distribution over actions, (B, P), and values, (B,).
 
+    Observations are float32, or uint8 where they are images alone. Gradients come from autograd.
     Images go through convolutions, which actor and critic share unless `share_encoder` is off; their features and the
     numbers go through the memory, if any, and the hidden layers, of which both have their own unless `share_layers` is
-    on. Gradients come from autograd.
+    on.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class GeneralActorCritic(nn.Module):
         return self._allowed(observations, self.actor_head(top)), states[0]
 
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
-        """Float (T * M, D), one step after another, to parameters (T * M, P), values (T * M,), states (T, M, S)."""
+        """Observations (T * M, D), step after step, to parameters (T * M, P), values (T * M,), states (T, M, S)."""
         parts = sequences.state.split([tower.state_size for tower in self._towers], dim=1)
         remembered = [
             tower.over_sequences(features, Sequences(sequences.starts, part))
@@ -118,7 +119,7 @@ class GeneralActorCritic(nn.Module):
         return *self._heads(observations, tops), torch.cat(states, dim=2)
 
     def _features(self, observations: Tensor) -> list[Tensor]:
-        """Those of each tower."""
+        """What each tower reads, float32 (B, width); both read the same where there is one encoder."""
         features = [inputs(observations) for inputs in self._inputs]
         return features if len(features) == len(self._towers) else features * len(self._towers)
 
@@ -132,7 +133,7 @@ class GeneralActorCritic(nn.Module):
 
 
 class _Inputs(nn.Module):
-    """From observations to the features that memory or hidden layers read, float32 (B, width)."""
+    """From observations (B, D) to the features that memory or hidden layers read, float32 (B, width)."""
 
     _numbers: Tensor
 

@@ -102,7 +102,7 @@ class ActingMemory:
         self.state = np.zeros((num_envs, network.state_size), dtype=np.float32)
 
     def __call__(self, observations: Array, at_hand: ActRows | None = None) -> Array:
-        """Float32 (n, D) to the distribution's parameters, float32 (n, P); `state` moves on."""
+        """Observations (n, D) to the distribution's parameters, float32 (n, P); `state` moves on."""
         outputs = act_in_blocks(self._act, observations, self.state, at_hand=at_hand, size=self._size, each=self._each)
         n_parameters = outputs.shape[1] - self._network.state_size
         self.state = outputs[:, n_parameters:].copy()
@@ -110,7 +110,7 @@ class ActingMemory:
 
     @torch.inference_mode()
     def _act(self, observations: Array, state: Array) -> Array:
-        """Float32 (N, D) and (N, S) to parameters and next states side by side, (N, P + S)."""
+        """Observations (N, D) and states (N, S) to parameters and next states side by side, float32 (N, P + S)."""
         seen = self._transfers.to_device(observations)
         starts = torch.zeros(1, len(observations), dtype=torch.bool, device=seen.device)
         sequences = Sequences(starts, self._transfers.to_device(state, "state"))

@@ -133,7 +133,7 @@ class Policy:
     def choose(
         self, normalized: Array, noise: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
     ) -> Array:
-        """Sampled actions (n, ...) of the distribution, for float32 (n, D) and its noise; `memory` moves on.
+        """Sampled actions (n, ...) of the distribution, for observations (n, D) and their noise; `memory` moves on.
 
         at_hand: which of all environments these are, where a process has only some of them; each then gets the action
         that it gets among all. None means all. Raises UserError if a mask forbids every action.

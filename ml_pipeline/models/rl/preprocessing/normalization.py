@@ -88,7 +88,7 @@ class ObservationNormalizer:
     def compile(self) -> None:
         """Learn from few observations by compiled code, with the same bits; raises what numba raises if it fails."""
         if len(self._places):
-            kernel, trial = _compiled(), ObservationNormalizer(1)
+            kernel, trial = _compiled(), ObservationNormalizer(1, clip=self.clip)  # an int is another type
             trial._kernel = kernel
             trial.learn_and_normalize(np.zeros((1, 1), np.float32))
             self._kernel = kernel

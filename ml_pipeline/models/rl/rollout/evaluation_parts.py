@@ -18,7 +18,7 @@ _ENVS = 8
 
 
 def outputs_of(network: GeneralActorCritic, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Parameters (B, P) and values (B,) for float (B, D), without gradients."""
+    """Parameters (B, P) and values (B,) for observations (B, D), without gradients."""
     if not _shares(network, rows):
         return network(rows)
     parts = _evaluated(list(rows.split(_ROWS)), network)
@@ -29,7 +29,7 @@ def outputs_of(network: GeneralActorCritic, rows: Tensor) -> tuple[Tensor, Tenso
 def outputs_over_sequences(
     network: GeneralActorCritic, observations: Tensor, sequences: Sequences
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Parameters (T * N, P), values (T * N,) and states (T, N, S) for float (T, N, D), without gradients."""
+    """Parameters (T * N, P), values (T * N,) and states (T, N, S) for observations (T, N, D), without gradients."""
     if not _shares(network, observations):
         return network.over_sequences(observations.flatten(0, 1), sequences)
 

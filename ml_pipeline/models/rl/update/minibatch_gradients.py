@@ -17,8 +17,8 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeig
 
 
 class Minibatch(NamedTuple):
-    """observations: float32 (B, D), or uint8. actions: (B, ...), as the distribution gave them. inputs: each float32
-    (B,).
+    """observations: (B, D), float32, or uint8 of images alone. actions: (B, ...), as the distribution gave them.
+    inputs: each float32 (B,).
 
     sequences: for a policy with memory; B is then T * M, whole sequences, one step after another.
     """

@@ -41,9 +41,8 @@ def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: 
     inputs = torch.stack(batch.inputs)
     for drawn in draw_orders(n_samples, n_epochs, generator):
         order = drawn.to(batch.observations.device)
-        if (
-            batch.observations.dtype == torch.uint8
-        ):  # images: one minibatch of them at a time, not a copy of the rollout
+        if batch.observations.dtype == torch.uint8:
+            # Images: one minibatch of them at a time, not a copy of the rollout.
             for chosen in order.split(size):
                 frames = batch.observations.index_select(0, chosen)  # 128 of 84x84x4: 0.09 ms, 2.1 ms by [chosen]
                 yield Minibatch(frames, batch.actions[chosen], LossInputs(*inputs[:, chosen].unbind()))

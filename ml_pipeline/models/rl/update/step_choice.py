@@ -57,9 +57,9 @@ def chunks_of_gradient(policy: Policy, config: PPOConfig) -> int:
     network = policy.network
     if policy.device.type == "cpu" and can_compile(network):
         return 1
-    n_weights = sum(weight.numel() for weight in network.parameters())
     if config.gradient_chunks is not None:
         return config.gradient_chunks
+    n_weights = sum(weight.numel() for weight in network.parameters())
     n_chunks = _chunks_that_pay(policy, n_weights * config.minibatch_size)
     if isinstance(network, GeneralActorCritic) and network.sees_images:
         return max(1, min(n_chunks, config.minibatch_size // _IMAGES_IN_CHUNK))
