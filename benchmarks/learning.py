@@ -36,7 +36,7 @@ def read_runs(path: Path) -> list[dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=JOBS, metavar="JOB", help="all by default")
-    parser.add_argument("--seeds", type=int, help="in place of the 20, 10 or 5 of each job")
+    parser.add_argument("--seeds", type=int, help="of each job, in place of its own 20, 10 or 5")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the steps to train for, for a try")
     parser.add_argument("--output", type=Path, default=Path("docs/learning"), help="folder (default: docs/learning)")
     arguments = parser.parse_args(argv)

@@ -44,7 +44,10 @@ def positions_only(*, training: bool) -> gymnasium.Env:
 
 
 def car_racing(*, training: bool) -> gymnasium.Env:
-    """CarRacing-v3 as rl-baselines3-zoo has it, in training or not: each action twice, two gray frames of 64 x 64."""
+    """CarRacing-v3, in training or not: two gray frames of 64 x 64, each action twice, as in rl-baselines3-zoo.
+
+    A frame is the brighter of the two that an action gives, there the second.
+    """
     env: Any = gymnasium.wrappers.MaxAndSkipObservation(gymnasium.make("CarRacing-v3"), skip=2)
     env = gymnasium.wrappers.ResizeObservation(env, (64, 64))
     return stacked(gymnasium.wrappers.GrayscaleObservation(env, keep_dim=True), 2)
@@ -69,8 +72,9 @@ _CARTPOLE: dict[str, Any] = {
 _MUJOCO = _settings(normalize=True, n_steps=2048, minibatch_size=64, n_epochs=10, learning_rate="lin_3e-4")
 
 # Settings: CleanRL's of HalfCheetah and Hopper, rl-baselines3-zoo's (hyperparams/ppo.yml) of the others, without its
-# gSDE (Pendulum, MountainCarContinuous, CarRacing) and its log_std_init, which are not here. MountainCarContinuous
-# explores by more and longer rollouts instead.
+# gSDE (Pendulum, MountainCarContinuous, CarRacing) and its log_std_init and ortho_init, which are not here. Other than
+# there are also the steps of Pendulum (1e5 there) and Pong (1e7), and CarRacing's networks, which have two layers of 64
+# with tanh, there one of 256 with GELU. MountainCarContinuous explores by more and longer rollouts instead of gSDE.
 JOBS = {
     "LunarLander-v3": Job(
         _named("LunarLander-v3"), 1_000_000, 20, 16,
