@@ -63,8 +63,10 @@ def exit_at_once_on_signals(prog: str) -> None:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Within the block, the signals wait; those to a process that is started in it, until its
-    `exit_at_once_on_signals`. For processes that begin with that: before it, Ctrl-C ends Python with a traceback."""
+    """Within the block, the signals wait; those to a process started in it wait until its `exit_at_once_on_signals`.
+
+    For processes that begin with that: before it, Ctrl-C ends Python with a traceback. Windows holds nothing back.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # as on Windows
         yield
         return

@@ -83,8 +83,7 @@ def end_with_launcher() -> None:
 
 
 def _launcher_is_gone() -> bool:
-    """Whether the launcher that was named to this process, or to one above it, has ended: by then a process of its
-    number is neither the parent nor there."""
+    """Whether the launcher named to this process, or to one above it, has ended: no process has its number."""
     named = os.environ.get(LAUNCHER_PID)
     if named is None:
         return False

@@ -43,8 +43,7 @@ def stops_shared(ranks: Together, stop: StopRequest) -> Iterator[None]:
 def share_stop(ranks: Together, stop: StopRequest) -> None:
     """Let all ranks know of a request that any of them knows of; the reason of the first of these counts.
 
-    On return, who listens to the request of a rank has been told of it: where a trainer listens, it takes no further
-    step.
+    On return, all who listen to this rank's request have been told: a trainer that listens takes no further step.
     """
     known = ranks.gather("whether to stop", [stop.reason, stop.signal] if stop.requested else None)
     request = next((each for each in known if each is not None), None)

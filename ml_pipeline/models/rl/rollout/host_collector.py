@@ -21,8 +21,8 @@ class RolloutCollector(ArrayCollector):
         """See Collector."""
         super().__init__(envs, policy, config, seed=seed)
         self.buffer = self._whole
-        self._rewards = np.zeros(self.buffer.rewards.shape)  # as the environments gave them
-        self._times = np.zeros(config.n_steps)  # when each step was done
+        self._rewards = np.zeros(self.buffer.rewards.shape)  # (T, N), as the environments gave them
+        self._times = np.zeros(config.n_steps)  # (T,), when each step was done, in s of training
 
     def _step(self) -> None:
         buffer, policy = self.buffer, self._policy
