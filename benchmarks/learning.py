@@ -48,7 +48,9 @@ def learn(names: Sequence[str], n_seeds: int | None, scale: float, output: Path)
     output.mkdir(parents=True, exist_ok=True)
     path = output / "runs.jsonl"
     runs = read_runs(path)
-    path.write_text("".join(f"{json.dumps(run)}\n" for run in runs))  # less what was cut short
+    whole = path.with_suffix(".new")
+    whole.write_text("".join(f"{json.dumps(run)}\n" for run in runs))  # less what was cut short
+    whole.replace(path)
     steps_of = {name: max(1, round(job.total_steps * scale)) for name, job in JOBS.items()}
     runs = [run for run in runs if run["total_steps"] == steps_of[run["job"]]]
     finished = {(run["job"], run["who"], run["seed"], run["total_steps"]) for run in runs}

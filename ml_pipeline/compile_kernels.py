@@ -130,7 +130,8 @@ def _compile(work: Callable[[], None], connection: Connection) -> None:
         with recorded_compilations() as compilations:
             work()
     except Exception as error:  # numba's, of any kind
-        connection.send(f"{_FAILED}{type(error).__name__}: {error}")
+        said = next(iter(str(error).splitlines()), "")  # numba goes on for a page
+        connection.send(f"{_FAILED}{type(error).__name__}: {said}")
         return
     connection.send(f"compiled in {time.perf_counter() - begin:.1f} s" if compilations else "on disk already")
 

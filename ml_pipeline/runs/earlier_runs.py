@@ -54,10 +54,11 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
             f"but got {written(changes[name])}; {remedy}, or start a new run without --resume. Its length, its workers "
             "and how it learns may change: docs/resuming.md lists every setting."
         )
-    if changes.get("n_processes", 1) > 1 and earlier["normalize_obs"] and earlier.get("normalize_update") == "step":
+    of_one_process = earlier.get("n_processes", 1) == 1 and earlier.get("normalize_update") == "step"
+    if of_one_process and changes.get("n_processes", 1) > 1:
         raise UserError(
-            f"The run in {checkpoint.parent} updates the statistics of observations after each step, and so goes on in "
-            "one process; leave --n-processes out, or begin a new run of several."
+            f"The run in {checkpoint.parent} was begun with --normalize-update step, and so goes on in one process; "
+            "leave --n-processes out, or begin a new run of several."
         )
     if "n_envs_schedule" in changes:
         known, given = earlier["n_envs_schedule"], changes["n_envs_schedule"]

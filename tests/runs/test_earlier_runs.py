@@ -46,13 +46,18 @@ def test_a_resumed_run_keeps_its_settings_where_none_are_given(in_tmp):
 
 def test_a_run_of_one_process_is_no_run_of_several_unless_it_has_their_statistics(in_tmp):
     ran = {
-        each: TrainConfig(run=RunConfig(n_envs=4), ppo=PPOConfig(normalize_update=each)) for each in ("step", "rollout")
+        "step": PPOConfig(normalize_update="step"),
+        "rollout": PPOConfig(normalize_update="rollout"),
+        "not normalized": PPOConfig(normalize_obs=False),
     }
-    folders = {name: run_folder(in_tmp / name, config) for name, config in ran.items()}
+    folders = {
+        name: run_folder(in_tmp / name, TrainConfig(run=RunConfig(n_envs=4), ppo=ppo)) for name, ppo in ran.items()
+    }
     assert resumed_config(folders["rollout"] / "latest.pt", {"n_processes": 2}).run.n_processes == 2
     assert resumed_config(folders["step"] / "latest.pt", {"n_processes": 1}).ppo.normalize_update == "step"
-    with pytest.raises(UserError, match=r"goes on in one process; leave --n-processes out, or begin a new run of sev"):
-        resumed_config(folders["step"] / "latest.pt", {"n_processes": 2})
+    for name in ("step", "not normalized"):
+        with pytest.raises(UserError, match=r"goes on in one process; leave --n-processes out, or begin a new run of "):
+            resumed_config(folders[name] / "latest.pt", {"n_processes": 2})
 
 
 def test_of_a_function_the_name_is_kept_and_it_is_handed_again_or_replaced(in_tmp):
