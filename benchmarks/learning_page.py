@@ -18,7 +18,7 @@ N_RESAMPLES = 10_000
 SCORES = {
     "deterministic": f"{EVALUATION_EPISODES} episodes, likeliest actions",
     "stochastic": f"{EVALUATION_EPISODES} episodes, drawn actions",
-    "last": f"last {LAST_SHARE:.0%} of training",
+    "last": f"last {100 * LAST_SHARE:.0f} % of training",
 }
 Runs = list[dict[str, Any]]
 
