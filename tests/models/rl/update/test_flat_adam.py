@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from ml_pipeline.models.rl.update import flat_adam
 from ml_pipeline.models.rl.update.flat_adam import FlatAdam
 
 
@@ -36,3 +37,16 @@ def test_a_state_is_a_copy_and_restores_the_moments():
     second.step(0.1)
     assert torch.equal(first.state_dict()["mean"], second.state_dict()["mean"])
     assert not torch.equal(first.state_dict()["mean"], state["mean"])
+
+
+def test_slices_that_threads_share_move_every_weight_as_one_slice_does(monkeypatch):
+    n_weights, moved = 3 * 64 + 5, []
+    for length in (64, 1 << 18):
+        monkeypatch.setattr(flat_adam, "_SLICE", length)
+        generator = torch.Generator().manual_seed(0)
+        parameters, gradient = torch.randn(2, n_weights, generator=generator)
+        adam = FlatAdam(parameters, gradient, epsilon=1e-5)
+        for _ in range(3):
+            adam.step(1e-2)
+        moved.append(parameters)
+    assert torch.equal(*moved)
