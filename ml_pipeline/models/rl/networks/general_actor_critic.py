@@ -83,6 +83,11 @@ class GeneralActorCritic(nn.Module):
         """All parameters, in any order."""
         return list(self.parameters())
 
+    def weights_of_linear(self) -> list[Tensor]:
+        """The weights, (O, I), of all layers that are computed by `linear`, in the order of the forward pass."""
+        encoders = [encoder for inputs in self._inputs for encoder in inputs.encoders]
+        return [encoder.last.weight for encoder in encoders if isinstance(encoder, ImageEncoder)]
+
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """For networks without memory."""
         assert self.state_size == 0

@@ -3,10 +3,10 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ml_pipeline.models.rl.networks.convolutions import Layer, convolve
+from ml_pipeline.models.rl.networks.linear import linear
 
 N_FEATURES = 512
 
@@ -63,7 +63,7 @@ class ImageEncoder(nn.Module):
         # last and 44 with channels first; the last layer 10.5, and 11.9 as a convolution of 7x7.
         values = convolve(images, layers)
         rows = values.permute(0, 2, 3, 1).flatten(1)  # (B, height * width * 64), without a copy
-        return F.linear(rows, self.last.weight.to(self._dtype), self._cast(self.last.bias)).relu_().float()
+        return linear(rows, self.last.weight.to(self._dtype), self._cast(self.last.bias)).relu_().float()
 
     def _cast(self, bias: Tensor | None) -> Tensor:
         assert bias is not None

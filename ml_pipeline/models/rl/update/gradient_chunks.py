@@ -1,16 +1,18 @@
 """The gradient of a minibatch as a sum of those of its chunks, with the same bits whoever computes which chunk.
 
 Threads of one process compute chunks side by side, and ranks may share them. A fixed tree adds them, so that a rank
-sends the sums of its own branches in place of all its chunks. B samples, P parameters, C chunks.
+sends the sums of its own branches in place of all its chunks. The gradients by the large weights behind images are made
+of what the chunks leave of them, once. B samples, P parameters, C chunks, W numbers of a sample's factors.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.linear import factors_of_weights
 from ml_pipeline.models.rl.policies.one_thread import in_threads
 from ml_pipeline.models.rl.update.chunk_sharing import ChunkSharing
 from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch, loss_of
@@ -20,6 +22,9 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeig
 Node = tuple[int, int]
 """A branch of the tree: chunks first to last, without the last."""
 _SLICE = 1 << 16  # numbers of each chunk that are added at a time: they stay in a core's cache
+_OUTPUTS = 128  # of a large layer, the gradients by whose weights a thread computes at a time
+Columns = list[Tensor]
+"""Of b samples: the rows of losses, (b, 4), and for each large layer its inputs, (b, I), and gradients, (b, O)."""
 
 
 class ChunkedGradients:
@@ -35,10 +40,15 @@ class ChunkedGradients:
     ) -> None:
         """gradient: float (P,), to which the gradient by all parameters is written, in their order."""
         self._network = network
-        self._gradient = gradient
         self._n_chunks = n_chunks
         self._sharing = sharing
-        self._of_chunks = gradient.new_empty(n_chunks, len(gradient))
+        large = network.weights_of_linear() if isinstance(network, GeneralActorCritic) else []
+        parameters = network.parameter_order()
+        parts = dict(zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True))
+        self._of_large = [parts.pop(weight).view_as(weight) for weight in large]
+        self._small, self._of_small = list(parts), list(parts.values())
+        self._sum = torch.cat(self._of_small) if large else gradient
+        self._of_chunks = gradient.new_empty(n_chunks, len(self._sum))
         self._each = in_threads if gradient.device.type == "cpu" else _one_after_another
 
     def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
@@ -49,53 +59,74 @@ class ChunkedGradients:
             return self._shared(chunks, weights, self._sharing) if shared else self._alone(chunks, weights)
 
     def _alone(self, chunks: list[Minibatch], weights: LossWeights) -> LossRows:
-        rows = self._compute(chunks, range(len(chunks)), weights)
-        self._add_up({(i, i + 1): self._of_chunks[i] for i in range(len(chunks))}, (0, len(chunks)), self._gradient)
-        return LossRows(*torch.cat(rows, dim=1))
+        columns = self._compute(chunks, range(len(chunks)), weights)
+        return self._whole({(i, i + 1): self._of_chunks[i] for i in range(len(chunks))}, len(chunks), columns)
 
     def _shared(self, chunks: list[Minibatch], weights: LossWeights, sharing: ChunkSharing) -> LossRows:
         lengths, n_chunks, n_ranks = [len(chunk.observations) for chunk in chunks], len(chunks), sharing.size
         ranges = [range(n_chunks * rank // n_ranks, n_chunks * (rank + 1) // n_ranks) for rank in range(n_ranks)]
         nodes = [list(branches(own, n_chunks)) for own in ranges]
-        n_sums = max(map(len, nodes)) * len(self._gradient)
+        n_sums = max(map(len, nodes)) * len(self._sum)
+        widths = [4, *(width for weight in self._of_large for width in reversed(weight.shape))]
         n_rows = [sum(lengths[i] for i in own) for own in ranges]
-        sent = self._gradient.new_zeros(n_sums + 4 * max(n_rows))
+        sent = self._sum.new_zeros(n_sums + sum(widths) * max(n_rows))
+
+        def columns_in(part: Tensor, rank: int) -> Columns:
+            sizes = [n_rows[rank] * width for width in widths]
+            columns = part[n_sums : n_sums + sum(sizes)].split(sizes)
+            return [column.view(-1, width) for column, width in zip(columns, widths, strict=True)]
 
         own = ranges[sharing.rank]
-        rows = self._compute(chunks, own, weights)
+        computed = self._compute(chunks, own, weights)
         of_chunks = {(i, i + 1): self._of_chunks[i] for i in own}
-        for node, out in zip(nodes[sharing.rank], _vectors(sent, len(self._gradient)), strict=False):
+        for node, out in zip(nodes[sharing.rank], _vectors(sent, len(self._sum)), strict=False):
             self._add_up(of_chunks, node, out)
-        if rows:
-            sent[n_sums : n_sums + 4 * n_rows[sharing.rank]] = torch.cat(rows, dim=1).flatten()
+        for out, *parts in zip(columns_in(sent, sharing.rank), *computed, strict=True) if computed else ():
+            torch.cat(parts, out=out)
 
         received = sent.new_empty(n_ranks, len(sent))
         sharing.gather(sent, received)
         sums = {
             node: vector
             for part, its_nodes in zip(received, nodes, strict=True)
-            for node, vector in zip(its_nodes, _vectors(part, len(self._gradient)), strict=False)
+            for node, vector in zip(its_nodes, _vectors(part, len(self._sum)), strict=False)
         }
-        self._add_up(sums, (0, n_chunks), self._gradient)
-        whole = [part[n_sums : n_sums + 4 * n].view(4, n) for part, n in zip(received, n_rows, strict=True)]
-        return LossRows(*torch.cat(whole, dim=1))
+        return self._whole(sums, n_chunks, [columns_in(part, rank) for rank, part in enumerate(received)])
 
-    def _compute(self, chunks: list[Minibatch], numbers: range, weights: LossWeights) -> list[Tensor]:
-        """Write the gradients of the chunks of these numbers; return their rows of losses, float (4, B / C) each."""
+    def _compute(self, chunks: list[Minibatch], numbers: range, weights: LossWeights) -> list[Columns]:
+        """Write the small gradients of the chunks of these numbers; return what else is needed of each."""
         n_samples = sum(len(chunk.observations) for chunk in chunks)
-        parameters = self._network.parameter_order()
-        rows: list[Tensor] = [self._gradient] * len(numbers)
+        found: list[Columns] = [[]] * len(numbers)
 
         def compute(i: int) -> None:
             chunk = chunks[numbers[i]]
-            loss, of_samples = loss_of(self._network, chunk, weights)
-            share = loss * (len(chunk.observations) / n_samples)  # the loss is a mean
-            gradients = torch.autograd.grad(share, parameters, materialize_grads=True)
+            with factors_of_weights() as factors:
+                loss, rows = loss_of(self._network, chunk, weights)
+                share = loss * (len(chunk.observations) / n_samples)  # the loss is a mean
+                gradients = torch.autograd.grad(share, self._small, materialize_grads=True)
             torch.cat([gradient.flatten() for gradient in gradients], out=self._of_chunks[numbers[i]])
-            rows[i] = torch.stack(of_samples)
+            found[i] = [torch.stack(rows, dim=1), *(part.float() for pair in factors for part in pair)]
 
         self._each(compute, len(numbers))
-        return rows
+        return found
+
+    def _whole(self, known: Mapping[Node, Tensor], n_chunks: int, columns: Sequence[Columns]) -> LossRows:
+        """Write the gradient of the minibatch, from sums of chunks and from the columns of all samples, in order."""
+        self._add_up(known, (0, n_chunks), self._sum)
+        rows, *factors = (torch.cat(parts) for parts in zip(*columns, strict=True))
+        if self._of_large:
+            for out, part in zip(self._of_small, self._sum.split([len(out) for out in self._of_small]), strict=True):
+                out.copy_(part)
+        for inputs, gradients, out in zip(factors[::2], factors[1::2], self._of_large, strict=True):
+            self._multiply(inputs, gradients, out)
+        return LossRows(*rows.T.contiguous())
+
+    def _multiply(self, inputs: Tensor, gradients: Tensor, out: Tensor) -> None:
+        def multiply(i: int) -> None:
+            outputs = slice(i * _OUTPUTS, (i + 1) * _OUTPUTS)
+            torch.mm(gradients[:, outputs].T, inputs, out=out[outputs])
+
+        self._each(multiply, -(-len(out) // _OUTPUTS))
 
     def _add_up(self, known: Mapping[Node, Tensor], node: Node, out: Tensor) -> None:
         """Write to `out` the sum of a branch, from those that are known, each float (P,)."""

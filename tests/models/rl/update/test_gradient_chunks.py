@@ -168,6 +168,15 @@ def test_two_ranks_send_one_gradient_each_and_three_at_most_two():
         assert n_sums * n_weights < longest <= n_sums * n_weights + 4 * n_samples
 
 
+def test_of_the_large_weights_behind_images_two_ranks_send_what_their_samples_leave_alone():
+    case = Case("images")
+    (large,) = case.network.weights_of_linear()
+    group, _ = run_shared("images", 2, n_chunks=4)
+    n_small, n_samples = len(case.gradient) - large.numel(), T * M
+    assert max(group.lengths) == n_small + n_samples // 2 * (4 + sum(large.shape))
+    assert max(group.lengths) < len(case.gradient)
+
+
 @pytest.mark.parametrize(("kind", "n_units"), [("images", T * M), ("gru", M)])
 def test_chunks_are_parts_of_nearly_equal_size_and_hold_every_sample_once(kind, n_units):
     minibatch = Case(kind).minibatch
