@@ -4,7 +4,7 @@ from tests.mutations.compiled_catalogue import COMPILED
 from tests.mutations.device_catalogue import ON_A_DEVICE
 from tests.mutations.metrics_catalogue import BOOKS, METRICS, SANITY
 from tests.mutations.mutation import Mutation
-from tests.mutations.network_catalogue import BEGINNINGS, BOUNDS, DISTRIBUTIONS, MASKS
+from tests.mutations.network_catalogue import BEGINNINGS, BOUNDS, DISTRIBUTIONS, IMAGES, MASKS
 from tests.mutations.rollout_catalogue import ACTIONS_TAKEN, GAE, MEMORY, NORMALIZATION
 from tests.mutations.run_catalogue import FOLDERS, JUDGING, RESUMING, SAVING
 from tests.mutations.service_catalogue import LEASES, QUEUE, SCALING
@@ -18,7 +18,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "devices": ON_A_DEVICE,
     "updates": (*LOSS, *STEPS, *SEQUENCES),
     "compiled": COMPILED,
-    "networks": (*BEGINNINGS, *DISTRIBUTIONS, *BOUNDS, *MASKS),
+    "networks": (*BEGINNINGS, *DISTRIBUTIONS, *BOUNDS, *MASKS, *IMAGES),
     "runs": (*SAVING, *FOLDERS, *RESUMING, *JUDGING),
     "service": (*SCALING, *LEASES, *QUEUE),
     "trading": (*MARKETS, *ACCOUNTS, *EPISODES),

@@ -205,3 +205,27 @@ MASKS = (
         "tests/runs/test_gym_task.py::test_a_mask_that_forbids_everything_is_one_sentence",
     ),
 )
+
+IMAGES = (
+    Mutation(
+        "the gradient through a convolution is not rectified",
+        f"{RL}/networks/convolutions.py",
+        "_backward_of_relu.grad_input(gradient, inputs[i], 0, grad_input=gradient)",
+        "pass",
+        f"{RL_TESTS}/networks/test_convolutions.py::test_outputs_and_gradients_are_those_of_autograd[dtype0]",
+    ),
+    Mutation(
+        "memory taken while acting cannot be learned from",
+        f"{RL}/networks/convolutions.py",
+        "with torch.inference_mode(False):",
+        "with torch.inference_mode(torch.is_inference_mode_enabled()):",
+        f"{RL_TESTS}/networks/test_convolutions.py::test_a_thread_that_acted_first_can_learn",
+    ),
+    Mutation(
+        "large weights learn from the first chunk alone",
+        f"{RL}/update/gradient_chunks.py",
+        "rows, *factors = (torch.cat(parts) for parts in zip(*columns, strict=True))",
+        "rows, *factors = columns[0]",
+        f"{RL_TESTS}/update/test_gradient_chunks.py::test_gradients_of_chunks_add_up_to_that_of_the_whole[images-2]",
+    ),
+)
