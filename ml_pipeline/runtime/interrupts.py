@@ -61,6 +61,11 @@ def exit_at_once_on_signals(prog: str) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())
 
 
+def is_command_process() -> bool:
+    """Whether this process began with `exit_at_once_on_signals`: it is a command's, from the first line to the end."""
+    return _startup_handler is not None
+
+
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Within the block, the signals wait; those to a process started in it wait until its `exit_at_once_on_signals`.

@@ -11,6 +11,7 @@ from ml_pipeline.runs.commands.typed_command import TypedCommand, words_of_ranks
 from ml_pipeline.runs.ranks.outcome import FAILED, RANK_LOST, STOPPED
 from ml_pipeline.runs.ranks.place import Place, end_with_launcher
 from ml_pipeline.runs.train_command_line import TrainFlags
+from ml_pipeline.runtime.garbage import keeping_imports
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 
 
@@ -19,7 +20,7 @@ def train_as_rank(place: Place, flags: TrainFlags, *, prog: str, told_by: str) -
 
     prog: how the command calls itself; told_by: what errors of this rank begin with. Returns the exit code.
     """
-    with exiting_at_once():
+    with exiting_at_once(), keeping_imports():
         settings = {**vars(RunConfig()), **flags.given}
         # Where another rank ends, torch's C++ logs a page of calls; the error that follows says it in a sentence.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -10,6 +10,7 @@ from ml_pipeline.runs.commands.typed_command import TypedCommand
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.ranks.place import Place
 from ml_pipeline.runs.train_command_line import TrainStart
+from ml_pipeline.runtime.garbage import keeping_imports
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def train_run(
 
     place: of a rank. Raises UserError where anything cannot be used.
     """
-    with exiting_at_once():  # torch, which takes seconds
+    with exiting_at_once(), keeping_imports():  # torch, which takes seconds
         from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
         from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
         from ml_pipeline.runs.run import Run
