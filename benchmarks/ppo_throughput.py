@@ -12,6 +12,7 @@ faster contestant in that round, and, where a job has a limit, against that. Fig
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -428,16 +429,20 @@ def measure_apart(contestant: str, job: Job) -> float:
 
 
 def program_s(contestant: str, job: Job, request: str) -> float:
-    """What a whole training takes as a program of its own, with our command or with a script for the others."""
+    """What a whole training takes as a program of its own, with our command or with a script for the others.
+
+    Python keeps the bytecode of modules, as it does for users: a first round may take longer.
+    """
     command = [sys.executable, __file__, "--train", request]
     if contestant == "ours":
         sizes = {"n-envs": job.num_envs, "total-timesteps": job.total_timesteps, "n-steps": job.n_steps}
         learning = {"minibatch-size": job.minibatch_size, "n-epochs": job.n_epochs}
         flags = [f"--{name}={value}" for name, value in {"env-id": job.environment, **sizes, **learning}.items()]
         command = [sys.executable, "-m", "ml_pipeline.train_ppo", *flags]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        subprocess.run(command, cwd=folder, capture_output=True, check=True)
+        subprocess.run(command, cwd=folder, env=environ, capture_output=True, check=True)
         return time.perf_counter() - began
 
 
