@@ -11,22 +11,7 @@ from ml_pipeline.trading.market.plausibility import Split, find_splits, wrong_ti
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-
-N = 300
-CLOSES = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, N).cumsum())
-OPENS = np.r_[100.0, CLOSES[:-1]] * 1.001
-
-
-def _write(path, opens=OPENS, closes=CLOSES, *, high=None, low=None):
-    """A file of daily bars whose range holds open and close, unless given."""
-    high = np.maximum(opens, closes) * 1.002 if high is None else high
-    low = np.minimum(opens, closes) * 0.998 if low is None else low
-    days = np.datetime64("2023-01-02") + np.arange(len(closes))
-    rows = zip(days, opens, high, low, closes, strict=True)
-    lines = [f"{day},{o},{h},{low_},{c},1000" for day, o, h, low_, c in rows]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(["time,open,high,low,close,volume", *lines]))
-    return path
+from tests.trading.market.daily_bars import CLOSES, OPENS, N, write_bars
 
 
 @pytest.fixture
@@ -36,7 +21,7 @@ def outside(tmp_path):
     def make(factor):
         opens = OPENS.copy()
         opens[50] *= factor
-        return _write(tmp_path / "A.csv", opens, high=np.maximum(OPENS, CLOSES) * 1.002)
+        return write_bars(tmp_path / "A.csv", opens, high=np.maximum(OPENS, CLOSES) * 1.002)
 
     return make
 
@@ -79,7 +64,7 @@ def test_splits_are_said_and_adjusted(tmp_path):
     """20 shares for one: a price of 100 goes on as 5, and so do the opens."""
     opens, closes = OPENS.copy(), CLOSES.copy()
     opens[120:], closes[120:] = opens[120:] / 20, closes[120:] / 20
-    path = _write(tmp_path / "A.csv", opens, closes)
+    path = write_bars(tmp_path / "A.csv", opens, closes)
     said = "A: prices go on as after a split of 20:1 at 2023-05-02; use adjusted prices, or --adjust-splits."
     assert TradingTask(TradingConfig(data=path, features=("log_return_1",))).notices == (said,)
     market = load_market(path, form=BarForm(adjust_splits=True))
@@ -137,7 +122,7 @@ def test_an_ask_of_five_times_the_bid_is_refused(tmp_path):
 def test_a_bar_that_its_neighbours_take_back_is_refused(tmp_path, factor, order):
     opens, closes = OPENS.copy(), CLOSES.copy()
     opens[70], closes[70] = opens[70] * factor, closes[70] * factor
-    path = _write(tmp_path / "A.csv", opens, closes)
+    path = write_bars(tmp_path / "A.csv", opens, closes)
     header, *lines = path.read_text().splitlines()
     path.write_text("\n".join([header, *lines[::order]]))
     row = 71 if order == 1 else N - 70
@@ -147,7 +132,7 @@ def test_a_bar_that_its_neighbours_take_back_is_refused(tmp_path, factor, order)
 
 
 def test_one_side_of_the_quotes_is_said_in_training(tmp_path):
-    task = TradingTask(TradingConfig(data=_write(tmp_path / "EURUSD_bid.csv")))
+    task = TradingTask(TradingConfig(data=write_bars(tmp_path / "EURUSD_bid.csv")))
     assert task.notices[0].startswith(
         "EURUSD_bid: by its name it holds only the bid side; put the file of the other side"
     )

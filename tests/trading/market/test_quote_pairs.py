@@ -6,27 +6,12 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
-
-N = 300
-CLOSES = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, N).cumsum())
-OPENS = np.r_[100.0, CLOSES[:-1]] * 1.001
-
-
-def _write(path, opens=OPENS, closes=CLOSES, *, high=None, low=None):
-    """A file of daily bars whose range holds open and close, unless given."""
-    high = np.maximum(opens, closes) * 1.002 if high is None else high
-    low = np.minimum(opens, closes) * 0.998 if low is None else low
-    days = np.datetime64("2023-01-02") + np.arange(len(closes))
-    rows = zip(days, opens, high, low, closes, strict=True)
-    lines = [f"{day},{o},{h},{low_},{c},1000" for day, o, h, low_, c in rows]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("\n".join(["time,open,high,low,close,volume", *lines]))
-    return path
+from tests.trading.market.daily_bars import CLOSES, OPENS, N, write_bars
 
 
 def test_files_of_bid_and_ask_are_one_pair(tmp_path):
-    bid = _write(tmp_path / "fx/EURUSD_1H_BID.csv", OPENS, CLOSES)
-    _write(tmp_path / "fx/EURUSD_1H_ASK.csv", OPENS[:-1] * 1.002, CLOSES[:-1] * 1.002)
+    bid = write_bars(tmp_path / "fx/EURUSD_1H_BID.csv", OPENS, CLOSES)
+    write_bars(tmp_path / "fx/EURUSD_1H_ASK.csv", OPENS[:-1] * 1.002, CLOSES[:-1] * 1.002)
     market = load_market(bid.parent)
     assert market.symbols == ("EURUSD_1H",)
     assert market.n_bars == N - 1
@@ -38,7 +23,7 @@ def test_files_of_bid_and_ask_are_one_pair(tmp_path):
         "1 bar of one side alone left out",
     )
     assert load_market(bid.parent, symbols=["EURUSD_1H"]).symbols == ("EURUSD_1H",)
-    _write(tmp_path / "fx/GBPUSD_bid.csv")
+    write_bars(tmp_path / "fx/GBPUSD_bid.csv")
     beside = load_market(bid.parent)
     assert beside.symbols == ("EURUSD_1H", "GBPUSD_bid")
     (remark,) = beside.remarks
@@ -46,14 +31,14 @@ def test_files_of_bid_and_ask_are_one_pair(tmp_path):
 
 
 def test_pairs_that_do_not_fit_are_refused(tmp_path):
-    bid = _write(tmp_path / "fx/E_bid.csv", OPENS, CLOSES)
-    ask = _write(tmp_path / "fx/E_ask.csv", OPENS * 0.9, CLOSES * 0.9)
+    bid = write_bars(tmp_path / "fx/E_bid.csv", OPENS, CLOSES)
+    ask = write_bars(tmp_path / "fx/E_ask.csv", OPENS * 0.9, CLOSES * 0.9)
     sentence = "E_ask and E_bid in 300 bars, first at 2023-01-02: the ask is .* and the bid .*, which no market quotes"
     with pytest.raises(UserError, match=sentence):
         load_market(bid.parent)
     with pytest.raises(UserError, match="E_bid and E_ask have no bar at the same time; use bid and ask of the same"):
         load_market(bid.parent, faults=Faults("drop"))
     ask.rename(bid.with_name("E.csv"))
-    _write(tmp_path / "fx/E_ask.csv", OPENS, CLOSES)
+    write_bars(tmp_path / "fx/E_ask.csv", OPENS, CLOSES)
     with pytest.raises(UserError, match="E is a file of its own, and E_bid and E_ask are its bid and ask; keep the"):
         load_market(bid.parent)
