@@ -5,11 +5,10 @@ Every sentence is made of the figures, so that it stays true when they are measu
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measured_page import DOCS, write_measured
+from benchmarks.measured_page import DOCS, Figures, Row, measured_on, sections, table, write_measured
 from benchmarks.scale_out_model import (
     TRANSITION_BYTES,
     constants,
@@ -30,9 +29,6 @@ PAGE = DOCS / "scale-out.md"
 FIGURES = DOCS / "scale-out.json"
 PICTURE = DOCS / "scale-out.png"
 
-Figures = Mapping[str, Any]
-Row = Mapping[str, Any]
-
 MACHINES = (2, 4, 16, 64, 256)
 STEPS_S = {"10 µs": 1e-5, "0.1 ms": 1e-4, "1 ms": 1e-3, "10 ms": 1e-2, "100 ms": 0.1}
 _COLORS = ("#c9a227", "#d1495b", AGENT_COLOR, "#0a9b8e", "#6b4fbb")
@@ -47,12 +43,10 @@ def write_page(figures: Figures) -> None:
 def measured_part(figures: Figures) -> str:
     """What the page says of one measurement."""
     about = figures["machine"]
-    intro = (
-        f"Measured on {about['cores']:g} cores ({about['system']}, Python {about['python']}, PyTorch "
-        f"{about['torch']}), one core for each rank, by medians; the groups of a table took turns."
-    )
+    library = f"PyTorch {about['torch']}"
+    intro = f"{measured_on(about, library)}, one core for each rank, by medians; the groups of a table took turns."
     picture = f"![How many times as fast, and from which step on, by the number of machines]({PICTURE.name})"
-    return "\n\n".join([intro, "## What follows", *conclusions(figures), picture, printed(figures)])
+    return sections(intro, conclusions(figures), picture, printed(figures))
 
 
 def printed(figures: Figures) -> str:
@@ -152,7 +146,7 @@ def _groups(figures: Figures) -> list[str]:
         f"a step that computes, since {cores:g} cores cannot be busy {most} times. They do learn at the same time, "
         f"{most} on {cores:g} cores, which machines of their own would not have to."
     )
-    return [text, _table(lines)]
+    return [text, table(lines)]
 
 
 def _constants(figures: Figures) -> str:
@@ -166,7 +160,7 @@ def _constants(figures: Figures) -> str:
         ("a hop between two machines", duration(found.between_machines.hop_s)),
         ("between two machines", f"{8e-6 * found.between_machines.bytes_per_s:,.0f} Mbit/s"),
     ]
-    return _table([["measured on one rank, and between two", ""], *map(list, fields)])
+    return table([["measured on one rank, and between two", ""], *map(list, fields)])
 
 
 def _held_against(figures: Figures) -> str:
@@ -180,7 +174,7 @@ def _held_against(figures: Figures) -> str:
                 f"{row['predicted_s'] / row['iteration_s']:.2f}",
             ]
         )
-    return _table(lines)
+    return table(lines)
 
 
 def _many(figures: Figures) -> list[str]:
@@ -197,12 +191,12 @@ def _many(figures: Figures) -> list[str]:
     return [
         f"Predicted for machines of one core, {many['num_envs']} environments and {many['n_steps']} steps in a "
         "rollout: how many times as fast as one machine, on the measured network.",
-        _table(speed),
+        table(speed),
         f"The shortest step from which so many machines pay, each being worth at least {EFFICIENT:.0%}".replace(
             "%", " %"
         )
         + " of itself:",
-        _table(pays),
+        table(pays),
         f"The exchange goes around a ring, so its messages become the bound with many machines: "
         f"{duration(at_most.exchanging_s)} for {MACHINES[-1]}. Longer rollouts (`--n-steps`) need fewer of them.",
     ]
@@ -210,11 +204,6 @@ def _many(figures: Figures) -> list[str]:
 
 def _shortest(figures: Figures, network: Network, machines: int) -> float:
     return shortest_step_that_pays(lambda step_s: training_of_steps(figures, step_s), network, machines=machines)
-
-
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = lines
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *body))
 
 
 def _draw(figures: Figures, path: Path) -> None:

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measured_page import DOCS, write_measured
+from benchmarks.measured_page import DOCS, Figures, Row, measured_on, sections, table, write_measured
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes
 
 PAGE = DOCS / "choosing-environments.md"
 FIGURES = DOCS / "choosing-environments.json"
 PICTURE = DOCS / "choosing-environments.png"
-
-Figures = Mapping[str, Any]
-Row = Mapping[str, Any]
 
 _COLORS = {
     "in-process": "#7a8594",
@@ -39,12 +36,10 @@ def write_page(figures: Figures) -> None:
 def measured_part(figures: Figures) -> str:
     """What the page says of one measurement."""
     about = figures["machine"]
-    intro = (
-        f"Measured on {about['cores']:g} cores ({about['system']}, Python {about['python']}, Stable-Baselines3 "
-        f"{about['stable_baselines3']}), by medians; all vectorizers of a table took turns."
-    )
+    library = f"Stable-Baselines3 {about['stable_baselines3']}"
+    intro = f"{measured_on(about, library)}, by medians; all vectorizers of a table took turns."
     picture = f"![Steps per second by the number of environments]({PICTURE.name})"
-    return "\n\n".join([intro, "## What follows", *recommendation(figures), picture, printed(figures)])
+    return sections(intro, recommendation(figures), picture, printed(figures))
 
 
 def printed(figures: Figures) -> str:
@@ -119,7 +114,7 @@ def _throughput_table(rows: Sequence[Row]) -> str:
         notes = [f", {cell[name, n]['note']}" if cell[name, n]["note"] and name == "auto" else "" for n in sizes]
         rates = [f"{cell[name, n]['steps_per_second']:,.0f}" for n in sizes]
         lines.append([name, *(rate + note for rate, note in zip(rates, notes, strict=True))])
-    return _table(lines)
+    return table(lines)
 
 
 def _usage_table(rows: Sequence[Row]) -> str:
@@ -128,7 +123,7 @@ def _usage_table(rows: Sequence[Row]) -> str:
     for row in (row for row in rows if row["n_envs"] == n):
         gpu = "-" if row["gpu_percent"] is None else f"{row['gpu_percent']:.0f}"
         lines.append([row["vectorizer"], f"{row['cpu_percent']:.0f}", f"{row['memory_mb']:,.0f}", gpu])
-    return _table(lines)
+    return table(lines)
 
 
 def _learning_table(rows: Sequence[Row]) -> str:
@@ -137,12 +132,7 @@ def _learning_table(rows: Sequence[Row]) -> str:
         lines.append(
             [row["vectorizer"], f"{row['seconds']:.1f}", f"{row['steps']:,}", "yes" if row["reached"] else "no"]
         )
-    return _table(lines)
-
-
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = lines
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *body))
+    return table(lines)
 
 
 def _times(above: float, below: float) -> str:
