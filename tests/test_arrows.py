@@ -126,8 +126,20 @@ ROOMS = {
         ("numpy", "gymnasium", "tyro"),
         ("matplotlib",),
     ),
+    "service.free_memory": Room((), ("psutil",)),
+    "service.vectorized_env_config": Room(("config", "runs"), ("pydantic",)),
+    "service.agent": Room(
+        (
+            *("config", "runtime", "monitoring", RL, TRADING, "runs"),
+            *("service.free_memory", "service.vectorized_env_config"),
+        ),
+        ("numpy", "gymnasium", "psutil"),
+    ),
     "service": Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "integrations", "runs"),
+        (
+            *("config", "runtime", "monitoring", RL, TRADING, "runs"),
+            *(f"service.{room}" for room in ("free_memory", "vectorized_env_config", "agent")),
+        ),
         ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
     ),
     SELECTION: Room(("config.errors",), ("numpy",)),

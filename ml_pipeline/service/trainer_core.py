@@ -13,9 +13,9 @@ from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
 from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.service.agent_config import LoggingConfig
-from ml_pipeline.service.training_log import TrainingLog
-from ml_pipeline.service.training_performance import Measured, TimeSink, described, measure, memory_mb
+from ml_pipeline.service.agent.config import LoggingConfig
+from ml_pipeline.service.agent.training_log import TrainingLog
+from ml_pipeline.service.agent.training_performance import Measured, TimeSink, described, measure, memory_mb
 
 
 class TrainerCore:

@@ -12,7 +12,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.errors import WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.service import build_vec_env, env_builder, get_optimal_n_envs
-from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv
+from ml_pipeline.service.agent.trading_vec_env import BatchedTradingVecEnv
 from tests.service.forex_files import SMALL, write_folder, write_market
 
 SYMBOLS = ["EURUSD", "GBPUSD"]

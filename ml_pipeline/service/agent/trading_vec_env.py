@@ -7,7 +7,7 @@ from typing import Any
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.service.episode_monitor import EpisodeMonitor
+from ml_pipeline.service.agent.episode_monitor import EpisodeMonitor
 from ml_pipeline.trading.episode_figures import BatchedEpisodeFiguresEnv
 from ml_pipeline.trading.symbols_task import SymbolsTask
 

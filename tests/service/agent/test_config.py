@@ -10,7 +10,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import build
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig, read_train_settings
-from ml_pipeline.service.agent_config import agent_config
+from ml_pipeline.service.agent.config import agent_config
 
 FAMILIAR = {
     "algorithm": "PPO",
