@@ -135,10 +135,11 @@ ROOMS = {
         ),
         ("numpy", "gymnasium", "psutil"),
     ),
+    "service.run": Room(("config", "runtime", "monitoring", "runs")),
     "service": Room(
         (
             *("config", "runtime", "monitoring", RL, TRADING, "runs"),
-            *(f"service.{room}" for room in ("free_memory", "vectorized_env_config", "agent")),
+            *(f"service.{room}" for room in ("free_memory", "vectorized_env_config", "agent", "run")),
         ),
         ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
     ),

@@ -24,9 +24,9 @@ from ml_pipeline.service.event_log import LOG_FILE, EventLog
 from ml_pipeline.service.keeper import Keeper
 from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.loop import Loop
-from ml_pipeline.service.processes import RunProcesses, run_processes
 from ml_pipeline.service.resources import Resources
 from ml_pipeline.service.resuming import known_run, resumable
+from ml_pipeline.service.run.start import RunProcesses, run_processes
 from ml_pipeline.service.scaling import Scaling
 from ml_pipeline.service.store import SERVICE_FOLDER, QueuedRun, RootGone, Store, StoreUnavailable
 from ml_pipeline.service.submission import (

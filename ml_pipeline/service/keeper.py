@@ -24,14 +24,14 @@ from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
 from ml_pipeline.service.budget import Waiting, decide, need_of
 from ml_pipeline.service.event_log import EventLog
-from ml_pipeline.service.last_words import last_words
 from ml_pipeline.service.lost_runs import lost_runs
-from ml_pipeline.service.outcome import outcome
-from ml_pipeline.service.processes import RunProcesses
 from ml_pipeline.service.resources import Resources
-from ml_pipeline.service.run_process import RunOrder
+from ml_pipeline.service.run.last_words import last_words
+from ml_pipeline.service.run.outcome import outcome
+from ml_pipeline.service.run.process import RunOrder
+from ml_pipeline.service.run.start import RunProcesses
+from ml_pipeline.service.run.watched import Watched
 from ml_pipeline.service.store import QueuedRun, Store
-from ml_pipeline.service.watched import Watched
 
 _LOOK_S = 0.5  # how often runs of earlier services are looked for among the processes
 STOPPED_EARLY = "Stopped before it began."

@@ -1,6 +1,6 @@
 """Starts the processes of runs, and hears how they end: forked from a warm process where that can be, else new ones.
 
-Each waits for its go (`run_process`), leads a session of its own, and outlives the service.
+Each waits for its go (`process`), leads a session of its own, and outlives the service.
 """
 
 import json
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.service.run_process import GO, RunOrder
+from ml_pipeline.service.run.process import GO, RunOrder
 
 _ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended
 _END_TIMEOUT_S = 1.0
-_NEW_PROCESS = (sys.executable, "-m", "ml_pipeline.service.run_process")
+_NEW_PROCESS = (sys.executable, "-m", "ml_pipeline.service.run.process")
 
 
 class RunProcesses(Protocol):
@@ -65,7 +65,7 @@ class ForkedProcesses:
 
     def _begin(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "ml_pipeline.service.run_host", str(theirs.fileno())]
+        command = [sys.executable, "-m", "ml_pipeline.service.run.host", str(theirs.fileno())]
         try:
             with theirs, open(self._log, "ab") as log:
                 self._host = subprocess.Popen(

@@ -4,7 +4,7 @@ Until the go it has touched nothing. The service first writes down which process
 service ends before that, the pipe closes and the process ends. So a run that nobody wrote down never begins, and a
 folder that still says "queued" was never touched.
 
-python -m ml_pipeline.service.run_process is how it starts where it cannot be forked.
+python -m ml_pipeline.service.run.process is how it starts where it cannot be forked.
 """
 
 import json
@@ -23,7 +23,7 @@ from ml_pipeline.runs.record_state import record_end_for, record_starting
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runs.stop import ON_REQUEST, take_stop_note
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-from ml_pipeline.service.last_words import last_words
+from ml_pipeline.service.run.last_words import last_words
 
 GO = b"g"
 PROG = "ml-pipeline train"

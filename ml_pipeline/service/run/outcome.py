@@ -4,7 +4,7 @@ import signal
 
 from ml_pipeline.runs.state import RunState, Status
 from ml_pipeline.runs.stop import ON_REQUEST
-from ml_pipeline.service.last_words import how_it_ended
+from ml_pipeline.service.run.last_words import how_it_ended
 
 
 def outcome(

@@ -8,7 +8,7 @@ the service and tells it which processes it started and how they ended, each as 
 {"do": "drop", "pid": PID}                              end without having begun
                                 -> {"ended": PID, "exit_code": N}   N < 0: by signal -N
 
-python -m ml_pipeline.service.run_host DESCRIPTOR
+python -m ml_pipeline.service.run.host DESCRIPTOR
 """
 
 import gc
@@ -21,7 +21,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ml_pipeline.service.run_process import GO, RunOrder, await_go, run
+from ml_pipeline.service.run.process import GO, RunOrder, await_go, run
 
 # Not polars, which starts threads as it is imported: a fork would have their locks, and not them.
 _PRELOADED = (
