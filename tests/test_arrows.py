@@ -136,10 +136,11 @@ ROOMS = {
         ("numpy", "gymnasium", "psutil"),
     ),
     "service.run": Room(("config", "runtime", "monitoring", "runs")),
+    "service.queue": Room(("config", "runtime", TRADING, "runs")),
     "service": Room(
         (
             *("config", "runtime", "monitoring", RL, TRADING, "runs"),
-            *(f"service.{room}" for room in ("free_memory", "vectorized_env_config", "agent", "run")),
+            *(f"service.{room}" for room in ("free_memory", "vectorized_env_config", "agent", "run", "queue")),
         ),
         ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
     ),

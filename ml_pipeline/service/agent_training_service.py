@@ -24,12 +24,9 @@ from ml_pipeline.service.event_log import LOG_FILE, EventLog
 from ml_pipeline.service.keeper import Keeper
 from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.loop import Loop
-from ml_pipeline.service.resources import Resources
-from ml_pipeline.service.resuming import known_run, resumable
-from ml_pipeline.service.run.start import RunProcesses, run_processes
-from ml_pipeline.service.scaling import Scaling
-from ml_pipeline.service.store import SERVICE_FOLDER, QueuedRun, RootGone, Store, StoreUnavailable
-from ml_pipeline.service.submission import (
+from ml_pipeline.service.queue.resuming import known_run, resumable
+from ml_pipeline.service.queue.store import SERVICE_FOLDER, QueuedRun, RootGone, Store, StoreUnavailable
+from ml_pipeline.service.queue.submission import (
     Settings,
     as_path,
     check_order,
@@ -40,6 +37,9 @@ from ml_pipeline.service.submission import (
     require_name,
     submitted_config,
 )
+from ml_pipeline.service.resources import Resources
+from ml_pipeline.service.run.start import RunProcesses, run_processes
+from ml_pipeline.service.scaling import Scaling
 
 _CLOSE_S = 1.0  # to note the ends of runs, besides the grace that they have
 

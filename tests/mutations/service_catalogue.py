@@ -71,9 +71,9 @@ QUEUE = (
     ),
     Mutation(
         "a run starts where one part of the budget is left",
-        "ml_pipeline/service/budget.py",
+        "ml_pipeline/service/queue/budget.py",
         "return all(a <= b for",
         "return any(a <= b for",
-        "tests/service/test_budget.py::test_each_part_of_the_budget_holds_a_run_back",
+        "tests/service/queue/test_budget.py::test_each_part_of_the_budget_holds_a_run_back",
     ),
 )

@@ -34,7 +34,7 @@ from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.answers import answer
 from ml_pipeline.service.channel import ServiceChannel
 from ml_pipeline.service.limits import ServiceLimits
-from ml_pipeline.service.store import StoreUnavailable
+from ml_pipeline.service.queue.store import StoreUnavailable
 
 PROG = "serve"
 _LOOK_S = 0.1

@@ -15,9 +15,9 @@ from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
 from ml_pipeline.runtime.rank_variables import variables_of_rank
-from ml_pipeline.service.budget import Need
 from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.service.free_memory import free_memory_bytes
+from ml_pipeline.service.queue.budget import Need
 from ml_pipeline.tuning.progress import write_progress
 from ml_pipeline.tuning.study import make_study, space_of, steps_per_trial
 from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE

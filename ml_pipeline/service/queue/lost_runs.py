@@ -6,7 +6,7 @@ from pathlib import Path
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.runs.state import read_state
-from ml_pipeline.service.store import Store
+from ml_pipeline.service.queue.store import Store
 
 _MOST_NAMED = 8
 

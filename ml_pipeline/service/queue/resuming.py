@@ -10,8 +10,8 @@ from ml_pipeline.runs.folder import LATEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.folder_claim import check_not_written
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config
-from ml_pipeline.service.store import QueuedRun
-from ml_pipeline.service.submission import flat_settings
+from ml_pipeline.service.queue.store import QueuedRun
+from ml_pipeline.service.queue.submission import flat_settings
 
 
 def known_run(root: Path, name: str) -> QueuedRun:

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
-from ml_pipeline.service.root_lock import RootLock, RootTaken
+from ml_pipeline.service.queue.root_lock import RootLock, RootTaken
 
 QUEUE_FILE = "queue.sqlite"
 SERVICE_FOLDER = ".service"

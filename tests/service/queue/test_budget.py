@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.service.budget import NOTHING, Need, Waiting, decide, need_of, share_of_cores, to_start
+from ml_pipeline.service.queue.budget import NOTHING, Need, Waiting, decide, need_of, share_of_cores, to_start
 
 ROOM = Need(math.inf, 4, 1000, 8)
 
