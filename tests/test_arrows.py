@@ -137,10 +137,30 @@ ROOMS = {
     ),
     "service.run": Room(("config", "runtime", "monitoring", "runs")),
     "service.queue": Room(("config", "runtime", TRADING, "runs")),
+    "service.limits": Room(("config",)),
+    "service.env_pool": Room(("config", f"{RL}.core"), ("gymnasium",)),
+    "service.scheduling": Room(
+        (
+            *("config", "runtime", "monitoring", "runs"),
+            *(f"service.{room}" for room in ("free_memory", "limits", "env_pool", "queue", "run")),
+        ),
+    ),
     "service": Room(
         (
             *("config", "runtime", "monitoring", RL, TRADING, "runs"),
-            *(f"service.{room}" for room in ("free_memory", "vectorized_env_config", "agent", "run", "queue")),
+            *(
+                f"service.{room}"
+                for room in (
+                    "free_memory",
+                    "vectorized_env_config",
+                    "agent",
+                    "run",
+                    "queue",
+                    "limits",
+                    "env_pool",
+                    "scheduling",
+                )
+            ),
         ),
         ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
     ),

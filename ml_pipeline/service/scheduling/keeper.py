@@ -22,16 +22,16 @@ from ml_pipeline.runs.record_state import record_end_for, record_queued, record_
 from ml_pipeline.runs.state import ENDED, RunState, Status, read_state
 from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
-from ml_pipeline.service.event_log import EventLog
 from ml_pipeline.service.queue.budget import Waiting, decide, need_of
 from ml_pipeline.service.queue.lost_runs import lost_runs
 from ml_pipeline.service.queue.store import QueuedRun, Store
-from ml_pipeline.service.resources import Resources
 from ml_pipeline.service.run.last_words import last_words
 from ml_pipeline.service.run.outcome import outcome
 from ml_pipeline.service.run.process import RunOrder
 from ml_pipeline.service.run.start import RunProcesses
 from ml_pipeline.service.run.watched import Watched
+from ml_pipeline.service.scheduling.event_log import EventLog
+from ml_pipeline.service.scheduling.resources import Resources
 
 _LOOK_S = 0.5  # how often runs of earlier services are looked for among the processes
 STOPPED_EARLY = "Stopped before it began."

@@ -8,7 +8,7 @@ from multiprocessing import connection
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.service.event_log import EventLog
+from ml_pipeline.service.scheduling.event_log import EventLog
 
 _PAUSE_S = 0.25
 _AFTER_FAILURE_S = 1.0

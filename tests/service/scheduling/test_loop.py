@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.service import loop
-from ml_pipeline.service.event_log import EventLog
-from ml_pipeline.service.loop import Loop
+from ml_pipeline.service.scheduling import loop
+from ml_pipeline.service.scheduling.event_log import EventLog
+from ml_pipeline.service.scheduling.loop import Loop
 
 
 @pytest.fixture
