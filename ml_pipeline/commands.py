@@ -52,7 +52,7 @@ COMMANDS = {
     "submit": Command(
         "Hand the service a run for each seed and symbol; takes the settings of train.",
         "ml_pipeline.service.commands.submit",
-        "ml_pipeline.service.submit_command_line:CommandLine",
+        "ml_pipeline.service.commands.submit_command_line:CommandLine",
     ),
     "status": Command(
         "Show runs in one table: their state, progress, speed, time left and scores.",

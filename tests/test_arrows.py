@@ -127,6 +127,8 @@ ROOMS = {
         ("matplotlib",),
     ),
     "service.free_memory": Room((), ("psutil",)),
+    "service.limits": Room(("config",)),
+    "service.env_pool": Room(("config", f"{RL}.core"), ("gymnasium",)),
     "service.vectorized_env_config": Room(("config", "runs"), ("pydantic",)),
     "service.agent": Room(
         (
@@ -137,33 +139,25 @@ ROOMS = {
     ),
     "service.run": Room(("config", "runtime", "monitoring", "runs")),
     "service.queue": Room(("config", "runtime", TRADING, "runs")),
-    "service.limits": Room(("config",)),
-    "service.env_pool": Room(("config", f"{RL}.core"), ("gymnasium",)),
     "service.scheduling": Room(
         (
             *("config", "runtime", "monitoring", "runs"),
-            *(f"service.{room}" for room in ("free_memory", "limits", "env_pool", "queue", "run")),
-        ),
+            *(f"service.{room}" for room in ("free_memory", "limits", "env_pool", "run", "queue")),
+        )
     ),
     "service": Room(
         (
             *("config", "runtime", "monitoring", RL, TRADING, "runs"),
-            *(
-                f"service.{room}"
-                for room in (
-                    "free_memory",
-                    "vectorized_env_config",
-                    "agent",
-                    "run",
-                    "queue",
-                    "limits",
-                    "env_pool",
-                    "scheduling",
-                )
-            ),
+            *(f"service.{module}" for module in ("free_memory", "limits", "env_pool", "vectorized_env_config")),
+            *(f"service.{room}" for room in ("agent", "run", "queue", "scheduling")),
         ),
-        ("numpy", "gymnasium", "pydantic", "psutil", "tyro"),
+        ("numpy", "gymnasium"),
     ),
+    "service.control": Room(
+        ("config", "runtime", "runs", "service.queue", "service.scheduling", "service.agent_training_service")
+    ),
+    # The parts of the command `submit`.
+    "service.commands": Room(("config", "runtime", RL, TRADING, "runs"), ("gymnasium",)),
     SELECTION: Room(("config.errors",), ("numpy",)),
     TUNING: Room(
         ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),

@@ -21,8 +21,8 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.service.control.run_names import find_run
 from ml_pipeline.service.run.output import RunOutput
-from ml_pipeline.service.run_names import find_run
 
 PROG = "logs"
 

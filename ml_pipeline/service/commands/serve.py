@@ -31,8 +31,8 @@ from ml_pipeline.live.session_files import root_of_sessions
 from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.answers import answer
-from ml_pipeline.service.channel import ServiceChannel
+from ml_pipeline.service.control.answers import answer
+from ml_pipeline.service.control.channel import ServiceChannel
 from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.queue.store import StoreUnavailable
 

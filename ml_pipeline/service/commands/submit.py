@@ -18,10 +18,10 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.service.channel import ask_service
+from ml_pipeline.service.commands.submit_command_line import parse_submission
+from ml_pipeline.service.commands.task_check import check_task
+from ml_pipeline.service.control.channel import ask_service
 from ml_pipeline.service.queue.submission import flat_settings, new_run_id, submitted_config
-from ml_pipeline.service.submit_command_line import parse_submission
-from ml_pipeline.service.task_check import check_task
 
 PROG = "submit"
 
