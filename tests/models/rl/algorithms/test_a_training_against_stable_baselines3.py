@@ -1,0 +1,126 @@
+"""Whole trainings beside Stable-Baselines3's `learn()`: same first weights, seeds, noise and orders of samples.
+
+Nothing passes between the two on the way, so they agree only where seeding, drawn actions, resets, episodes that go on
+from rollout to rollout, time limits, schedules and the state of Adam do. One difference is on purpose: their schedules
+are a rollout ahead of ours.
+"""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.core.vec_env import SerialEnv
+from ml_pipeline.models.rl.networks.distributions import choices_of
+from ml_pipeline.runtime.seeding import random_generator
+
+sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+from stable_baselines3.common.logger import Logger  # noqa: E402
+from stable_baselines3.common.monitor import Monitor  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
+
+N_STEPS, NUM_ENVS, N_ROLLOUTS, SEED = 64, 4, 8, 5
+TIME_LIMIT = 24  # its multiples lie at the end of the third and the sixth rollout, else within one
+TOTAL_STEPS = N_STEPS * NUM_ENVS * N_ROLLOUTS
+CONFIG = PPOConfig(
+    n_steps=N_STEPS, minibatch_size=48, n_epochs=3, gamma=0.98, gae_lambda=0.9, ent_coef=0.01, learning_rate="lin_2e-3",
+    clip_range="lin_0.2", hidden_sizes=(16, 16), normalize_obs=False, normalize_rewards=False,
+)  # fmt: skip  # the last of the six minibatches has 16 samples
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3"])
+def test_episodes_and_weights_of_a_whole_training_are_theirs(env_id, monkeypatch):
+    if env_id == "LunarLander-v3":
+        pytest.importorskip("Box2D", reason="pip install 'gymnasium[box2d]'")
+    ours = Episodes()
+    envs = SerialEnv([lambda: gymnasium.make(env_id, max_episode_steps=TIME_LIMIT)] * NUM_ENVS)
+    with envs, PPOTrainer(envs, CONFIG, total_timesteps=TOTAL_STEPS, seed=SEED, sink=ours) as trainer:
+        network = trainer.policy.network
+        first = [weight.detach().clone() for weight in network.parameters()]
+        their_weights, theirs = learned_by_them(env_id, first, trainer.policy.distribution, monkeypatch)
+        trainer.train(progress=False)
+    lengths = [length for _, length, _ in ours.ended]
+    assert lengths.count(TIME_LIMIT) > 20
+    assert len(set(lengths)) > 1 or env_id != "CartPole-v1"  # and episodes that terminate
+    assert [episode[:2] for episode in ours.ended] == [episode[:2] for episode in theirs]
+    assert [episode[2] for episode in ours.ended] == pytest.approx([episode[2] for episode in theirs], rel=1e-3)
+    before, after, expected = map(in_one_vector, (first, network.parameters(), their_weights))
+    assert (expected - before).abs().max() > 1e-2
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
+
+
+class Episodes:
+    """A sink that keeps of each episode the step in which it ended, its length and its return."""
+
+    def __init__(self):
+        self.ended = []
+
+    def write(self, metrics, episodes):
+        self.ended += [(episode.global_step, episode.length, episode.episode_return) for episode in episodes]
+
+    def close(self):
+        """Nothing is open."""
+
+
+def learned_by_them(env_id, weights, distribution, monkeypatch):
+    """Their weights, in our order, after their `learn()` with our noise and orders, and their episodes."""
+    ahead = 1 / N_ROLLOUTS
+    model = sb3.PPO(
+        "MlpPolicy",
+        DummyVecEnv([lambda: Monitor(gymnasium.make(env_id, max_episode_steps=TIME_LIMIT))] * NUM_ENVS),
+        n_steps=N_STEPS, batch_size=CONFIG.minibatch_size, n_epochs=CONFIG.n_epochs, gamma=CONFIG.gamma,
+        gae_lambda=CONFIG.gae_lambda, ent_coef=CONFIG.ent_coef, learning_rate=lambda left: 2e-3 * (left + ahead),
+        clip_range=lambda left: 0.2 * (left + ahead), policy_kwargs={"net_arch": [16, 16]}, device="cpu", seed=SEED,
+    )  # fmt: skip
+    model.set_logger(Logger(None, []))  # its own would make a folder in TMPDIR
+    policy, mlp = model.policy, model.policy.mlp_extractor
+    log_std = [policy.log_std] if hasattr(policy, "log_std") else []
+    actor = [*mlp.policy_net.parameters(), *policy.action_net.parameters()]
+    own = [*log_std, *actor, *mlp.value_net.parameters(), *policy.value_net.parameters()]
+    with torch.no_grad():
+        for theirs, ours in zip(own, weights, strict=True):
+            theirs.copy_(ours)
+    noise = noise_of_all_steps(distribution)
+
+    def forward(observations, deterministic=False):
+        given = policy.get_distribution(observations).distribution
+        if hasattr(given, "probs"):
+            actions = choices_of(given.probs.cumsum(1), torch.from_numpy(next(noise)))
+            log_probs = given.log_prob(actions)
+        else:
+            actions = given.mean + given.stddev * torch.from_numpy(next(noise))
+            log_probs = given.log_prob(actions).sum(1)
+        return actions, policy.predict_values(observations), log_probs
+
+    policy.forward = forward
+    orders = random_generator(SEED, "minibatches")
+
+    def in_their_order(n_samples):  # one environment after another, ours one step after another
+        order = orders.permutation(n_samples)
+        return order % NUM_ENVS * N_STEPS + order // NUM_ENVS
+
+    monkeypatch.setattr(np.random, "permutation", in_their_order)
+    episodes = []
+
+    class Record(BaseCallback):
+        def _on_step(self):
+            ended = (info["episode"] for info in self.locals["infos"] if "episode" in info)
+            episodes.extend((self.num_timesteps, episode["l"], episode["r"]) for episode in ended)
+            return True
+
+    model.learn(TOTAL_STEPS, callback=Record())
+    return own, episodes
+
+
+def in_one_vector(weights):
+    return torch.cat([weight.detach().flatten() for weight in weights])
+
+
+def noise_of_all_steps(distribution):
+    generator = random_generator(SEED, "actions")
+    for _ in range(N_ROLLOUTS):
+        yield from distribution.draw_noise(generator, (N_STEPS, NUM_ENVS))
