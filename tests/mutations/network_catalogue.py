@@ -228,4 +228,18 @@ IMAGES = (
         "rows, *factors = columns[0]",
         f"{RL_TESTS}/update/test_gradient_chunks.py::test_gradients_of_chunks_add_up_to_that_of_the_whole[images-2]",
     ),
+    Mutation(
+        "another thread learns no large weights",
+        f"{RL}/networks/linear.py",
+        "_of_thread = threading.local()",
+        "_of_thread = type(threading)('shared')",
+        f"{RL_TESTS}/networks/test_linear.py::test_another_thread_and_what_comes_after_get_whole_gradients",
+    ),
+    Mutation(
+        "the last weights are never moved",
+        f"{RL}/update/flat_adam.py",
+        "-(-len(self.parameters) // length)",
+        "max(1, len(self.parameters) // length)",
+        f"{RL_TESTS}/update/test_flat_adam.py::test_slices_that_threads_share_move_every_weight_as_one_slice_does",
+    ),
 )

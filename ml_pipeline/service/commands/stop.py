@@ -24,8 +24,8 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.folders import run_folders
 from ml_pipeline.runs.state import read_state
-from ml_pipeline.service.control.run_controls import stop_run
 from ml_pipeline.service.control.run_names import find_run
+from ml_pipeline.service.control.stop_and_scale import stop_run
 
 PROG = "stop"
 

@@ -36,7 +36,10 @@ LAN = Network(hop_s=1.2e-3, bytes_per_s=1e9 / 8)
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """A gradient that is computed in chunks. cores: of one machine, which computes as many chunks side by side."""
+    """A gradient that is computed in chunks. cores: of one machine, which computes as many chunks side by side.
+
+    gradient_bytes: of all weights, which overstates what is sent of those behind images.
+    """
 
     n_chunks: int
     cores: int

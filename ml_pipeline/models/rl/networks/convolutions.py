@@ -1,7 +1,7 @@
-"""Convolutions of bytes with rectified outputs, and their gradient in closed form, without memory of its own.
+"""Convolutions with ReLU, and their gradient in closed form, in memory that is kept.
 
-What autograd allocates for a minibatch of frames, it gives back and takes anew for the next one, page by page: an
-eighth of the time. Here bytes become numbers in memory that stays, and gradients are rectified in place.
+Autograd takes memory for a minibatch of frames from the system and returns it, every time: an eighth of a step. Here
+images become floats in memory that each thread keeps, and gradients pass a ReLU in place.
 B samples; images are (B, C, height, width), with their channels last in memory.
 """
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _backward_of_convolution = torch.ops.aten.convolution_backward
 _backward_of_relu = torch.ops.aten.threshold_backward
@@ -51,6 +52,7 @@ class _Convolutions(torch.autograd.Function):
         return outputs[-1]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         n = len(ctx.strides)
         images, *saved = ctx.saved_tensors
@@ -79,7 +81,7 @@ _of_thread = threading.local()
 
 def _as_numbers(images: Tensor, dtype: torch.dtype) -> Tensor:
     """The images in memory of this thread's, which the next call overwrites."""
-    if images.device.type != "cpu":
+    if images.device.type != "cpu" or torch.compiler.is_exporting():  # a traced tensor must not stay here
         return images.to(dtype, memory_format=torch.channels_last)
     memory = getattr(_of_thread, "memory", None)
     if memory is None or memory.dtype != dtype or len(memory) < images.numel():

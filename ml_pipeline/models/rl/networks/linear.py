@@ -1,7 +1,8 @@
 """A linear layer whose gradient by its weights can be left for later: B samples, I inputs, O outputs.
 
-That gradient is as large as the weights, however few samples it is of. Parts of a minibatch would each write one, to be
-added; their factors are smaller, and one product of all is the sum.
+That gradient is as large as the weights, however few the samples. Instead of one for each part of a minibatch, to be
+added, each part leaves the two factors of its own, B (I + O) numbers in place of I O; one product over all samples is
+the sum.
 """
 
 import threading
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, autograd
+from torch.autograd.function import once_differentiable
 
 
 class Factors(NamedTuple):
@@ -25,9 +27,12 @@ _of_thread = threading.local()
 
 
 @contextmanager
-def factors_of_weights() -> Iterator[list[Factors]]:
-    """Within it and in this thread, the gradients by weights of `linear` are None. The list holds their factors after
-    the backward pass, in the order of the forward pass."""
+def factors_of_weights() -> Iterator[list[Factors | None]]:
+    """Within the block, `linear` gives this thread no gradient by its weights.
+
+    After the backward pass, the list holds the factors of those gradients, in the order of the forward pass; None of a
+    layer that the pass did not reach.
+    """
     _of_thread.factors = []
     try:
         yield _of_thread.factors
@@ -52,6 +57,7 @@ class _WithoutProduct(autograd.Function):
         return F.linear(inputs, weight, bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         inputs, weight = ctx.saved_tensors
         (gradient,) = gradients

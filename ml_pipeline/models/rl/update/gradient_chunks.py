@@ -1,8 +1,8 @@
 """The gradient of a minibatch as a sum of those of its chunks, with the same bits whoever computes which chunk.
 
 Threads of one process compute chunks side by side, and ranks may share them. A fixed tree adds them, so that a rank
-sends the sums of its own branches in place of all its chunks. The gradients by the large weights behind images are made
-of what the chunks leave of them, once. B samples, P parameters, C chunks, W numbers of a sample's factors.
+sends the sums of its own branches in place of all its chunks. The gradients by the large weights behind images are not
+added: one product over all samples computes each. B samples, P parameters; I inputs and O outputs of a large layer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossRows, LossWeig
 Node = tuple[int, int]
 """A branch of the tree: chunks first to last, without the last."""
 _SLICE = 1 << 16  # numbers of each chunk that are added at a time: they stay in a core's cache
-_OUTPUTS = 128  # of a large layer, the gradients by whose weights a thread computes at a time
+_OUTPUTS = 128  # rows of a large layer's weights whose gradients a thread computes at a time
 Columns = list[Tensor]
 """Of b samples: the rows of losses, (b, 4), and for each large layer its inputs, (b, I), and gradients, (b, O)."""
 
@@ -94,7 +94,7 @@ class ChunkedGradients:
         return self._whole(sums, n_chunks, [columns_in(part, rank) for rank, part in enumerate(received)])
 
     def _compute(self, chunks: list[Minibatch], numbers: range, weights: LossWeights) -> list[Columns]:
-        """Write the small gradients of the chunks of these numbers; return what else is needed of each."""
+        """Write the small gradients of the chunks of these numbers; return the columns of each."""
         n_samples = sum(len(chunk.observations) for chunk in chunks)
         found: list[Columns] = [[]] * len(numbers)
 
@@ -105,7 +105,8 @@ class ChunkedGradients:
                 share = loss * (len(chunk.observations) / n_samples)  # the loss is a mean
                 gradients = torch.autograd.grad(share, self._small, materialize_grads=True)
             torch.cat([gradient.flatten() for gradient in gradients], out=self._of_chunks[numbers[i]])
-            found[i] = [torch.stack(rows, dim=1), *(part.float() for pair in factors for part in pair)]
+            assert None not in factors
+            found[i] = [torch.stack(rows, dim=1), *(part.float() for pair in factors if pair for part in pair)]
 
         self._each(compute, len(numbers))
         return found
@@ -129,7 +130,7 @@ class ChunkedGradients:
         self._each(multiply, -(-len(out) // _OUTPUTS))
 
     def _add_up(self, known: Mapping[Node, Tensor], node: Node, out: Tensor) -> None:
-        """Write to `out` the sum of a branch, from those that are known, each float (P,)."""
+        """Write to `out` the sum of a branch, from those that are known, each float, as long as `out`."""
 
         def add(i: int) -> None:
             columns = slice(i * _SLICE, (i + 1) * _SLICE)

@@ -18,7 +18,8 @@ from ml_pipeline.models.rl.update.minibatches import Generator
 
 _ADAM_EPSILON = 1e-5
 # Below the smaller, a second thread gained at most a third. A core's time for a minibatch of 256 in ms, whole, in 2, 4
-# and 8 chunks (Zen 4): two perceptrons of 512x512, work 1.5e8, 13, 16, 18, 24; images of 40x40x3, 7e7, 42, 47, 52, 65.
+# and 8 chunks (Zen 4): two perceptrons of 512x512, work 1.5e8, 13, 16, 18, 24; images of 40x40x3, 7e7, 42, 47, 52, 65
+# (when each chunk still wrote gradients by the large weights).
 _WORTH_CHUNKS = {8: 4e8, 4: 3e7}
 _IMAGES_IN_CHUNK = 64
 """At least: each chunk reads all weights. Whole, in 2, 4 and 8 chunks, 128 images of 84x84x4 cost a core 82, 83, 88 and

@@ -1,8 +1,8 @@
 """Whole trainings beside Stable-Baselines3's `learn()`: same first weights, seeds, noise and orders of samples.
 
 Nothing passes between the two on the way, so they agree only where seeding, drawn actions, resets, episodes that go on
-from rollout to rollout, time limits, schedules and the state of Adam do. One difference is on purpose: their schedules
-are a rollout ahead of ours.
+from rollout to rollout, time limits, schedules and the state of Adam do. One difference is on purpose, and taken out by
+`ahead`: their schedules are a rollout ahead of ours.
 """
 
 import gymnasium
@@ -45,12 +45,16 @@ def test_episodes_and_weights_of_a_whole_training_are_theirs(env_id, monkeypatch
         trainer.train(progress=False)
     lengths = [length for _, length, _ in ours.ended]
     assert lengths.count(TIME_LIMIT) > 20
-    assert len(set(lengths)) > 1 or env_id != "CartPole-v1"  # and episodes that terminate
+    assert (
+        len(set(lengths)) > 1 or env_id != "CartPole-v1"
+    )  # whose poles also fall; the lander is in the air until its time is over
     assert [episode[:2] for episode in ours.ended] == [episode[:2] for episode in theirs]
-    assert [episode[2] for episode in ours.ended] == pytest.approx([episode[2] for episode in theirs], rel=1e-3)
+    assert [episode[2] for episode in ours.ended] == pytest.approx(
+        [episode[2] for episode in theirs], rel=1e-3, abs=1e-4
+    )
     before, after, expected = map(in_one_vector, (first, network.parameters(), their_weights))
     assert (expected - before).abs().max() > 1e-2
-    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)  # 3e-7 on a Zen 4; other processors round otherwise
 
 
 class Episodes:
@@ -103,7 +107,6 @@ def learned_by_them(env_id, weights, distribution, monkeypatch):
         order = orders.permutation(n_samples)
         return order % NUM_ENVS * N_STEPS + order // NUM_ENVS
 
-    monkeypatch.setattr(np.random, "permutation", in_their_order)
     episodes = []
 
     class Record(BaseCallback):
@@ -112,7 +115,10 @@ def learned_by_them(env_id, weights, distribution, monkeypatch):
             episodes.extend((self.num_timesteps, episode["l"], episode["r"]) for episode in ended)
             return True
 
-    model.learn(TOTAL_STEPS, callback=Record())
+    with monkeypatch.context() as patched:
+        patched.setattr(np.random, "permutation", in_their_order)
+        model.learn(TOTAL_STEPS, callback=Record())
+    model.env.close()
     return own, episodes
 
 

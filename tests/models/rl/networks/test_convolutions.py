@@ -68,3 +68,19 @@ def test_a_thread_that_acted_first_can_learn():
     thread.start()
     thread.join()
     assert not errors
+
+
+def test_an_export_leaves_nothing_behind_and_takes_any_number_of_images():
+    images, layers, *_ = case(torch.float32)
+    layers = [Layer(layer.weight.detach(), layer.bias.detach(), layer.stride) for layer in layers]
+
+    class Convolving(torch.nn.Module):
+        def forward(self, images):
+            return convolve(images, layers)
+
+    with torch.no_grad():
+        before = convolve(images, layers).clone()
+        shapes = ({0: torch.export.Dim("rows", min=1)},)
+        exported = torch.export.export(Convolving(), (images[:2],), dynamic_shapes=shapes).module()
+        assert torch.equal(convolve(images, layers), before)
+        torch.testing.assert_close(exported(images), before)

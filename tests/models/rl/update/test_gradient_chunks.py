@@ -168,7 +168,7 @@ def test_two_ranks_send_one_gradient_each_and_three_at_most_two():
         assert n_sums * n_weights < longest <= n_sums * n_weights + 4 * n_samples
 
 
-def test_of_the_large_weights_behind_images_two_ranks_send_what_their_samples_leave_alone():
+def test_of_the_large_weights_behind_images_two_ranks_send_only_factors():
     case = Case("images")
     (large,) = case.network.weights_of_linear()
     group, _ = run_shared("images", 2, n_chunks=4)
