@@ -154,7 +154,7 @@ RESUMING = (
         'restore_generator(self._noise_generator, state["noise_generator"])',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
-        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[box-17]",
     ),
     Mutation(
         "environments begin anew after a resumption",
@@ -162,7 +162,7 @@ RESUMING = (
         "restore_states(self._envs, environments, self._ranks)",
         "self._envs.reset(seed=0)",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
-        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[box-17]",
     ),
     Mutation(
         "reward scaling begins anew after a resumption",
@@ -170,7 +170,7 @@ RESUMING = (
         'self._reward_scaler.load_state_dict(state["reward_scaler"])',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
-        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[box-17]",
     ),
     Mutation(
         "a schedule begins anew after a resumption",
@@ -178,7 +178,7 @@ RESUMING = (
         'self.global_step = state["global_step"]',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
-        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[box-17]",
     ),
     Mutation(
         "iterations are counted anew after a resumption",
@@ -186,7 +186,7 @@ RESUMING = (
         'self.iteration = state["iteration"]',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
-        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[box-17]",
     ),
     Mutation(
         "steps that do not divide are left out",

@@ -16,7 +16,7 @@ SCALING = (
         "episodes of a lost worker are forgotten where environments are replaced",
         f"{RL}/algorithms/env_states.py",
         "            envs.check_reported()",
-        "        pass",
+        "            pass",
         f"{RL_TESTS}/algorithms/test_replacing_envs.py::"
         "test_episodes_of_a_lost_worker_are_reported_before_environments_are_replaced",
     ),

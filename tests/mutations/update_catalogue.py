@@ -134,7 +134,7 @@ STEPS = (
         "        self._policy.refresh()\n        terms",
         "        terms",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
-        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[17-box]",
+        "test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one[box-17]",
         "P14",
     ),
     Mutation(

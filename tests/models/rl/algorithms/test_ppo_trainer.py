@@ -111,13 +111,17 @@ BY_FUNCTIONS = replace(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "n_steps", "config"),
-    [
-        *((kind, n_steps, CONFIG) for kind in ("discrete", "box") for n_steps in (1, 15, 16, 17, 40, 63)),
-        ("box", 40, BY_FUNCTIONS),  # which whoever resumes hands again, as all of the configuration
-    ],
-)
+INTERRUPTED = {
+    **{
+        f"{kind}-{n_steps}": (kind, n_steps, CONFIG)
+        for kind in ("discrete", "box")
+        for n_steps in (1, 15, 16, 17, 40, 63)
+    },
+    "functions": ("box", 40, BY_FUNCTIONS),  # which whoever resumes hands again, as all of the configuration
+}
+
+
+@pytest.mark.parametrize(("kind", "n_steps", "config"), INTERRUPTED.values(), ids=INTERRUPTED)
 def test_an_interrupted_and_resumed_run_equals_the_uninterrupted_one(kind, n_steps, config, tmp_path):
     expected = trainer_for(SerialEnv(factories(kind)), config=config)
     expected.train()
