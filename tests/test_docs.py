@@ -42,6 +42,10 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def extras_of_project() -> dict[str, list[str]]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
 def section(text: str, heading: str) -> str:
     return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
@@ -132,7 +136,7 @@ def test_short_pages_stay_short(path, most):
 @pytest.mark.parametrize("path", TEXTS, ids=named)
 def test_commands_exist_and_take_the_flags_that_are_shown(path, flags):
     makefile = (ROOT / "Makefile").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = extras_of_project()
     for line in commands(path.read_text()):
         program, *words = shlex.split(line)
         match [program, *words]:
@@ -163,13 +167,21 @@ def test_commands_exist_and_take_the_flags_that_are_shown(path, flags):
 
 
 def test_an_extra_is_installed_in_one_way():
-    """In double quotes, which every shell takes, from the clone: `ml-pipeline` of PyPI is another project."""
+    """In double quotes, which every shell takes, and from the clone: `ml-pipeline` of PyPI is another project."""
     found = []
-    for path in [*TEXTS, *ROOT.glob("ml_pipeline/**/*.py")]:
+    for path in TEXTS:
         found += re.findall(r"install [^`\n]*\[[\w,-]+\]['\"]?", path.read_text())
     taken = r'install (-e "\.\[[\w,]+\]"|"gymnasium\[[\w-]+\]")'
     assert [each for each in found if not re.fullmatch(taken, each)] == []
     assert 'install -e ".[fast,dashboard]"' in found
+
+
+def test_messages_name_extras_that_exist():
+    text = {path: path.read_text() for path in ROOT.glob("ml_pipeline/**/*.py")}
+    named_extras = {name for each in text.values() for name in re.findall(r"install_extra\(['\"](\w+)['\"]\)", each)}
+    assert {"tune", "dashboard", "alpaca"} <= named_extras <= {*extras_of_project()}
+    by_hand = re.compile(r"pip install[^\n]*\.?\[(?!\{name)|ml-pipeline\[")
+    assert [path for path, each in text.items() if by_hand.search(each)] == []
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=named)

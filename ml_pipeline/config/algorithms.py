@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 
 Algorithm = Literal["PPO", "A2C", "DDPG", "DQN", "QRDQN", "SAC", "TD3", "TQC", "TRPO"]
 OWN: Algorithm = "PPO"
@@ -26,9 +26,9 @@ class AlgorithmTraits:
     package: Literal["ml_pipeline", "stable_baselines3", "sb3_contrib"] = "stable_baselines3"
 
     @property
-    def distribution(self) -> str:
-        """What pip installs the package by."""
-        return "sb3-contrib" if self.package == "sb3_contrib" else '-e ".[sb3]"'
+    def install_command(self) -> str:
+        """The command that installs the package."""
+        return "pip install sb3-contrib" if self.package == "sb3_contrib" else install_extra("sb3")
 
 
 # The networks: Stable-Baselines3 2.9 and sb3-contrib 2.7, the policies of each algorithm.

@@ -2,7 +2,10 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
+DISTRIBUTION = "parallel-ppo"
+"""What pip installs this package by; `ml-pipeline` on PyPI is another project."""
 _ROOM_FOR_NOTE = 60  # characters of an excerpt, where it leaves something out
 
 
@@ -27,6 +30,17 @@ def excerpt(text: str, longest: int = 10_000) -> str:
         return text
     each = (longest - _ROOM_FOR_NOTE) // 2
     return f"{text[:each]}\n[... {len(text) - 2 * each:,} characters left out ...]\n{text[-each:]}"
+
+
+def install_extra(name: str) -> str:
+    """The command that installs an extra of this package: into the clone that it runs from, or by its distribution.
+
+    name: as in pyproject.toml, such as "tune".
+    """
+    root = Path(__file__).parents[2]
+    if not (root / "pyproject.toml").is_file():
+        return f'pip install "{DISTRIBUTION}[{name}]"'
+    return f'pip install -e "{"." if root == Path.cwd() else root}[{name}]"'
 
 
 def did_you_mean(name: str, known: Iterable[str], *, least: float = 0.6) -> str:

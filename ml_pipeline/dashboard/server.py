@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.curves.metrics_columns import load_table_reader
 
@@ -129,9 +129,7 @@ def _web() -> tuple[Any, Any, Any]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise UserError(
-            f'The page needs {error.name}, which is not installed: pip install -e ".[dashboard]"'
-        ) from error
+        raise UserError(f"The page needs {error.name}, which is not installed: {install_extra('dashboard')}") from error
     load_table_reader()  # here and not in a thread, where the end of the process would find it half-way
     return uvicorn, access, make_app
 

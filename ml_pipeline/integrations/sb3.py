@@ -3,7 +3,7 @@
     envs = SB3ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 8)
     model = stable_baselines3.PPO("MlpPolicy", envs)
 
-Needs Stable-Baselines3: pip install stable-baselines3.
+Needs Stable-Baselines3, the extra "sb3".
 """
 
 import copy
@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 
+from ml_pipeline.config.errors import install_extra
 from ml_pipeline.integrations.env_calls import call_method, class_to_send, is_wrapped, set_attribute
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
@@ -22,7 +23,7 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 except ImportError as error:
-    raise ImportError("Stable-Baselines3 is not installed; pip install stable-baselines3.") from error
+    raise ImportError(f"Stable-Baselines3 is not installed; {install_extra('sb3')}") from error
 
 Indices = int | Iterable[int] | None
 

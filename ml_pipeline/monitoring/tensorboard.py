@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.config.wording import written
 from ml_pipeline.monitoring.listener import RunEnd
 from ml_pipeline.monitoring.sink import EpisodeRecord
@@ -25,7 +25,7 @@ def require_tensorboard() -> None:
     """Raise UserError where TensorBoard is not installed."""
     found = importlib.util.find_spec("tensorboard")
     if found is None or found.origin is None:  # a folder of that name in the working directory is no package
-        raise UserError('Writing event files takes the extra "tensorboard": pip install -e ".[tensorboard]"')
+        raise UserError(f'Writing event files takes the extra "tensorboard": {install_extra("tensorboard")}')
 
 
 class TensorBoardSink:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.monitoring.listener import RunEnd
 from ml_pipeline.monitoring.sink import EpisodeRecord
 
@@ -22,7 +22,7 @@ def require_wandb() -> None:
     """Raise UserError where wandb is not installed."""
     found = importlib.util.find_spec("wandb")
     if found is None or found.origin is None:  # a folder of that name in the working directory is no package
-        raise UserError('Writing to Weights & Biases takes the extra "wandb": pip install -e ".[wandb]"')
+        raise UserError(f'Writing to Weights & Biases takes the extra "wandb": {install_extra("wandb")}')
 
 
 class WandbSink:

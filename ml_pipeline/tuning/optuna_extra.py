@@ -2,10 +2,10 @@
 
 from importlib.util import find_spec
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 
 
 def require_optuna() -> None:
     """Raise UserError, with the command that installs it, unless Optuna is there."""
     if find_spec("optuna") is None:
-        raise UserError('Tuning needs Optuna, which is not installed; pip install -e ".[tune]"')
+        raise UserError(f"Tuning needs Optuna, which is not installed; {install_extra('tune')}")

@@ -2,6 +2,7 @@
 
 import csv
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,14 +16,28 @@ def episode(step: int) -> EpisodeRecord:
 
 def rows(path):
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def test_columns_are_those_of_stable_baselines3_first(tmp_path):
     file = MonitorCsv(tmp_path / "monitor.csv")
     file.write({}, [EpisodeRecord(-12.5, 200, env_index=3, global_step=1600, time_s=1.25)])
-    assert (tmp_path / "monitor.csv").read_text() == "r,l,t,env,global_step\n-12.5,200,1.250000,3,1600\n"
+    _, *lines = (tmp_path / "monitor.csv").read_text().splitlines()
+    assert lines == ["r,l,t,env,global_step", "-12.5,200,1.250000,3,1600"]
     file.close()
+
+
+def test_stable_baselines3_reads_it_and_a_resumed_run_keeps_its_start(tmp_path):
+    monitor = pytest.importorskip("stable_baselines3.common.monitor")
+    MonitorCsv(tmp_path / "monitor.csv", env_id="CartPole-v1").close()
+    first = (tmp_path / "monitor.csv").read_text().splitlines()[0]
+    file = MonitorCsv(tmp_path / "monitor.csv", env_id="CartPole-v1", resume_step=0)
+    file.write({}, [episode(8), episode(16)])
+    file.close()
+    assert (tmp_path / "monitor.csv").read_text().splitlines()[0] == first
+    results = monitor.load_results(str(tmp_path))
+    assert results[["r", "l"]].to_numpy().tolist() == [[1.0, 8], [2.0, 16]]
+    assert results["t"].tolist() == pytest.approx([4.0, 8.0], abs=1e-5)  # beside seconds since 1970
 
 
 def test_small_returns_keep_their_digits(tmp_path):

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from ml_pipeline.config.checks import check_choice, check_non_negative
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 
 URL_VARIABLE = "ML_PIPELINE_ALERT_URL"
 KEYRING_SERVICE, KEYRING_NAME = "ml-pipeline", "alert-url"
@@ -59,8 +59,8 @@ def _from_keyring() -> str:
         import keyring
     except ImportError as error:
         raise UserError(
-            "alert_url_from keyring needs the package keyring, which is not installed: run pip install keyring, or set "
-            "ML_PIPELINE_ALERT_URL."
+            f"alert_url_from keyring needs the package keyring, which is not installed: run {install_extra('alpaca')}, "
+            "or set ML_PIPELINE_ALERT_URL."
         ) from error
     try:
         url = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.config.wording import counted, in_one_line
 from ml_pipeline.runs.ranks.launcher import Launcher
 from ml_pipeline.runs.ranks.remote_rank import RemoteRank, Stream
@@ -43,7 +43,7 @@ def ray_cluster() -> Iterator[ModuleType]:
     try:
         import ray
     except ImportError:
-        raise UserError('Training on a Ray cluster takes the extra "ray": pip install -e ".[ray]"') from None
+        raise UserError(f'Training on a Ray cluster takes the extra "ray": {install_extra("ray")}') from None
     try:
         ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -71,7 +71,7 @@ def algorithm_class(name: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"{name} is an algorithm of {traits.package}, which is not installed; "
-            f"pip install {traits.distribution}, or train by {OWN}."
+            f"{traits.install_command}, or train by {OWN}."
         ) from error
 
 

@@ -16,7 +16,7 @@ import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ml_pipeline.config.algorithms import OWN
-from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.config.errors import CheckFailed, UserError, install_extra
 from ml_pipeline.models.rl.policies.exported import PortablePolicy
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
@@ -116,8 +116,7 @@ def _write_onnx(portable: PortablePolicy, path: Path) -> None:
         import onnxscript  # noqa: F401  # what torch writes by
     except ModuleNotFoundError as error:
         raise UserError(
-            f"--format onnx needs {error.name}, which is not installed; pip install onnxscript onnxruntime, or say "
-            "--format torch."
+            f"--format onnx needs {error.name}, which is not installed; {install_extra('onnx')}, or say --format torch."
         ) from error
     with _quiet():
         program = torch.onnx.export(

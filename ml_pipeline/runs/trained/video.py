@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 
 if TYPE_CHECKING:
     from av import VideoFrame
@@ -94,7 +94,7 @@ class _Mp4:
             import av
         except ModuleNotFoundError as error:
             raise UserError(
-                "An .mp4 needs PyAV, which is not installed; pip install av, or record a .gif, which "
+                f"An .mp4 needs PyAV, which is not installed; {install_extra('video')}, or record a .gif, which "
                 "needs nothing more."
             ) from error
         self._container = av.open(str(path), "w", format="mp4")

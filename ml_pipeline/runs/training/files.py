@@ -13,7 +13,9 @@ from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.train_config import TrainConfig
 
 
-def begin_files(folder: Path, config: TrainConfig, *, resume_step: int | None) -> tuple[MetricsFile, MonitorCsv]:
+def begin_files(
+    folder: Path, config: TrainConfig, *, task_name: str, resume_step: int | None
+) -> tuple[MetricsFile, MonitorCsv]:
     """Write the settings, and open the sinks of metrics and episodes; where one fails, those that were not there go.
 
     resume_step: the global step that a resumed run goes on from; None begins anew.
@@ -24,7 +26,8 @@ def begin_files(folder: Path, config: TrainConfig, *, resume_step: int | None) -
                 undo.callback(path.unlink, missing_ok=True)
         metrics = MetricsFile(folder / METRICS_FILE, resume_step=resume_step)
         undo.callback(metrics.close)
-        episodes = MonitorCsv(folder / EPISODES_FILE, resume_step=None if resume_step is None else metrics.last_step)
+        last_step = None if resume_step is None else metrics.last_step
+        episodes = MonitorCsv(folder / EPISODES_FILE, env_id=task_name, resume_step=last_step)
         undo.callback(episodes.close)
         write_settings(folder, config)
         undo.pop_all()

@@ -7,7 +7,6 @@ r is an episode's return, l its length, t the seconds since t_start; `trading.ep
 ratio that is not defined is an empty cell, which pandas reads as NaN.
 """
 
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.line_file import LineFile
+from ml_pipeline.monitoring.monitor_csv import first_line
 from ml_pipeline.trading.episode_figures import EPISODE_FIGURES
 
 SUFFIX = "monitor.csv"
@@ -40,8 +40,7 @@ class EpisodeMonitor:
             raise UserError(
                 f"The folder {self.path.parent} cannot be made: {error.strerror}; choose another monitor_path, or None."
             ) from error
-        about = json.dumps({"t_start": self._t_start, "env_id": env_id})
-        self._file = LineFile(self.path, [f"#{about}", HEADER], replace=True)
+        self._file = LineFile(self.path, [first_line(env_id, self._t_start), HEADER], replace=True)
 
     def write(self, final_info: Mapping[str, Any]) -> None:
         """Add the episodes of infos["final_info"] of a vector environment, in the order of the environments."""

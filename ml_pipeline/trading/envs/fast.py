@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.runtime.plain_data import NotPlain
 from ml_pipeline.trading.accounts.compiled_kernel import can_compile
 from ml_pipeline.trading.accounts.execution import PLAIN_OPS, RUIN_FRACTION
@@ -185,5 +185,5 @@ def observation_space(n_features: int, n_assets: int, *, window: int, clip: floa
 def compiles(engine: Engine) -> bool:
     """Whether this engine is machine code on this machine. Raises UserError if "compiled" is impossible."""
     if engine == "compiled" and not can_compile():
-        raise UserError('engine "compiled" needs numba; pip install numba, or use "plain" or "auto".')
+        raise UserError(f'engine "compiled" needs numba; {install_extra("fast")}, or use "plain" or "auto".')
     return engine != "plain" and can_compile()

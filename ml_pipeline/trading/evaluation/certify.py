@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 
-from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.config.errors import CheckFailed, UserError, install_extra
 from ml_pipeline.trading.accounts.ledger import Ledger, fills_of, per_symbol
 from ml_pipeline.trading.accounts.rules import LARGEST_LEVERAGE, TradingRules
 from ml_pipeline.trading.market.data import FloatArray
@@ -44,7 +44,7 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
             warnings.simplefilter("ignore")
             import vectorbt
     except ImportError as error:
-        raise UserError("--certify needs vectorbt, which is not installed; pip install vectorbt.") from error
+        raise UserError(f"--certify needs vectorbt, which is not installed; {install_extra('certify')}") from error
     spread, close, position = (per_symbol(ledger, kind) for kind in ("half_spread", "close", "position"))
     (filled, price), (exited, exit_price) = fills_of(ledger)
     if exited.any():

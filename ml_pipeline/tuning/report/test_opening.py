@@ -5,7 +5,6 @@ test_opened.jsonl in the study's folder, so that it outlives the storage. The tw
 """
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from typing import Any
 
 import optuna
 
+from ml_pipeline import __version__
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.line_file import read_lines
 from ml_pipeline.runtime.file_lock import alone
@@ -88,7 +88,7 @@ def record_opening(
     opening = Opening(
         when=datetime.now(UTC).isoformat(timespec="microseconds"),
         trial=trial,
-        version=importlib.metadata.version("ml-pipeline"),
+        version=__version__,
         by=f"{socket.gethostname()}, process {os.getpid()}",
         process=tuple(process),
         checkpoint=checkpoint,

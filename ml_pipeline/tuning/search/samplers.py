@@ -10,7 +10,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, GridSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.errors import UserError, install_extra, nearest
 from ml_pipeline.config.wording import counted
 from ml_pipeline.tuning.search.space import Space
 
@@ -66,7 +66,7 @@ def sampler_remark(name: str, space: Space) -> str | None:
 def _cmaes(seed: int, space: Space) -> CmaEsSampler:
     """Raises UserError where CMA-ES would choose nothing: of fewer than two ranges it leaves all to another."""
     if find_spec("cmaes") is None:  # Optuna says so only when the second trial begins
-        raise UserError('The sampler cmaes needs the package cmaes: pip install -e ".[tune]".')
+        raise UserError(f"The sampler cmaes needs the package cmaes: {install_extra('tune')}")
     distributions = space.distributions()
     if distributions is not None:
         ranges = [of for of in distributions.values() if not isinstance(of, CategoricalDistribution)]

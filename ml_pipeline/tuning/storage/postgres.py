@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.tuning.storage.patient_storage import PATIENCE_S, PatientStorage
 
@@ -68,7 +68,7 @@ def _url(named: str) -> URL:
     try:
         import psycopg  # noqa: F401  # named by the URL's driver
     except ImportError:
-        raise UserError('A PostgreSQL as storage takes the extra "postgres": pip install -e ".[postgres]"') from None
+        raise UserError(f'A PostgreSQL as storage takes the extra "postgres": {install_extra("postgres")}') from None
     try:
         url = make_url(named)
     except (ArgumentError, ValueError):  # whose text may hold the password

@@ -63,7 +63,7 @@ def learned(folder):
         {name: value for name, value in row.items() if name.startswith(kept) or name == "time/global_step"}
         for row in rows
     ]
-    lines = (folder / "monitor.csv").read_text().splitlines()[1:]
+    lines = (folder / "monitor.csv").read_text().splitlines()[2:]
     found["episodes"] = [
         ",".join(part for i, part in enumerate(line.split(",")) if i != 2) for line in lines
     ]  # no time

@@ -99,7 +99,7 @@ def test_a_place_or_a_kind_that_cannot_be_is_one_sentence(tmp_path, monkeypatch)
     with pytest.raises(UserError, match="cannot be written: No such file or directory"):
         VideoFile(tmp_path / "none" / "out.gif", fps=10.0)
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(UserError, match="needs PyAV, which is not installed; pip install av, or"):
+    with pytest.raises(UserError, match=r"needs PyAV, which is not installed; pip install .*\[video\]., or"):
         VideoFile(tmp_path / "out.mp4", fps=10.0)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

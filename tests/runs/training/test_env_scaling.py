@@ -329,7 +329,7 @@ def test_a_finished_run_goes_on_to_more_steps_with_the_schedule_that_is_ahead(pl
 def test_episodes_that_a_change_cut_short_are_in_no_file(tmp_path):
     """Each environment's finished episodes add up to no more than its steps, and unfinished ones are left out."""
     train(settings_of(tmp_path, n_envs_schedule={400: 2}))
-    ended = (tmp_path / "monitor.csv").read_text().splitlines()[1:]
+    ended = (tmp_path / "monitor.csv").read_text().splitlines()[2:]
     n_steps = sum(int(line.split(",")[1]) for line in ended)
     assert n_steps <= 4 * 128 + 1500 - 512
     assert sum(row["rollout/n_completed_episodes"] for row in rows(tmp_path)) == len(ended)

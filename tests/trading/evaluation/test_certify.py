@@ -257,5 +257,5 @@ def test_an_account_that_could_not_pay_for_what_it_borrowed_is_replayed_to_its_e
 def test_without_vectorbt_it_says_what_to_install(tiny_market, monkeypatch):
     ledger = _run(tiny_market(close=[1, 1, 1]), TradingRules(), [[0], [1]])
     monkeypatch.setitem(sys.modules, "vectorbt", None)
-    with pytest.raises(UserError, match="which is not installed; pip install vectorbt"):
+    with pytest.raises(UserError, match=r"which is not installed; pip install .*\[certify\]"):
         largest_difference(ledger, TradingRules(), 252)

@@ -5,7 +5,7 @@ import warnings
 from importlib import import_module
 from types import ModuleType
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 
 
 def alpaca_module(name: str) -> ModuleType:
@@ -21,7 +21,7 @@ def alpaca_module(name: str) -> ModuleType:
             if error.name is None or error.name.partition(".")[0] not in ("alpaca", "websockets", "requests"):
                 raise
             raise UserError(
-                'Alpaca\'s account and market data need another package: pip install -e ".[alpaca]"; or trade on the '
+                f"Alpaca's account and market data need another package: {install_extra('alpaca')}; or trade on the "
                 "simulated broker, which needs none."
             ) from None
     # What it logs of lost connections is told by the session; a handler of the user's own still gets it.

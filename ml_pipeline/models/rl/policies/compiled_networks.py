@@ -75,7 +75,7 @@ def give_up_compiling(error: Exception) -> None:
     reason = next(iter(str(error).splitlines()), "")
     warnings.warn(
         f"numba is installed but fails here ({type(error).__name__}: {reason}), so training goes on in torch, several "
-        "times slower; `pip install -U numba` may bring one that fits this Python and numpy.",
+        "times slower; an update of numba may bring one that fits this Python and numpy.",
         stacklevel=3,
     )
 
