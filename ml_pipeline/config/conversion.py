@@ -147,6 +147,8 @@ def _mapping(value: object, name: str) -> dict[str, Any]:
                 f"{name} must be a JSON object such as '{{\"size\": 8}}', but got {value}: {error.msg} in column "
                 f"{error.colno}; put single quotes around it for the shell."
             ) from None
+        except RecursionError:
+            raise UserError(f"{name} must be a JSON object, but its values lie too deep within each other.") from None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UserError(f"{name} must give values by name, such as '{{\"size\": 8}}', but got {value!r}.")
     for key, named in value.items():
@@ -156,7 +158,7 @@ def _mapping(value: object, name: str) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON knows the value; YAML has dates besides."""
+    """Whether JSON knows the value."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
     if isinstance(value, list):

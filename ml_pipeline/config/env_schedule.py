@@ -126,7 +126,7 @@ def pairs_in(value: object, name: str) -> list[tuple[object, object]]:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = " ".join(value)
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        with suppress(json.JSONDecodeError):  # it is no list of pairs either
+        with suppress(json.JSONDecodeError, RecursionError):  # it is no list of pairs either
             value = json.loads(value)
     if isinstance(value, dict):
         return list(value.items())

@@ -2,8 +2,7 @@
 
 import contextlib
 import json
-import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,17 @@ import yaml
 from ml_pipeline.config.conversion import convert
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
+from ml_pipeline.config.plain_yaml import add_once, check_extent, parse_yaml, too_deep
 from ml_pipeline.config.scheduled import spelled_out
 from ml_pipeline.config.settings import hints_of
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.regular_file import read_regular
 
 _DUMPER: Any = getattr(
     yaml, "CSafeDumper", yaml.SafeDumper
 )  # libyaml's takes 1 ms for a run's settings, in place of 20
-_MOST_VALUES = 10_000
-"""Of a settings file; ours hold less than a hundred."""
 _MOST_BYTES = 1_000_000
-"""Of a config.yaml; ours take 2,000."""
+"""Of a file of settings; ours take 2,000."""
 
 
 def read_settings(path: Path, settings_class: type) -> dict[str, Any]:
@@ -79,37 +77,21 @@ def write_yaml(path: Path, values: Mapping[str, object]) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror}; choose another folder.") from error
 
 
-def read_written_yaml(path: Path) -> dict[str, Any]:
-    """What `write_yaml` wrote, unconverted: nine times as fast as `read_mapping`, for a list of hundreds of runs.
+def read_mapping(path: Path) -> dict[Any, Any]:
+    """What a file of settings holds, as it is written: numbers, texts, booleans, None, lists and mappings.
 
-    Raises UserError where the file cannot be read, or holds something else.
+    Raises UserError: it cannot be read, is larger than a megabyte, holds more than 10,000 values or too deep ones, or
+    is no mapping.
     """
     try:
-        with open_regular(path) as file:
-            text = file.read(_MOST_BYTES)
-        content = _loaded(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    except UserError as error:
-        raise UserError(f"{path} holds no settings of a run: {error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} holds no settings of a run: it is not valid YAML.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no settings of a run.")
-    return content
-
-
-def read_mapping(path: Path) -> Mapping[Any, Any]:
-    """What a file of settings holds, as it is written. Raises UserError: it cannot be read, or is no mapping."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text; save it as YAML or JSON.") from error
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
-        content = _parse_json(text) if kind == "JSON" else _parse_yaml(text)
+        content = _parse_json(text) if kind == "JSON" else parse_yaml(text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except json.JSONDecodeError as error:
@@ -117,9 +99,7 @@ def read_mapping(path: Path) -> Mapping[Any, Any]:
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path} is not valid YAML: {error.problem}{line}.") from error
-    except RecursionError as error:
-        raise UserError(f"{path} holds no settings: its values lie too deep within each other.") from error
-    except (yaml.YAMLError, ValueError) as error:  # characters that YAML forbids, a date such as 2024-02-30
+    except (yaml.YAMLError, ValueError) as error:  # characters that YAML forbids, a number of too many digits
         raise UserError(f"{path} is not valid {kind}: {' '.join(str(error).split()).rstrip('.')}.") from error
     if content is None:  # an empty file
         return {}
@@ -129,53 +109,16 @@ def read_mapping(path: Path) -> Mapping[Any, Any]:
 
 
 def _parse_json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_unique)
-
-
-def _parse_yaml(text: str) -> object:
-    return _loaded(_UniqueKeysLoader(text))
-
-
-def _loaded(loader: Any) -> object:
-    """What a loader of YAML makes of its text. Raises UserError where aliases stand for too many values."""
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _expanded_size(node, {}) > _MOST_VALUES:
-            raise UserError(f"it holds more than {_MOST_VALUES:,} values, which are no settings.")
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
-
-
-def _expanded_size(node: yaml.Node, known: dict[int, float]) -> float:
-    """How many values a node holds where each alias counts as often as it is used; infinity if it holds itself.
-
-    A few lines of aliases of aliases stand for billions of values, which any look at them would write out.
-    """
-    if id(node) not in known:
-        known[id(node)] = math.inf
-        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
-        inner = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
-        known[id(node)] = 1 + sum(_expanded_size(each, known) for each in inner)
-    return known[id(node)]
+        content = json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise too_deep() from None
+    check_extent(content)
+    return content
 
 
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    mapping = {}
-    for key, value in pairs:
-        if not isinstance(key, Hashable):
-            raise UserError(f"a name must be text, but got the {type(key).__name__} {key}.")
-        if key in mapping:
-            raise UserError(f"{key} is set twice; keep one of the two.")
-        mapping[key] = value
+    mapping: dict[Any, Any] = {}
+    for name, value in pairs:
+        add_once(mapping, name, value)
     return mapping
-
-
-class _UniqueKeysLoader(yaml.SafeLoader):
-    """YAML's safe loader, which by itself lets the last of two equal keys win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        _unique([(self.construct_object(key, deep=True), None) for key, _ in node.value])
-        return super().construct_mapping(node, deep)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import read_written_yaml
+from ml_pipeline.config.files import read_mapping
 from ml_pipeline.config.wording import in_one_line, written
 from ml_pipeline.runs.folder import SETTINGS_FILE
 
@@ -38,7 +38,7 @@ def _settings_of(folder: Path) -> dict[str, str]:
     path = folder / SETTINGS_FILE
     if path.is_symlink() or not path.is_file():
         raise UserError(f"{folder.name} holds no {SETTINGS_FILE} yet.")
-    settings = read_written_yaml(path)
+    settings = read_mapping(path)
     try:
         return {in_one_line(name): _shown(value) for name, value in settings.items()}
     except ValueError as error:  # a whole number of more digits than Python writes

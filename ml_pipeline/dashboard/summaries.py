@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import read_written_yaml
+from ml_pipeline.config.files import read_mapping
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
 from ml_pipeline.dashboard.summary import BROKEN, UNKNOWN, RunSummary, summarized
@@ -118,7 +118,7 @@ class _KnownRun:
         if seen is None:
             return {}
         if seen != self._settings_seen:
-            self._settings = read_written_yaml(path)
+            self._settings = read_mapping(path)
             self._settings_seen = seen
         return self._settings
 

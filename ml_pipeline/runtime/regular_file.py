@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
@@ -20,3 +20,25 @@ def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def read_regular(path: Path, *, most_bytes: int, follow_links: bool = True) -> bytes:
+    """All of a regular file. Raises OSError as `open_regular` does, and if it is larger than `most_bytes`."""
+    with open_regular(path, follow_links=follow_links) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes / 1e6:,.3g} MB", str(path))
+    return content
+
+
+class FileIdentity(NamedTuple):
+    """Equal as long as a file was neither replaced nor written to."""
+
+    device: int
+    inode: int
+    n_bytes: int
+    written_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> "FileIdentity":
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

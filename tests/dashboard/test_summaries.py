@@ -161,21 +161,34 @@ def test_a_broken_folder_is_told_among_the_others(tmp_path, name, content):
     assert found["broken"].iteration == 2
 
 
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
-    "text",
+    ("text", "reason"),
     [
-        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
-        + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in pairwise("abcdefghi"))
-        + "symbols: *i\n",
-        "symbols: &a [*a]\n",
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in pairwise("abcdefghi"))
+            + "symbols: *i\n",
+            "config.yaml: it holds more than 10,000 values, which are no settings.",
+        ),
+        ("symbols: &a [*a]\n", "config.yaml is not valid YAML: no whole value above is named &a in line 1."),
+        ("a: " + "[" * 30_000, "config.yaml: its values lie too deep within each other."),  # ended the process once
     ],
-    ids=["billions", "endless"],
+    ids=["billions", "endless", "deep"],
 )
-def test_settings_that_stand_for_too_many_values_are_refused(tmp_path, text):
+def test_settings_that_are_none_are_refused_in_one_sentence(tmp_path, text, reason):
     folder = make_run(tmp_path)
     (folder / "config.yaml").write_text(text)
     assert only(tmp_path).status == "broken"
-    assert "config.yaml holds no settings of a run: it holds more than 10,000 values" in only(tmp_path).reason
+    assert only(tmp_path).reason.endswith(reason)
+
+
+@pytest.mark.timeout(20)
+def test_numbers_to_the_base_of_sixty_are_text(tmp_path):
+    folder = make_run(tmp_path)
+    (folder / "config.yaml").write_text("seed: 1" + ":59" * 200_000)  # minutes of arithmetic, once
+    assert only(tmp_path).seed is None
+    assert only(tmp_path).status != "broken"
 
 
 @pytest.mark.parametrize("name", ["seed", "n_envs", "n_steps", "total_timesteps", "num_episodes", "n_workers"])

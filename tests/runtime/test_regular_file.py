@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.regular_file import FileIdentity, open_regular, read_regular
 
 
 def test_a_file_and_a_link_to_one_are_opened(tmp_path):
@@ -34,3 +34,23 @@ def test_links_are_refused_where_they_are_not_to_be_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "file")
     with pytest.raises(OSError, match="link"):
         open_regular(tmp_path / "link", follow_links=False)
+
+
+def test_a_file_that_is_too_large_is_refused_and_not_read(tmp_path):
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(2**40)
+    (tmp_path / "file").write_bytes(b"0123")
+    assert read_regular(tmp_path / "file", most_bytes=4) == b"0123"
+    with pytest.raises(OSError, match=r"it is larger than .* MB"):
+        read_regular(tmp_path / "file", most_bytes=3)
+    with pytest.raises(OSError, match=r"it is larger than 1 MB"):
+        read_regular(tmp_path / "sparse", most_bytes=1_000_000)
+
+
+def test_another_file_or_another_content_is_another_identity(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    first = FileIdentity.of(path.stat())
+    assert FileIdentity.of(path.stat()) == first
+    path.write_bytes(b"three")
+    assert FileIdentity.of(path.stat()) != first
