@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import load_market
-from ml_pipeline.trading.market.symbol_files import find_symbol_files
+from ml_pipeline.trading.market.symbol_files import SymbolFiles, find_symbol_files
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import load_configured_market
 
@@ -26,8 +25,8 @@ def load_single_markets(config: TradingConfig) -> dict[str, MarketData]:
         return {
             symbol: load_configured_market(replace(config, per_symbol=False, symbols=(symbol,))) for symbol in symbols
         }
-    files = find_symbol_files(config.data, config.symbols)
-    return {symbol: _market_in(file, symbol, config) for symbol, file in files.items()}
+    found = find_symbol_files(config.data, config.symbols)
+    return {symbol: _market_in(own, symbol, config) for symbol, own in found.items()}
 
 
 def fingerprint(market: MarketData) -> str:
@@ -44,20 +43,23 @@ def listed(symbols: Iterable[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _market_in(file: Path, symbol: str, config: TradingConfig) -> MarketData:
-    """The market of one symbol in its file, whatever the file calls it."""
-    market = load_market(file, bar_time=config.bar_time, form=config.form(), faults=config.faults(), name=symbol)
+def _market_in(own: SymbolFiles, symbol: str, config: TradingConfig) -> MarketData:
+    """The market of one symbol in its files, whatever they call it."""
+    name = symbol if len(own.files) == 1 else None
+    market = load_market(own.files, bar_time=config.bar_time, form=config.form(), faults=config.faults(), name=name)
     if len(market.symbols) > 1:
         if symbol not in market.symbols:
             raise UserError(
-                f"{file.name} holds {counted(len(market.symbols), 'symbol')} ({listed(market.symbols)}), but a file "
-                f"of {symbol} alone is expected; name the file itself as the data."
+                f"{own.files[0].name} holds {counted(len(market.symbols), 'symbol')} ({listed(market.symbols)}), but a "
+                f"file of {symbol} alone is expected; name the file itself as the data."
             )
         market = load_market(
-            file, symbols=[symbol], bar_time=config.bar_time, form=config.form(), faults=config.faults()
+            own.files, symbols=[symbol], bar_time=config.bar_time, form=config.form(), faults=config.faults()
         )
-    own = market.symbols[0]
-    if own == symbol:
+    called = market.symbols[0]
+    if called == symbol:
         return market
-    remarks = tuple(f"{symbol}{each.removeprefix(own)}" if each.startswith(own) else each for each in market.remarks)
+    remarks = tuple(
+        f"{symbol}{each.removeprefix(called)}" if each.startswith(called) else each for each in market.remarks
+    )
     return replace(market, symbols=(symbol,), remarks=remarks)

@@ -15,8 +15,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build, flatten
 from ml_pipeline.runs.train_command_line import SettingsFrom, given_settings, reject_irrelevant_settings
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
-from ml_pipeline.trading.market.files import files_of, symbol_of
-from ml_pipeline.trading.market.symbol_files import find_symbol_files
+from ml_pipeline.trading.market.symbol_files import files_of, find_symbol_files
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 
 SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
@@ -185,13 +184,13 @@ def _market_of(data_dir: Path | None, given: Mapping[str, Any]) -> dict[str, Any
             "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
         )
     symbols = given.get("symbols") or ()
-    files = find_symbol_files(data_dir, symbols)
-    if len(files) == 1:
-        (file,) = files.values()
-        return {"data": file, "symbols": ()}
+    found = find_symbol_files(data_dir, symbols)
+    if len(found) == 1:
+        (own,) = found.values()
+        return own.settings
     if given.get("per_symbol", True):
         return {"data": data_dir, "per_symbol": True}
-    return {"data": data_dir, "symbols": tuple(symbol_of(file) for file in files.values()) if symbols else ()}
+    return {"data": data_dir, "symbols": tuple(own.name for own in found.values()) if symbols else ()}
 
 
 def _plain(value: Any) -> Any:

@@ -44,6 +44,23 @@ def test_environment_i_trades_symbol_i_mod_k(task, folder):
     np.testing.assert_array_equal(same().market.close, envs[1].market.close)
 
 
+def test_files_of_bid_and_ask_are_one_symbol(tmp_path):
+    for side, factor in (("bid", 1.0), ("ask", 1.002)):
+        rows = write_market(tmp_path / f"FOREX_EURUSD_{side}.csv", n_bars=200).read_text().splitlines()
+        priced = [
+            ",".join([time, *(str(float(cell) * factor) for cell in cells)])
+            for time, *cells in (row.split(",") for row in rows[1:])
+        ]
+        (tmp_path / f"FOREX_EURUSD_{side}.csv").write_text("\n".join([rows[0], *priced]))
+    write_market(tmp_path / "GBPUSD.csv", seed=1, n_bars=200)
+    (together,) = SymbolsTask(replace(CONFIG, data=tmp_path, symbols=("EURUSD",))).tasks.values()
+    assert together.market.symbols == ("EURUSD",)
+    np.testing.assert_allclose(together.market.half_spread, 0.001 / 1.001)
+    every = SymbolsTask(replace(CONFIG, data=tmp_path))
+    assert every.symbols == ("FOREX_EURUSD", "GBPUSD")
+    np.testing.assert_array_equal(every.tasks["FOREX_EURUSD"].market.close, together.market.close)
+
+
 def test_too_few_environments_for_the_symbols_are_refused(task):
     with pytest.raises(UserError, match=r"n_envs is 1, but each of 2 symbols \(GBPUSD, EURUSD\) needs an environment"):
         task.train_env_fns(1)

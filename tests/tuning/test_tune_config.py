@@ -83,6 +83,16 @@ def test_symbols_choose_among_the_files_of_a_data_folder(tmp_path):
     assert together.base["symbols"] == ("EURUSD", "FOREX_USDJPY_1H")
 
 
+def test_files_of_bid_and_ask_in_a_data_folder_are_one_symbol(tmp_path):
+    data = _market(tmp_path / "d", "EURUSD_bid.csv", "EURUSD_ask.csv")
+    one = _parse("--study-name", "s", "--data-dir", data)
+    assert one.base == {"data": data, "symbols": ("EURUSD",)}
+    (data / "GBPUSD.csv").write_text(BARS)
+    assert _parse("--study-name", "s", "--data-dir", data, "--symbols", "eurusd").base == one.base
+    together = _parse("--study-name", "s", "--data-dir", data, "--no-per-symbol", "--symbols", "GBPUSD", "EURUSD")
+    assert together.base["symbols"] == ("GBPUSD", "EURUSD")
+
+
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [

@@ -13,8 +13,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.csv_header import find_header
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.faults import Faults
-from ml_pipeline.trading.market.files import Reading, files_of, market_of_tables, symbol_of
+from ml_pipeline.trading.market.files import Reading, market_of_tables
 from ml_pipeline.trading.market.resampling import BarForm
+from ml_pipeline.trading.market.symbol_files import files_of, symbol_of
 from ml_pipeline.trading.market.tables import Table, read_table
 from ml_pipeline.trading.market.times import Times
 

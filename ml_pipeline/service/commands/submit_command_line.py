@@ -89,8 +89,7 @@ def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, 
         return [{} if data_dir is None else {"data": data_dir}]
     if data_dir is None:
         return [{"symbols": (symbol,)} for symbol in symbols] or [{}]
-    files = find_symbol_files(data_dir, wanted)
-    return [{"data": file, "symbols": ()} for file in files.values()]
+    return [own.settings for own in find_symbol_files(data_dir, wanted).values()]
 
 
 def _no_data(symbols: Sequence[str]) -> UserError:

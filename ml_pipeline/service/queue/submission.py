@@ -15,7 +15,7 @@ from ml_pipeline.config.sections import flatten_sections, is_sectioned
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.runs.train_config import SECTIONS, TrainConfig, layered, read_train_settings, train_config
 from ml_pipeline.service.queue.budget import need_of
-from ml_pipeline.trading.market.files import files_of
+from ml_pipeline.trading.market.symbol_files import files_of
 
 Settings = TrainConfig | Mapping[str, Any] | Path | str
 MOST_PRIORITY = 1_000_000

@@ -18,6 +18,7 @@ from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.quote_pairs import paired, read_asset
 from ml_pipeline.trading.market.resampling import BarForm, in_form
+from ml_pipeline.trading.market.symbol_files import files_of, symbol_of, symbols_of
 from ml_pipeline.trading.market.tables import Table, read_table
 from ml_pipeline.trading.market.timeframes import Timing, timeframe_ns
 from ml_pipeline.trading.market.times import (
@@ -33,8 +34,6 @@ from ml_pipeline.trading.market.times import (
 if TYPE_CHECKING:
     import polars as pl
 
-_SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
-
 
 class Reading(NamedTuple):
     """What to read, and how: see `load_market`."""
@@ -45,7 +44,7 @@ class Reading(NamedTuple):
 
 
 def load_market(
-    path: str | Path,
+    path: str | Path | Sequence[Path],
     *,
     symbols: Sequence[str] | None = None,
     bar_time: BarTime | None = None,
@@ -53,7 +52,7 @@ def load_market(
     faults: Faults | None = None,
     name: str | None = None,
 ) -> MarketData:
-    """The market in a file, or in a folder with one file per symbol; only `symbols`, in this order, if given.
+    """The market in a file, in a folder with one file per symbol, or in these files of a folder.
 
     A CSV or Parquet file holds one asset; or several in long format, with a symbol column; or several in wide format
     (`BTC:close`). Quotes are columns bid and ask; feature_NAME is a feature. Columns and times have their usual
@@ -61,15 +60,20 @@ def load_market(
     there is an adjusted close, each with a notice. Any other problem raises UserError: one sentence with file, row
     (data rows from 1), symbol and remedy.
 
+    symbols: to read, in this order; None: all.
     bar_time: whether the times in the data are when bars open or close. It matters if assets have bars of different
     length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
     form: changes to the bars: of another length, of a session alone, or adjusted to splits.
     faults: what to do about unusable rows; None refuses the first.
     name: the symbol of a file that names none; None: the name of the file.
     """
-    path = Path(path)
-    tables = ((read_table(file), name or symbol_of(file)) for file in files_of(path))
-    return market_of_tables(tables, path.name, Reading(symbols, bar_time, form or BarForm()), faults or Faults())
+    files = files_of(Path(path)) if isinstance(path, str | Path) else path
+    if symbols and len(files) > 1:  # other files of the folder need not be usable
+        named = [own for own in symbols_of(files) if own.name in symbols]
+        files = [file for own in named for file in own.files] if {own.name for own in named} == {*symbols} else files
+    source = Path(path).name if isinstance(path, str | Path) else " and ".join(file.name for file in files)
+    tables = ((read_table(file), name or symbol_of(file)) for file in files)
+    return market_of_tables(tables, source, Reading(symbols, bar_time, form or BarForm()), faults or Faults())
 
 
 def market_from_frame(
@@ -189,26 +193,6 @@ def _all_times(of_assets: Sequence[Times]) -> Times:
     if all(np.array_equal(times, longest) for times in of_assets):
         return longest
     return np.unique(np.concatenate(of_assets))
-
-
-def symbol_of(file: Path) -> str:
-    """The name of the file without the suffixes of its format: BRK.A of BRK.A.csv.gz."""
-    name = file.name
-    while (suffix := Path(name).suffix.lower()) in _SUFFIXES and Path(name).stem:
-        name = name[: -len(suffix)]
-    return name
-
-
-def files_of(path: Path) -> list[Path]:
-    """The file, or the market data files of a folder. Raises UserError if there is none."""
-    if not path.exists():
-        raise UserError(f"There is no market data at {path}; check the path.")
-    if path.is_file():
-        return [path]
-    files = sorted(p for p in path.iterdir() if p.is_file() and p.suffix.lower() in _SUFFIXES and p.name[0] != ".")
-    if not files:
-        raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one per symbol.")
-    return files
 
 
 def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:

@@ -1,7 +1,7 @@
 """Joins the files of bid bars and of ask bars of one instrument, such as EURUSD_bid.csv and EURUSD_ask.csv."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +30,8 @@ def paired(assets: Mapping[str, Asset]) -> dict[str, Asset | QuotePair]:
 
     Assets that have quotes of both sides stay as they are.
     """
-    sides: dict[str, dict[str, Asset]] = {}
-    for symbol, asset in assets.items():
-        side = quote_side(symbol)
-        if side and "ask" not in asset.fields:
-            sides.setdefault(_without_side(symbol), {})[side[1].lower()] = asset
-    pairs = {name: QuotePair(name, both["bid"], both["ask"]) for name, both in sides.items() if len(both) == 2}
+    names = pairs_among(symbol for symbol, asset in assets.items() if "ask" not in asset.fields)
+    pairs = {name: QuotePair(name, assets[bid], assets[ask]) for name, (bid, ask) in names.items()}
     found: dict[str, Asset | QuotePair] = {}
     for symbol, asset in assets.items():
         pair = pairs.get(_without_side(symbol))
@@ -49,6 +45,19 @@ def paired(assets: Mapping[str, Asset]) -> dict[str, Asset | QuotePair]:
         else:
             found[pair.symbol] = pair
     return found
+
+
+def pairs_among(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """(the name of the bid, that of the ask) of each two names that differ by that word alone, by the name without it.
+
+    >>> pairs_among(["EURUSD_bid", "GBPUSD_ask", "EURUSD_ask", "BTC"])
+    {'EURUSD': ('EURUSD_bid', 'EURUSD_ask')}
+    """
+    sides: dict[str, dict[str, str]] = {}
+    for name in names:
+        if side := quote_side(name):
+            sides.setdefault(_without_side(name), {})[side[1].lower()] = name
+    return {name: (both["bid"], both["ask"]) for name, both in sides.items() if len(both) == 2}
 
 
 def read_asset(asset: Asset | QuotePair, faults: Faults) -> AssetBars:

@@ -93,6 +93,15 @@ def test_submit_finds_symbols_as_build_vec_env_does(service, typed, markets):
     assert service.list()[0].settings["data"].endswith("FOREX_EURUSD_1H_ASK.csv")
 
 
+def test_submit_takes_one_run_for_files_of_bid_and_ask(service, typed, markets):
+    for name in ("EURUSD_bid.csv", "EURUSD_ask.csv"):
+        (markets / name).write_bytes((markets / "EURUSD.csv").read_bytes())
+    (markets / "EURUSD.csv").unlink()
+    assert typed("submit", "--num-episodes", "1", "--data-dir", str(markets))[0] == 0
+    found = [(run.settings["data"].rpartition("/")[2], run.settings["symbols"]) for run in service.list()]
+    assert found == [("forex", ["EURUSD"]), ("GBPUSD_1h.csv", [])]
+
+
 def test_another_algorithm_is_submitted_with_its_settings(service, typed):
     code, out, err = typed("submit", *SMALL[:2], "--total-timesteps", "100", "--algorithm", "DQN")
     assert (code, err) == (0, "")

@@ -42,3 +42,12 @@ def test_pairs_that_do_not_fit_are_refused(tmp_path):
     write_bars(tmp_path / "fx/E_ask.csv", OPENS, CLOSES)
     with pytest.raises(UserError, match="E is a file of its own, and E_bid and E_ask are its bid and ask; keep the"):
         load_market(bid.parent)
+
+
+def test_other_files_of_a_folder_need_not_be_usable(tmp_path):
+    bid = write_bars(tmp_path / "fx/EURUSD_bid.csv", OPENS, CLOSES)
+    write_bars(tmp_path / "fx/EURUSD_ask.csv", OPENS * 1.002, CLOSES * 1.002)
+    bid.with_name("broken.csv").write_text("nothing\n")
+    assert load_market(bid.parent, symbols=["EURUSD"]).symbols == ("EURUSD",)
+    with pytest.raises(UserError, match=r"broken\.csv"):
+        load_market(bid.parent)

@@ -26,12 +26,12 @@ def folder_of(folder, *names):
 )
 def test_a_symbol_is_the_name_of_a_file_or_a_part_of_it(tmp_path, symbol, file):
     folder_of(tmp_path, file, "EURUSDT.csv", "GBPUSD.csv", "notes.md")
-    assert find_symbol_files(tmp_path, [symbol]) == {symbol: tmp_path / file}
+    assert find_symbol_files(tmp_path, [symbol])[symbol].files == (tmp_path / file,)
 
 
 def test_a_whole_name_wins_over_a_part_of_one(tmp_path):
     folder_of(tmp_path, "EURUSD.csv", "EURUSD_4H.csv")
-    assert find_symbol_files(tmp_path, ["EURUSD"])["EURUSD"].name == "EURUSD.csv"
+    assert find_symbol_files(tmp_path, ["EURUSD"])["EURUSD"].files == (tmp_path / "EURUSD.csv",)
 
 
 def test_several_files_of_a_symbol_are_named(tmp_path):
@@ -94,3 +94,29 @@ def test_symbols_that_are_none(tmp_path, symbols, sentence):
 
 def test_without_symbols_every_file_is_one(tmp_path):
     assert list(find_symbol_files(folder_of(tmp_path, "B.csv", "A.parquet", "x.md"), [])) == ["A", "B"]
+
+
+def test_files_of_bid_and_ask_are_one_symbol(tmp_path):
+    folder_of(tmp_path, "EURUSD_bid.csv", "EURUSD_ask.csv", "GBPUSD_ask.csv", "FOREX_USDJPY_1H_BID.csv")
+    folder_of(tmp_path, "FOREX_USDJPY_1H_ASK.csv")
+    found = find_symbol_files(tmp_path, [])
+    assert list(found) == ["EURUSD", "FOREX_USDJPY_1H", "GBPUSD_ask"]
+    assert [file.name for file in found["EURUSD"].files] == ["EURUSD_bid.csv", "EURUSD_ask.csv"]
+    assert found["EURUSD"].settings == {"data": tmp_path, "symbols": ("EURUSD",)}
+    by_part = find_symbol_files(tmp_path, ["usdjpy", "GBPUSD", "EURUSD"])
+    assert [len(own.files) for own in by_part.values()] == [2, 1, 2]
+    assert by_part["usdjpy"].settings == {"data": tmp_path, "symbols": ("FOREX_USDJPY_1H",)}
+
+
+def test_a_pair_and_a_file_of_the_same_name_are_refused(tmp_path):
+    folder_of(tmp_path, "EURUSD_bid.csv", "EURUSD_ask.csv", "EURUSD.csv")
+    with pytest.raises(
+        UserError, match=r"EURUSD is a file of its own, EURUSD.csv, and EURUSD_bid.csv and EURUSD_ask.csv are"
+    ):
+        find_symbol_files(tmp_path, [])
+
+
+def test_two_formats_of_a_symbol_are_not_taken_for_one_when_none_is_named(tmp_path):
+    folder_of(tmp_path, "EURUSD.csv", "EURUSD.parquet")
+    with pytest.raises(UserError, match=r"EURUSD may be in EURUSD.csv, EURUSD.parquet"):
+        find_symbol_files(tmp_path, [])
