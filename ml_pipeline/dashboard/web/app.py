@@ -28,14 +28,14 @@ from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, read_text
 from ml_pipeline.dashboard.sessions import NoSuchSession, SessionReader
 from ml_pipeline.dashboard.settings_table import settings_table
 from ml_pipeline.dashboard.studies import NoSuchStudy
-from ml_pipeline.dashboard.web.access import Access
+from ml_pipeline.dashboard.web.access import FILES, Access
 from ml_pipeline.dashboard.web.changing import Changing
 from ml_pipeline.dashboard.web.event_stream import EventStream
-from ml_pipeline.dashboard.web.guard import Guard
+from ml_pipeline.dashboard.web.guard import Guard, plain_page
 from ml_pipeline.dashboard.web.json_answer import JsonAnswer, as_json
 from ml_pipeline.dashboard.web.positions import Position
 from ml_pipeline.dashboard.web.query import MOST_RUNS, metrics_of, number_of, range_of, runs_of, whole_number_of
-from ml_pipeline.dashboard.web.report_page import NoSuchReport, report_page
+from ml_pipeline.dashboard.web.reports import NoSuchReport, Reports
 from ml_pipeline.dashboard.web.sessions import Sessions
 from ml_pipeline.dashboard.web.studies import Studies
 from ml_pipeline.dashboard.web.updates import Choice, Updates
@@ -54,6 +54,7 @@ def make_app(
     """(the application over the runs below `root` and the trading `sessions`, what its streams send: closing it ends
     them)."""
     reader = SessionReader(sessions or root)
+    reports = Reports(root, sessions or root, access.tickets)
     updates = Updates(root, reader)
 
     @asynccontextmanager
@@ -65,9 +66,10 @@ def make_app(
         routes=[
             Route("/", _Page(root, access, controls, updates.look_ahead).answer),
             Route("/assets/{name}", _asset),
-            *_Reading(root, updates).routes(),
-            *Studies(root).routes(),
-            *Sessions(reader).routes(),
+            *_Reading(root, updates, reports).routes(),
+            *Studies(root, reports).routes(),
+            *Sessions(reader, reports).routes(),
+            *reports.routes(),
             *Changing(root, controls).routes(),
         ],
         exception_handlers={UserError: _told, HTTPException: _http_error, Exception: _failed},
@@ -80,6 +82,8 @@ _NOT_THERE = (NoSuchRun, NoSuchStudy, NoSuchSession, NoSuchReport)
 
 
 def _told(request: Request, error: Exception) -> Response:
+    if request.scope["path"].startswith(FILES):  # a link of a report, which a person followed
+        return plain_page(str(error), status=404)
     return JsonAnswer({"error": str(error)}, 404 if isinstance(error, _NOT_THERE) else 400)
 
 
@@ -124,9 +128,10 @@ def _asset(request: Request) -> Response:
 class _Reading:
     """What the page asks for. Every answer is JSON, but for a report and the stream of events."""
 
-    def __init__(self, root: Path, updates: Updates) -> None:
+    def __init__(self, root: Path, updates: Updates, reports: Reports) -> None:
         self._root = root
         self._updates = updates
+        self._reports = reports
 
     def routes(self) -> list[Route]:
         answers: dict[str, Callable[[Request], Any]] = {
@@ -223,7 +228,9 @@ class _Reading:
 
     def report(self, request: Request) -> Response:
         (run,) = runs_of(request, exactly=1)
-        return report_page(find_run(self._root, run) / PAGE_FILE, f"{run} holds no report; evaluate it first.")
+        return self._reports.opened(
+            "runs", find_run(self._root, run) / PAGE_FILE, f"{run} holds no report; evaluate it first."
+        )
 
     async def events(self, request: Request) -> Any:
         if self._updates.pages >= _MOST_PAGES:

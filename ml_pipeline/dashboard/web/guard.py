@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ml_pipeline.dashboard.web.access import Access, Refusal
+from ml_pipeline.dashboard.web.access import FILES, Access, Refusal
 from ml_pipeline.dashboard.web.json_answer import JsonAnswer
 
 PAGE_POLICY = (
@@ -68,10 +68,10 @@ class Guard:
 
         By a page of its own: after a redirect the cookie would not be sent where the link stood on another site.
         """
-        response = _plain_page("The token is being kept ...", to_the_page=True)
+        response = plain_page("The token is being kept ...", to_the_page=True)
         if self._access.token is not None:
             if not self._access.is_token(token):
-                return _plain_page("This token is wrong: open the address that the command printed.", status=401)
+                return plain_page("This token is wrong: open the address that the command printed.", status=401)
             response.set_cookie(
                 self._access.cookie, token, max_age=_COOKIE_AGE_S, path="/", httponly=True, samesite="strict"
             )
@@ -79,12 +79,13 @@ class Guard:
 
 
 def _refused(refusal: Refusal, request: Request) -> Response:
-    if request.url.path == "/":
-        return _plain_page(refusal.sentence, status=refusal.status)
+    if request.scope["path"] == "/" or request.scope["path"].startswith(FILES):
+        return plain_page(refusal.sentence, status=refusal.status)
     return JsonAnswer({"error": refusal.sentence}, refusal.status)
 
 
-def _plain_page(sentence: str, *, status: int = 200, to_the_page: bool = False) -> HTMLResponse:
+def plain_page(sentence: str, *, status: int = 200, to_the_page: bool = False) -> HTMLResponse:
+    """A page with one sentence. to_the_page: it leads on to the dashboard by itself."""
     refresh = '<meta http-equiv="refresh" content="0; url=/">' if to_the_page else ""
     link = '<p><a href="/">To the page</a></p>' if to_the_page else ""
     return HTMLResponse(

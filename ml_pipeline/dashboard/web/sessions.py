@@ -10,15 +10,16 @@ from starlette.routing import Route
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.sessions import SessionReader
 from ml_pipeline.dashboard.web.json_answer import as_json
-from ml_pipeline.dashboard.web.report_page import report_page
+from ml_pipeline.dashboard.web.reports import Reports
 from ml_pipeline.live.session_files import RECONCILIATION_FILE, REPORT_FILE
 
 
 class Sessions:
     """Sessions are named in the query, as runs are; see `SessionReader.folder`."""
 
-    def __init__(self, reader: SessionReader) -> None:
+    def __init__(self, reader: SessionReader, reports: Reports) -> None:
         self._reader = reader
+        self._reports = reports
 
     def routes(self) -> list[Route]:
         return [
@@ -33,12 +34,12 @@ class Sessions:
 
     def report(self, request: Request) -> Response:
         name = _named(request)
-        return report_page(self._reader.folder(name) / REPORT_FILE, f"{name} has no report yet.")
+        return self._reports.opened("sessions", self._reader.folder(name) / REPORT_FILE, f"{name} has no report yet.")
 
     def reconciliation(self, request: Request) -> Response:
         name = _named(request)
         otherwise = f"{name} was not compared with its backtest yet: ml-pipeline paper-trade reconcile {name}"
-        return report_page(self._reader.folder(name) / RECONCILIATION_FILE, otherwise)
+        return self._reports.opened("sessions", self._reader.folder(name) / RECONCILIATION_FILE, otherwise)
 
 
 def _named(request: Request) -> str:

@@ -11,15 +11,16 @@ from starlette.routing import Route
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.studies import REPORT_FILE, StudyReader, find_study
 from ml_pipeline.dashboard.web.json_answer import as_json
-from ml_pipeline.dashboard.web.report_page import report_page
+from ml_pipeline.dashboard.web.reports import Reports
 from ml_pipeline.monitoring.machine import Machine
 
 
 class Studies:
     """Studies are named in the query, as runs are; see `find_study`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, reports: Reports) -> None:
         self._root = root
+        self._reports = reports
         self._reader = StudyReader(root)
         self._machine = Machine()
 
@@ -41,7 +42,7 @@ class Studies:
 
     def report(self, request: Request) -> Response:
         name = _named(request)
-        return report_page(find_study(self._root, name) / REPORT_FILE, f"{name} has no report yet.")
+        return self._reports.opened("runs", find_study(self._root, name) / REPORT_FILE, f"{name} has no report yet.")
 
 
 def _named(request: Request) -> str:

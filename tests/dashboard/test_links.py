@@ -1,0 +1,114 @@
+"""Every link of every page leads somewhere, in Debian's Chromium."""
+
+from collections import deque
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from ml_pipeline.tuning.report.study_report import write_study_report
+from tests.dashboard.run_folders import make_run
+from tests.dashboard.session_folders import make_session
+from tests.dashboard.study_folders import make_study
+from tests.tuning.written_studies import add_trial, new_study, write_returns
+
+pytestmark = pytest.mark.system
+
+PAGE = "<!doctype html><html><body><p>A report</p>{}</body></html>"
+
+
+@pytest.fixture
+def places(tmp_path):
+    """(folder of runs, folder of sessions): a run with a report, a study with its own, a session with both."""
+    runs, live = tmp_path / "runs", tmp_path / "live"
+    make_run(runs, "mine")
+    (runs / "mine" / "report.html").write_text(PAGE.format('<a href="picture.png">picture</a>'))
+    (runs / "mine" / "picture.png").write_bytes(_png())
+    folder = make_study(runs, "eurusd", n_runs=4)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = new_study("eurusd")
+    for number in range(4):
+        value = write_returns(folder / f"trial-{number:04}", seed=number)
+        add_trial(study, value, state=TrialState.PRUNED if number == 3 else TrialState.COMPLETE)
+        if number != 2:  # one trial has no report
+            back = '<a href="../report.html">the study</a> <a href="config.yaml">settings</a>'
+            (folder / f"trial-{number:04}" / "report.html").write_text(PAGE.format(back))
+    write_study_report(study, folder, n_trials=4)
+    session = make_session(live, "eurusd")
+    for name in ("report.html", "reconciliation.html"):
+        (session / name).write_text(PAGE.format(""))
+    return runs, live
+
+
+def _png():
+    from ml_pipeline.reporting.html_page import png_of
+
+    plots = pytest.importorskip("matplotlib.figure", reason="matplotlib is not installed")
+    return png_of(plots.Figure(figsize=(1, 1)))
+
+
+def follow(page, link):
+    """Click a link; return the page that it leads to, which may be a tab of its own."""
+    if link.get_attribute("target") == "_blank":
+        with page.context.expect_page() as opened:
+            link.click()
+        found = opened.value
+        found.wait_for_load_state()
+        return found
+    with page.expect_navigation():
+        link.click()
+    return page
+
+
+@pytest.mark.parametrize("token", [None, "a token of many letters"])
+def test_every_link_of_every_page_leads_to_a_page(served, browser_page, places, token):
+    runs, live = places
+    server, _ = served(runs, sessions=live, token=token)
+    base = server.url.partition("?")[0]
+    page = browser_page(server.url)
+    page.wait_for_selector("html[data-ready]")
+    problems, answers = [], {}
+    page.context.on("response", lambda response: answers.update({response.url: response.status}))
+    page.context.on("console", lambda told: problems.append(told.text) if told.type == "error" else None)
+    waiting = deque(f"{base}{each}" for each in ("#run=mine&view=report", "#study=eurusd", "#session=eurusd"))
+    seen, clicked = set(waiting), 0
+    while waiting:
+        address = waiting.popleft()
+        page.goto("about:blank")  # a part after # alone does not load a page anew
+        page.goto(address)
+        if "#" in address:
+            page.wait_for_selector("html[data-ready]")
+            page.wait_for_timeout(300)
+        links = [each for each in page.locator("a[href]").all() if each.is_visible()]
+        hrefs = [(each.get_attribute("href"), each.inner_text()) for each in links]
+        for i, (href, text) in enumerate(hrefs):
+            if href.startswith("#"):
+                continue
+            page.goto(address)
+            link = [each for each in page.locator("a[href]").all() if each.is_visible()][i]
+            found = follow(page, link)
+            clicked += 1
+            assert answers[found.url] in (200, 304), (address, href, found.locator("body").inner_text())
+            kind = found.evaluate("document.contentType")
+            assert kind != "application/json", (address, href)
+            assert kind.startswith("image/") or found.locator("body").inner_text().strip(), (address, href, text)
+            if found.url not in seen and kind == "text/html":
+                seen.add(found.url)
+                waiting.append(found.url)
+            if found is not page:
+                found.close()
+    assert clicked > 15
+    assert {each.rpartition("/")[2] for each in seen} >= {"report.html", "reconciliation.html", ""}
+    assert problems == []
+
+
+def test_links_of_a_report_within_the_page_are_followed_there(served, browser_page, places):
+    runs, live = places
+    (runs / "mine" / "more.html").write_text(PAGE.format("and more"))
+    (runs / "mine" / "report.html").write_text(PAGE.format('<a href="more.html">further</a>'))
+    server, _ = served(runs, sessions=live)
+    page = browser_page(f"{server.url}#run=mine&view=report")
+    frame = page.frame_locator("iframe")
+    frame.get_by_text("further").click()
+    frame.get_by_text("and more").wait_for()
+    assert "view=report" in page.url
