@@ -27,7 +27,7 @@ from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
 _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 # The values of these add up where the flag is repeated; of others the last one counts.
-_REPEATED = frozenset({"sink"})
+_REPEATED = frozenset({"accept_feature", "sink"})
 
 
 class _Words(list[str]):

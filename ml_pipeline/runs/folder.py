@@ -10,6 +10,8 @@ from ml_pipeline.config.errors import UserError
 SETTINGS_FILE = "config.yaml"
 LATEST_CHECKPOINT = "latest.pt"
 BEST_CHECKPOINT = "best.pt"
+FEATURE_WARNINGS_FILE = "feature_warnings.json"
+"""What is doubtful about the features that a run trades by: see `training.files.feature_warnings`."""
 OUTPUT_FILE = "output.log"
 """What the process of a run printed, where a service started it."""
 

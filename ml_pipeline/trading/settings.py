@@ -55,6 +55,9 @@ class TraderConfig(MarketConditions):
     """Features of each asset, with any span (log_return_60), on longer bars with @ (rsi_14@1h); also tradable,
     time_of_day, time_of_week, columns of the data (feature_NAME, or feature_* for all of them), and your own functions
     (module:function)."""
+    accept_feature: tuple[str, ...] = ()
+    """Features to train with although they seem to be made from later bars, each followed by the reason why they are
+    not: feature_gap "known before the open"; the run keeps the reasons."""
     window: int = 1
     """Number of bars whose features an observation holds, the latest included."""
     action_mode: Literal["auto", ActionMode] = "auto"
@@ -82,6 +85,7 @@ class TraderConfig(MarketConditions):
             raise UserError("features must be at least one feature, such as rsi_14, but got none.")
         for feature in self.features:
             make_features(feature)
+        self.accepted_features()
         if self.periods_per_year is not None:
             check_positive("periods_per_year", self.periods_per_year)
         if self.bar_time is not None:
@@ -92,6 +96,16 @@ class TraderConfig(MarketConditions):
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
         self.rules(1)
         make_reward(self.reward, self.reward_scale, self.reward_kwargs)
+
+    def accepted_features(self) -> dict[str, str]:
+        """The reason for each accepted feature. Raises UserError if one lacks its reason."""
+        names, reasons = self.accept_feature[::2], self.accept_feature[1::2]
+        if len(names) != len(reasons) or not all(reason.strip() for reason in reasons):
+            raise UserError(
+                'accept_feature must be features, each followed by a reason, such as feature_gap "known before the '
+                f'open", but got {" ".join(self.accept_feature)}.'
+            )
+        return dict(zip(names, reasons, strict=True))
 
     def form(self) -> BarForm:
         """What is done with the bars that are read."""

@@ -25,6 +25,7 @@ from ml_pipeline.trading.evaluation.page import write_page
 from ml_pipeline.trading.evaluation.report import results_table, without_nan, write_report
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
 from ml_pipeline.trading.evaluation.together import evaluation_together
+from ml_pipeline.trading.features.leaks import FeatureWarning
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.timeframes import length_in_words
@@ -93,10 +94,18 @@ class SymbolsTask:
         return same
 
     @property
+    def feature_warnings(self) -> tuple[FeatureWarning, ...]:
+        """The warnings about the features of each symbol. Raises UserError about a feature that sees ahead."""
+        return tuple(
+            replace(warning, sentence=_of_symbol(symbol, warning.sentence))
+            for symbol, task in self.tasks.items()
+            for warning in task.feature_warnings
+        )
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """Sentences about the data of each symbol. Raises UserError about a feature that sees ahead."""
-        each = [(symbol, notice) for symbol, task in self.tasks.items() for notice in task.notices]
-        return tuple(notice if notice.startswith(symbol) else f"{symbol}: {notice}" for symbol, notice in each)
+        return tuple(_of_symbol(symbol, notice) for symbol, task in self.tasks.items() for notice in task.notices)
 
     def train_env_fns(
         self, n: int, *, env_class: type[FastTradingEnv] = FastTradingEnv
@@ -266,6 +275,10 @@ def trading_task_from_state(
     if EACH_SYMBOL_KEY in state:
         return SymbolsTask.from_state(state, config, seed)
     return TradingTask.from_state(state, config, seed)
+
+
+def _of_symbol(symbol: str, sentence: str) -> str:
+    return sentence if sentence.startswith(symbol) else f"{symbol}: {sentence}"
 
 
 def _require_alike(tasks: Mapping[str, TradingTask]) -> None:

@@ -30,7 +30,7 @@ from ml_pipeline.trading.evaluation.page_tables import Observed
 from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.indicators import compute_features
-from ml_pipeline.trading.features.leaks import check_features
+from ml_pipeline.trading.features.leaks import FeatureWarning, check_features
 from ml_pipeline.trading.features.ranges import FeatureRanges
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.calendar import Calendar
@@ -103,7 +103,7 @@ class TradingTask:
 
         The features, and what is known of their leaks, are those of all bars.
         """
-        _ = self.leak_warnings
+        _ = self.feature_warnings
         task = copy(self)
         task._given_splits, task._given_ranges = splits, None
         for name in ("_splits", "ranges"):
@@ -180,18 +180,19 @@ class TradingTask:
         return {"window": self.config.window, "episode_length": self.config.episode_length, "reward": reward}
 
     @cached_property
-    def leak_warnings(self) -> tuple[str, ...]:
-        """Sentences about features that may see ahead, see `leaks`. Raises UserError about one that does."""
-        return check_features(self.market, self.config.features, self.features)
+    def feature_warnings(self) -> tuple[FeatureWarning, ...]:
+        """What is doubtful about the features, see `leaks`. Raises UserError about one that sees ahead."""
+        accepted = self.config.accepted_features()
+        return check_features(self.market, self.config.features, self.features, accepted=accepted)
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Sentences for the user about the data and the features. Raises UserError as `leak_warnings`."""
-        return (*self._notices, *self.leak_warnings)
+        """Sentences for the user about the data and the features. Raises UserError as `feature_warnings`."""
+        return (*self._notices, *(warning.sentence for warning in self.feature_warnings))
 
     def require_trainable(self) -> None:
         """Raise UserError if a feature sees ahead, or if the rules would refuse actions that exploration tries."""
-        _ = self.leak_warnings
+        _ = self.feature_warnings
         if self.rules.may_refuse(len(self.market.symbols)):
             raise UserError(
                 'on_limit "refuse" would end training at the first action beyond max_position '
@@ -287,9 +288,8 @@ class TradingTask:
 
     def compare(self, act: Act, split: str = "test") -> Comparison:
         """Run `act` and its baselines through a split."""
-        found = self.__dict__.get(
-            "leak_warnings", ()
-        )  # where they were looked for: `sanity` trains on leaks on purpose
+        # If they were looked for: `sanity` trains on leaks on purpose.
+        found = [warning.sentence for warning in self.__dict__.get("feature_warnings", ())]
         part = MarketPart(
             split=split,
             calendar=self.market.calendar,

@@ -338,7 +338,7 @@ def test_the_number_of_bars_per_year_can_be_given(given):
 
 def test_other_splits_are_those_of_a_task_made_with_them_and_look_for_leaks_once(monkeypatch):
     looked = []
-    monkeypatch.setattr("ml_pipeline.trading.task.check_features", lambda *_: looked.append(1) or ())
+    monkeypatch.setattr("ml_pipeline.trading.task.check_features", lambda *_, **__: looked.append(1) or ())
     splits = {
         "train": Split("train", 60, 200),
         "validation": Split("validation", 200, 240),

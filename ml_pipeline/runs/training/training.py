@@ -77,9 +77,7 @@ class Training:
             # Nothing of an earlier run is touched before all that could be refused has been accepted.
             if not self.trainer.finished and self._has_folder:
                 resume_step = None if saved is None else self.trainer.global_step
-                self._metrics, episodes = begin_files(
-                    folder, config, task_name=setup.task.name, resume_step=resume_step
-                )
+                self._metrics, episodes = begin_files(folder, config, setup.task, resume_step=resume_step)
                 files = stack.enter_context(closing(Sinks(self._metrics, episodes)))
                 for sink in (files, *setup.sinks):
                     self._sinks.add(sink)

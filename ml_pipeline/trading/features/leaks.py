@@ -5,13 +5,13 @@
 3. No feature may tell more of returns to come than what is known at its bar can: see `foresight`.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
 from ml_pipeline.trading.features.foresight import foresight
 from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function, runs_alone
@@ -21,17 +21,50 @@ from ml_pipeline.trading.market.times import as_text
 # So many bars before and after a bar are tested with it, and more where features need more to warm up: a test takes no
 # longer for more bars.
 _REACH = 20_000
-# Sentences of one kind that are told.
-_MOST_TOLD = 5
+# Files that are named.
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class FeatureWarning:
+    """A doubt about features that no test could settle.
+
+    kind: "later bars": they tell more of what comes than honest features do; "files": they read files, the network or
+    other programs, which may hold later bars; "unchecked": a test was left out, or saw only a part; "predictable": they
+    cannot hold later bars, but the market can be predicted by them. features: by name, without the symbol.
+    accepted: why the user trusts them all the same, by `accept_feature`; None: not accepted.
+    """
+
+    kind: Literal["later bars", "files", "unchecked", "predictable"]
+    features: tuple[str, ...]
+    sentence: str
+    accepted: str | None = None
+
+    @property
+    def is_doubt(self) -> bool:
+        """Whether results may be wrong by it: it is about later bars or files, and not accepted."""
+        return self.kind in {"later bars", "files"} and self.accepted is None
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it: kind, features, sentence, accepted and is_doubt."""
+        return {**asdict(self), "features": [*self.features], "is_doubt": self.is_doubt}
 
 
 def check_features(
-    market: MarketData, names: Sequence[str], table: FeatureTable, *, n_samples: int = 3
-) -> tuple[str, ...]:
-    """Sentences about features that may see ahead. `table` holds the features `names` of `market`.
+    market: MarketData,
+    names: Sequence[str],
+    table: FeatureTable,
+    *,
+    accepted: Mapping[str, str] | None = None,
+    n_samples: int = 3,
+) -> tuple[FeatureWarning, ...]:
+    """Warnings about features that may see ahead. `table` holds the features `names` of `market`.
 
+    accepted: reasons by the name of a feature: what is measured of it is then a warning, never an error.
     Raises UserError, with its name, about a feature that does see ahead.
     """
+    accepted = accepted or {}
+    _require_observed(accepted, market, table)
     generator = np.random.default_rng(0)
     for t in generator.integers(table.first_bar, market.n_bars - 1, n_samples):
         part, its_table, its_t = _around(market, names, table, int(t))
@@ -43,11 +76,28 @@ def check_features(
     alone = [name for name in functions if runs_alone(name)]
     warnings = _about_functions(market, alone, table) if alone else []
     if more := [name for name in functions if name not in alone]:
-        warnings.append(
+        sentence = (
             f"{', '.join(more)} ask for longer bars or for all symbols: look-ahead was looked for on changed and on "
             f"cut data at {n_samples} bars, not where later bars cannot be reached"
         )
-    return (*warnings, *_about_foresight(market, table))
+        warnings.append(FeatureWarning("unchecked", tuple(more), sentence))
+    return tuple(_with_reason(warning, accepted) for warning in (*warnings, *_about_foresight(market, table, accepted)))
+
+
+def _require_observed(accepted: Mapping[str, str], market: MarketData, table: FeatureTable) -> None:
+    """Raise UserError about an accepted feature that is none of the table's."""
+    observed = {column.removeprefix(f"{symbol}:") for column in table.columns for symbol in market.symbols}
+    for name in accepted:
+        if name not in observed:
+            raise UserError(f'accept_feature names "{name}", which is not observed. {nearest(name, sorted(observed))}')
+
+
+def _with_reason(warning: FeatureWarning, accepted: Mapping[str, str]) -> FeatureWarning:
+    """The warning with the user's reason, if all of its features are accepted."""
+    if not all(name in accepted for name in warning.features):
+        return warning
+    reason = "; ".join(dict.fromkeys(accepted[name] for name in warning.features))
+    return replace(warning, sentence=f'{warning.sentence} Accepted: "{reason}".', accepted=reason)
 
 
 def _around(
@@ -73,23 +123,21 @@ def _refuse_different(market: MarketData, table: FeatureTable, t: int, other: Fe
         )
 
 
-def _about_functions(market: MarketData, functions: Sequence[str], table: FeatureTable) -> list[str]:
+def _about_functions(market: MarketData, functions: Sequence[str], table: FeatureTable) -> list[FeatureWarning]:
     runs = refuse_what_sees_ahead(market, functions, table)
     warnings = []
+    named = ", ".join(functions)
     if runs.opened:
-        shown = ", ".join(runs.opened[:_MOST_TOLD])
-        warnings.append(
-            f"{', '.join(functions)} read from {shown}: nothing here can tell whether later bars are in there"
-        )
+        shown = ", ".join(runs.opened[:_MOST_NAMED])
+        sentence = f"{named} read from {shown}: nothing here can tell whether later bars are in there"
+        warnings.append(FeatureWarning("files", tuple(functions), sentence))
     if not runs.every_bar:
-        warnings.append(
-            f"{', '.join(functions)} took too long to be run at every bar; look-ahead was looked for at "
-            f"{runs.n_cuts:,} of them"
-        )
+        sentence = f"{named} took too long to be run at every bar; look-ahead was looked for at {runs.n_cuts:,} of them"
+        warnings.append(FeatureWarning("unchecked", tuple(functions), sentence))
     return warnings
 
 
-def _about_foresight(market: MarketData, table: FeatureTable) -> list[str]:
+def _about_foresight(market: MarketData, table: FeatureTable, accepted: Mapping[str, str]) -> list[FeatureWarning]:
     """Raise UserError for a feature that is impossible without later bars; sentences about unlikely ones."""
     warnings = []
     for a in range(len(market.symbols)):
@@ -99,13 +147,16 @@ def _about_foresight(market: MarketData, table: FeatureTable) -> list[str]:
             found = foresight(table.values[own, column], market.close[own, a])
             if found is None:
                 continue
-            if found.impossible:
+            plain = name.removeprefix(f"{market.symbols[a]}:")
+            if found.impossible and plain not in accepted:
                 raise UserError(
                     f"Feature {name} {found.sentence}, so it was made from later bars; move it forward until each "
-                    "value was known when its bar closed, or leave it out."
+                    f"value was known when its bar closed, or leave it out. If it was known, --accept-feature {plain} "
+                    '"why" trains with it and keeps the reason in the run.'
                 )
-            warnings.append(f"{name} {found.sentence}: was each value known when its bar closed?")
-    return warnings[:_MOST_TOLD]
+            sentence = f"{name} {found.sentence}: was each value known when its bar closed?"
+            warnings.append(FeatureWarning("later bars", (plain,), sentence))
+    return warnings
 
 
 def with_future_changed(market: MarketData, t: int, generator: np.random.Generator) -> MarketData:

@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.trading.evaluation.equity_path import EquityPath
+from ml_pipeline.trading.features.leaks import FeatureWarning
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.study_files import RETURNS_FILE
@@ -33,6 +34,10 @@ class TrialTask:
     @property
     def notices(self) -> tuple[str, ...]:
         return self._task.notices
+
+    @property
+    def feature_warnings(self) -> tuple[FeatureWarning, ...]:
+        return () if self._market_task is None else self._market_task.feature_warnings
 
     def train_env_fns(self, n: int) -> Sequence[Callable[[], gymnasium.Env]]:
         return self._task.train_env_fns(n)

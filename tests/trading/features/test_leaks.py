@@ -171,4 +171,56 @@ def test_an_asset_that_is_listed_late_is_no_obstacle():
     for values in arrays.values():
         values[:250, 1] = np.nan
     market = market_from_arrays(whole.symbols, whole.times, **arrays)
-    assert TradingTask(TradingConfig(features=("rsi_14", "log_return_1")), market=market).leak_warnings == ()
+    assert TradingTask(TradingConfig(features=("rsi_14", "log_return_1")), market=market).feature_warnings == ()
+
+
+def _hint(market):
+    returns = np.nan_to_num(np.diff(np.log(market.close), axis=0, append=np.nan))
+    return 0.25 * returns + 0.75 * np.random.default_rng(0).normal(0, returns.std(), returns.shape)
+
+
+def test_a_warning_is_a_record_with_its_sentence():
+    market = synthetic_market(n_bars=3000)
+    task = TradingTask(TradingConfig(features=("feature_mine",)), market=_with_column(market, _hint(market)))
+    (warning,) = task.feature_warnings
+    assert warning.record() == {
+        "kind": "later bars",
+        "features": ["feature_mine"],
+        "sentence": task.notices[-1],
+        "accepted": None,
+        "is_doubt": True,
+    }
+
+
+def test_an_accepted_feature_is_trained_with_and_its_reason_is_kept(market):
+    ahead = np.vstack([market.close[1:], market.close[-1:]])
+    config = TradingConfig(features=("feature_mine",), accept_feature=("feature_mine", "an exchange says it before"))
+    task = TradingTask(config, market=_with_column(market, ahead))
+    task.train_env_fns(1)
+    assert [warning.kind for warning in task.feature_warnings] == ["later bars"] * 2
+    assert {warning.accepted for warning in task.feature_warnings} == {"an exchange says it before"}
+    assert not any(warning.is_doubt for warning in task.feature_warnings)
+    assert task.notices[-1].endswith('Accepted: "an exchange says it before".')
+    with pytest.raises(UserError, match='--accept-feature feature_mine "why" trains with it'):
+        TradingTask(TradingConfig(features=("feature_mine",)), market=_with_column(market, ahead)).require_trainable()
+
+
+@pytest.mark.usefixtures("module")
+def test_a_function_that_changes_with_later_bars_cannot_be_accepted(market):
+    config = TradingConfig(
+        features=("my_features:next_return",), accept_feature=("my_features:next_return", "I want it")
+    )
+    with pytest.raises(UserError, match="sees ahead"):
+        TradingTask(config, market=market).require_trainable()
+
+
+@pytest.mark.parametrize("given", [("feature_mine",), ("feature_mine", " "), ("feature_mine", "known", "rsi_14")])
+def test_a_feature_is_accepted_with_a_reason_alone(given):
+    with pytest.raises(UserError, match="accept_feature must be features, each followed by a reason"):
+        TradingConfig(accept_feature=given)
+
+
+def test_only_a_feature_in_use_is_accepted(market):
+    config = TradingConfig(features=("rsi_14",), accept_feature=("rsi_15", "known"))
+    with pytest.raises(UserError, match=r'accept_feature names "rsi_15", which is not observed.*"rsi_14"'):
+        TradingTask(config, market=market).require_trainable()
