@@ -37,6 +37,8 @@ def print_evaluation(start: EvaluationStart) -> None:
     """Evaluate, and print the table and where the report is."""
     from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
 
+    if start.notice is not None:
+        print(start.notice, flush=True)
     report = evaluate_checkpoint(start)
     print(*report.notices, report.text, f"\nWritten to {report.folder}", sep="\n")
 

@@ -117,7 +117,9 @@ def _train_seeds(start: TrainStart, command: TypedCommand) -> int:
             print(f"Seed {config.run.seed} ({i + 1} of {len(configs)})", flush=True)
             del left[0]
             try:
-                code = train_run(replace(start, config=config), task.with_seed(config.run.seed), command)
+                seed = config.run.seed
+                one = replace(start, config=config, started_with=start.started_with.with_flags(seed=seed))
+                code = train_run(one, task.with_seed(seed), command)
             except UserError as error:
                 print(f"{command.prog}: {error}", file=sys.stderr)
                 code = 2

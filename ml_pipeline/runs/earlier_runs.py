@@ -13,6 +13,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import OF_LAUNCH, RunConfig
 from ml_pipeline.config.wording import shown_path, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
+from ml_pipeline.runs.settings_file import StartedWith, read_settings_file, runs_elsewhere, started_with
 from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in, train_config
 from ml_pipeline.trading.settings import TradingConfig
 
@@ -84,16 +85,31 @@ def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
     return checkpoint
 
 
-def newest_run(settings: Mapping[str, Any]) -> Path | None:
-    """The folder of the newest run that was trained with these settings, and the defaults of those that are absent.
+def newest_run_of(path: Path) -> tuple[Path, StartedWith]:
+    """The folder of the newest run that was started with what a settings file holds, and how it was started.
 
-    Its length, its workers and its learning rate may be others. Raises UserError where a newer one cannot be read.
+    A run that remembers no file, as one started from Python, must have exactly these settings. Raises UserError if
+    there is no such run, or if a newer one cannot be read.
     """
+    settings, file = read_settings_file(path)
     config = train_config(layered(settings))
     given = {name: value for group in ("run", "ppo", "trading") for name, value in vars(getattr(config, group)).items()}
     remedy = "Name the run to backtest by `ml-pipeline evaluate RUN`."
-    found = _latest_checkpoints(config.run.checkpoint_dir)
-    return next((path.parent for path in found if not _changed(_settings_among_runs(path, remedy), given)), None)
+    before: Path | None = None
+    for checkpoint in _latest_checkpoints(config.run.checkpoint_dir, *runs_elsewhere(file)):
+        started, folder = started_with(checkpoint.parent), checkpoint.parent
+        if started is not None and started.file is not None:
+            if started.file.is_same(file):
+                return folder, started
+            if before is None and started.file.path == file.path:
+                before = folder
+        elif not _different(_settings_among_runs(checkpoint, remedy), given):
+            return folder, StartedWith()
+    changed = "" if before is None else f" as it is now; {shown_path(before)} was started with it before it changed"
+    raise UserError(
+        f"No run was started with {path}{changed}; train one by `ml-pipeline train --config {path}`, or name another "
+        "by `ml-pipeline evaluate RUN`."
+    )
 
 
 def auto_notice(checkpoint: Path | None, given: Mapping[str, Any]) -> str:
@@ -105,10 +121,11 @@ def auto_notice(checkpoint: Path | None, given: Mapping[str, Any]) -> str:
     return f"There is no run{whose} to resume in {shown_path(folder or runs_folder())} yet, so a new one begins."
 
 
-def _latest_checkpoints(folder: Path | None) -> list[Path]:
-    """Those of a run folder, or of all that are in checkpoints/, the newest first."""
+def _latest_checkpoints(folder: Path | None, *elsewhere: Path) -> list[Path]:
+    """Those of a run folder, or of all that are in checkpoints/, and of folders elsewhere, the newest first."""
     paths = [folder / LATEST_CHECKPOINT] if folder else runs_folder().glob(f"*/{LATEST_CHECKPOINT}")
-    found = [path for path in paths if path.is_file()]
+    every = {path.absolute() for path in (*paths, *(each / LATEST_CHECKPOINT for each in elsewhere))}
+    found = [path for path in every if path.is_file()]
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
@@ -129,6 +146,12 @@ def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
     kept = {*earlier} & {*KEPT, *_market_settings(given)} & {*given}
     return sorted(name for name in kept if earlier[name] != given[name])
+
+
+def _different(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """All that two runs differ in, but for their folders and who computes."""
+    compared = {*earlier} & {*given} - {"checkpoint_dir", *OF_LAUNCH}
+    return [name for name in compared if earlier[name] != given[name]]
 
 
 def _with_own_names(earlier: Mapping[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ml_pipeline.runs.folder_claim import FolderClaim, check_not_written
 from ml_pipeline.runs.ranks.shared_folder import claimed_by_first, folder_of_first, note_ranks
 from ml_pipeline.runs.ranks.together import Together
 from ml_pipeline.runs.recording import Recording
+from ml_pipeline.runs.settings_file import StartedWith
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, take_stop_note
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
@@ -90,6 +91,7 @@ class Run:
         stop: StopRequest | None = None,
         envs: VectorEnv | None = None,
         ranks: Together | None = None,
+        started_with: StartedWith | None = None,
     ) -> None:
         """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
         task: what to learn, see `make_task`. checkpoint: one to continue, with the config of `resumed_config`.
@@ -98,8 +100,10 @@ class Run:
         listener: told what a person who watches wants to read. stop: ends the run once it is requested. envs: to train
         in, as many as `config` says, which stay open; None: made of the task, and closed. ranks: the processes that
         train together, each by a Run with the same config, task and checkpoint; the first alone has the folder, and the
-        others tell a listener and sinks nothing but the beginning and the end.
+        others tell a listener and sinks nothing but the beginning and the end. started_with: the settings file that
+        `config` comes from, by which `backtest --config` finds the run.
         """
+        self._started_with = started_with
         self._setup = RunSetup(
             config=config,
             task=task,
@@ -150,6 +154,8 @@ class Run:
         trained = False
         try:
             with closing(training):
+                if self._started_with is not None:
+                    self._started_with.record(claim.folder)
                 status, reason = training.train()
             trained = True
             if take_stop_note(claim.folder) and status == "stopped":

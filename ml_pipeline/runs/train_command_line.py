@@ -15,7 +15,8 @@ from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.runs.earlier_runs import auto_notice, find_checkpoint, resumed_config
 from ml_pipeline.runs.presets import Preset, preset_file, preset_of
-from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config
+from ml_pipeline.runs.settings_file import StartedWith, read_settings_file
+from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.trading.settings import TradingConfig
 
 
@@ -39,15 +40,20 @@ class TrainStart:
     notice: str | None = None
     """Which run --resume auto found, or that it found none."""
 
+    started_with: StartedWith = field(default_factory=StartedWith)
+    """The settings file and the flags, which the run folder remembers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFlags:
     """A command line, before any run is looked at. given: the settings that it names, those of its files included.
 
-    resume: the run, or auto. trust: --trust-checkpoint.
+    started_with: the file, and the settings that the flags alone name. resume: the run, or auto. trust:
+    --trust-checkpoint.
     """
 
     given: Mapping[str, Any]
+    started_with: StartedWith
     resume: str | None
     trust: bool
     check_env: bool
@@ -103,7 +109,7 @@ def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usua
 
     Raises UserError about whatever cannot be used; exits with code 0 after --help.
     """
-    given = given_settings(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
+    given, _ = given_settings(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
     config = train_config(layered(usual, given))
     reject_irrelevant_settings(config, given)
     return config
@@ -131,7 +137,10 @@ def read_train_flags(argv: Sequence[str], *, prog: str = "train_ppo.py", descrip
     check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
     if resume and flags.get("preset"):
         raise UserError("--preset begins a new run, and --resume keeps the settings of one; leave one of the two out.")
-    return TrainFlags(given=given_settings(flags), resume=resume, trust=trust, check_env=bool(check_env), seeds=seeds)
+    given, started = given_settings(flags)
+    return TrainFlags(
+        given=given, started_with=started, resume=resume, trust=trust, check_env=bool(check_env), seeds=seeds
+    )
 
 
 def train_start(flags: TrainFlags) -> TrainStart:
@@ -150,18 +159,23 @@ def train_start(flags: TrainFlags) -> TrainStart:
         check_env=flags.check_env,
         seeds=flags.seeds,
         notice=auto_notice(checkpoint, given) if resume == "auto" else None,
+        started_with=flags.started_with,
     )
 
 
-def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
-    """What the preset, the file and the flags set, each winning over those before it; takes the first two out."""
-    file, preset = flags.pop("config", None), flags.pop("preset", None)
-    given = layered(read_train_settings(file) if file else {}, flags)
+def given_settings(flags: dict[str, Any]) -> tuple[dict[str, Any], StartedWith]:
+    """What the preset, the file and the flags set, each winning over those before it; takes the first two out.
+
+    Returns the settings, and the file and flags for the run folder to remember.
+    """
+    path, preset = flags.pop("config", None), flags.pop("preset", None)
+    in_file, file = read_settings_file(path) if path else ({}, None)
+    given, started = layered(in_file, flags), StartedWith(file=file).with_flags(**flags)
     if preset is None:
-        return given
+        return given, started
     values = preset_of(preset, given.get("env_id"))
     tuned = convert_settings(values, TrainConfig, source=preset_file(preset))
-    return layered(tuned, given)
+    return layered(tuned, given), started
 
 
 def check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:

@@ -18,8 +18,8 @@ class NoKey(Exception):
     """There is no key, and none can be made here; says why."""
 
 
-def key_path() -> Path:
-    """Where the key lies: below XDG_STATE_HOME, by default ~/.local/state (%LOCALAPPDATA% on Windows).
+def state_folder() -> Path:
+    """What we keep for this user on this machine: in XDG_STATE_HOME, else ~/.local/state (%LOCALAPPDATA% on Windows).
 
     Raises NoKey where this user has no home folder.
     """
@@ -30,7 +30,12 @@ def key_path() -> Path:
         raise NoKey("there is no home folder") from error
     if not folder.is_absolute():  # HOME is a relative path: whoever owns the working directory would choose the key
         raise NoKey("there is no home folder")
-    return folder / "ml_pipeline" / "signing.key"
+    return folder / "ml_pipeline"
+
+
+def key_path() -> Path:
+    """Where the key lies, in `state_folder`."""
+    return state_folder() / "signing.key"
 
 
 def sign(content: bytes) -> str:

@@ -132,7 +132,7 @@ def parse_tune(argv: Sequence[str], *, prog: str, description: str) -> TuneOrder
         asked = build(CommandLine, study_flags)
     if asked.tune.study_name is None:
         raise UserError("--study-name is missing; name the study, such as --study-name first.")
-    given = given_settings(flags)
+    given, _ = given_settings(flags)
     _reject_launchers(given)
     given = layered(given, _market_of(asked.tune.data_dir, given))
     if asked.tune.gpu is not None:

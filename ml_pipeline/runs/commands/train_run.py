@@ -48,6 +48,7 @@ def train_run(
         listener=terminal,
         stop=terminal.stop,
         ranks=ranks,
+        started_with=start.started_with,
     )
     try:
         with closing(terminal):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import read_flags
-from ml_pipeline.runs.earlier_runs import newest_run
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.runs.earlier_runs import newest_run_of
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.train_config import read_train_settings
 from ml_pipeline.runs.trained.deployed import is_version_folder, resolved
@@ -38,10 +39,12 @@ def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> 
             "A backtest needs --config, the settings file of a training; evaluate a run that you can name by "
             "`ml-pipeline evaluate RUN`."
         )
-    return EvaluationStart(config=EvaluationConfig(checkpoint=_run_of(file), **flags), changes=changes)
+    run, notice = _run_of(file)
+    return EvaluationStart(config=EvaluationConfig(checkpoint=run, **flags), changes=changes, notice=notice)
 
 
-def _run_of(file: Path) -> Path:
+def _run_of(file: Path) -> tuple[Path, str | None]:
+    """The run of a settings file or a version of a model, and how the run was chosen."""
     version = _version_of(file)
     settings = read_train_settings(file if version is None else version / SETTINGS_FILE)
     if settings.get("env_id") is not None:
@@ -49,13 +52,12 @@ def _run_of(file: Path) -> Path:
             f"{file} is about {settings['env_id']}, and a backtest is of trading; name its run by "
             "`ml-pipeline evaluate RUN`."
         )
-    run = version or newest_run(settings)
-    if run is None:
-        raise UserError(
-            f"No run was trained with {file} yet; train one by `ml-pipeline train --config {file}`, or name another by "
-            "`ml-pipeline evaluate RUN`."
-        )
-    return run
+    if version is not None:
+        return version, None
+    run, started = newest_run_of(file)
+    flags = started.shown_flags()
+    further = f"with the further flags {flags}" if flags else "without further flags"
+    return run, f"The newest run of {file} is {shown_path(run)}, trained {further}."
 
 
 def _version_of(named: Path) -> Path | None:

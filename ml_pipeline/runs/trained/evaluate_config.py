@@ -56,10 +56,12 @@ class EvaluationConfig(ReportConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationStart:
-    """What one call of the command line asks for. changes: settings of `MarketConditions` other than as trained."""
+    """What one call of the command line asks for. changes: settings of `MarketConditions` other than as trained.
+    notice: how the run was chosen, if nobody named it."""
 
     config: EvaluationConfig
     changes: Mapping[str, Any]
+    notice: str | None = None
 
 
 def _as_trained(each: Field[Any], hint: Any) -> tuple[str, Any, Any]:

@@ -11,10 +11,12 @@ from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 if __name__ == "__main__":
     exit_at_once_on_signals("submit")
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.train_config import TrainConfig
@@ -36,7 +38,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         configs = [submitted_config(config) for config in submission.configs]
         for config in {repr(_without_seed(config)): config for config in configs}.values():
             check_task(config)
-        for config in configs:
+        for config, started in zip(configs, submission.started_with, strict=True):
             request = {
                 "do": "submit",
                 "settings": flat_settings(config),
@@ -45,7 +47,10 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
                 "restarts": submit.restarts,
                 "folder_of_work": str(Path.cwd()),
             }
-            print(ask_service(root, request), flush=True)
+            id = ask_service(root, request)
+            print(id, flush=True)
+            with suppress(UserError):  # the folder may have been deleted at once
+                started.record(root / id)
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import read_flags
+from ml_pipeline.runs.settings_file import StartedWith
 from ml_pipeline.runs.train_command_line import (
     SettingsFrom,
     check_seeds,
@@ -47,9 +48,10 @@ class CommandLine(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """One call of submit: the settings of each run, and what holds for all."""
+    """One call of submit: the settings of each run, what it is started with, and what holds for all."""
 
     configs: tuple[TrainConfig, ...]
+    started_with: tuple[StartedWith, ...]
     submit: SubmitConfig
 
 
@@ -60,17 +62,18 @@ def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Sub
     submit = SubmitConfig(**own)
     check_seeds(submit.seeds, beside={"seed": "seed" in flags})
     each_symbol = flags.get("symbols", ())
-    given = given_settings(flags)
+    given, started = given_settings(flags)
     if len({*each_symbol}) < len(each_symbol):
         raise UserError(f"symbols must be different ones, but got {' '.join(each_symbol)}.")
     seeds = [{"seed": seed} for seed in submit.seeds] or [{}]
     markets = _markets(submit.data_dir, each_symbol, given)
-    configs = []
+    configs, starts = [], []
     for market, seed in product(markets, seeds):
         settings = {**given, **market, **seed}
         configs.append(train_config(layered(settings)))
         reject_irrelevant_settings(configs[-1], settings)
-    return Submission(configs=tuple(configs), submit=submit)
+        starts.append(started.with_flags(**market, **seed))
+    return Submission(configs=tuple(configs), started_with=tuple(starts), submit=submit)
 
 
 def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, Any]]:

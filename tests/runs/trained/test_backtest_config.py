@@ -12,7 +12,8 @@ from ml_pipeline import backtest, train_ppo
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import build, flatten
 from ml_pipeline.runs.checkpoint import save_checkpoint
-from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings
+from ml_pipeline.runs.settings_file import StartedWith, read_settings_file
+from ml_pipeline.runs.train_config import TrainConfig, layered
 from ml_pipeline.runs.trained.backtest_config import parse_backtest
 
 SETTINGS = {
@@ -36,21 +37,31 @@ def parsed(*flags):
     return parse_backtest([str(flag) for flag in flags], prog="backtest")
 
 
-def saved_run(folder, file):
-    """A run as the trainer leaves it, as far as its settings are concerned."""
+def saved_run(folder, file, *, age=0, remembers=False, **changes):
+    """A run as the trainer leaves it, as far as its settings are concerned. remembers: the file, and what changed."""
     folder.mkdir(parents=True)
-    save_checkpoint(folder / "latest.pt", {"config": flatten(build(TrainConfig, layered(read_train_settings(file))))})
+    settings, read = read_settings_file(file)
+    config = flatten(build(TrainConfig, layered(settings, changes)))
+    save_checkpoint(folder / "latest.pt", {"config": config})
+    os.utime(folder / "latest.pt", (1e9 - age, 1e9 - age))
+    if remembers:
+        StartedWith(file=read).with_flags(**changes).record(folder)
 
 
 @pytest.mark.slow
 def test_it_trades_the_newest_run_of_the_file_on_bars_that_it_has_not_seen(file, tmp_path, capsys):
-    for age, (name, flags) in enumerate([("old", []), ("new", ["--num-episodes", "2"]), ("other", ["--window", "3"])]):
-        assert train_ppo.main(["--config", str(file), "--checkpoint-dir", f"checkpoints/{name}", *flags]) == 0
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({**SETTINGS, "learning_rate": 1e-3}))
+    runs = [("old", file, []), ("new", file, ["--num-episodes", "2", "--seed", "1"]), ("other", other, [])]
+    for age, (name, named, flags) in enumerate(runs):
+        assert train_ppo.main(["--config", str(named), "--checkpoint-dir", f"checkpoints/{name}", *flags]) == 0
         os.utime(tmp_path / "checkpoints" / name / "latest.pt", (age, age))
     assert parsed("--config", file).config.checkpoint == tmp_path / "checkpoints" / "new"
     capsys.readouterr()
     assert backtest.main(["--config", str(file), "--fee-bps", "10", "--output-dir", "report"]) == 0
     printed = capsys.readouterr().out
+    first = f"The newest run of {file} is checkpoints/new, trained with the further flags --num-episodes 2 --seed 1.\n"
+    assert printed.startswith(first)
     assert "test split" in printed
     assert "after fees of 10 bps" in printed
     assert (tmp_path / "report" / "report.html").is_file()
@@ -59,17 +70,40 @@ def test_it_trades_the_newest_run_of_the_file_on_bars_that_it_has_not_seen(file,
 
 
 def test_without_a_run_it_says_what_to_do(file):
-    with pytest.raises(
-        UserError, match=r"No run was trained with .* yet; train one by `ml-pipeline train --config .*`,"
-    ):
+    with pytest.raises(UserError, match=r"No run was started with .*; train one by `ml-pipeline train --config .*`,"):
         parsed("--config", file)
 
 
 def test_a_file_that_names_a_folder_is_looked_for_there(file, tmp_path):
     file.write_text(json.dumps({**SETTINGS, "checkpoint_dir": "out/mine"}))
     saved_run(tmp_path / "out" / "mine", file)
-    saved_run(tmp_path / "checkpoints" / "other", file)
     assert parsed("--config", file).config.checkpoint == tmp_path / "out" / "mine"
+
+
+def test_a_run_of_another_file_is_never_taken(file, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({**SETTINGS, "learning_rate": 1e-3, "ent_coef": 0.1, "n_epochs": 2}))
+    saved_run(tmp_path / "checkpoints" / "mine", file, age=9, remembers=True, seed=1)
+    saved_run(tmp_path / "checkpoints" / "theirs", other, age=1, remembers=True)
+    saved_run(tmp_path / "checkpoints" / "from python", other)
+    start = parsed("--config", file)
+    assert start.config.checkpoint == tmp_path / "checkpoints" / "mine"
+    assert start.notice == f"The newest run of {file} is checkpoints/mine, trained with the further flags --seed 1."
+    assert parsed("--config", other).config.checkpoint == tmp_path / "checkpoints" / "from python"
+
+
+def test_a_run_of_another_checkpoint_dir_is_found(file, tmp_path):
+    saved_run(tmp_path / "out" / "mine", file, remembers=True, checkpoint_dir=tmp_path / "out" / "mine")
+    start = parsed("--config", file)
+    assert start.config.checkpoint == tmp_path / "out" / "mine"
+    assert start.notice == f"The newest run of {file} is out/mine, trained without further flags."
+
+
+def test_a_file_that_changed_since_the_run_is_another(file, tmp_path):
+    saved_run(tmp_path / "checkpoints" / "before", file, remembers=True)
+    file.write_text(json.dumps({**SETTINGS, "learning_rate": 1e-3}))
+    with pytest.raises(UserError, match=r"as it is now; checkpoints/before was started with it before it changed; tra"):
+        parsed("--config", file)
 
 
 def test_a_run_that_cannot_be_read_leaves_a_way_to_go_on(file, tmp_path):
