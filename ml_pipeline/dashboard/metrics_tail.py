@@ -7,11 +7,15 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.regular_file import has_grown, open_regular
 
 _CHUNK = 4_000_000
+_MOST_BYTES = 2**30
+"""Of a larger file only the last ones are read."""
+_LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
+_COMPARED = 256  # bytes that were read last
 _ROWS = 50
 """So many last iterations tell the speed of now."""
 _SCORE_NAME = b'"eval/score"'
@@ -45,38 +49,31 @@ class MetricsTail:
     def _forget(self) -> None:
         self._inode: int | None = None
         self._offset = 0  # up to here, the end of a line, everything was read
-        self._last_line = b""  # before that offset
+        self._last_bytes = b""  # before that offset
         self._rows: deque[Mapping[str, Any]] = deque(maxlen=_ROWS)
         self.last_score: float | None = None
         self.best_score: float | None = None
 
-    def _read(self, file: IO[bytes]) -> None:
+    def _read(self, file: BinaryIO) -> None:
         found = os.fstat(file.fileno())
         if not self._goes_on(file, found):
             self._forget()
             self._inode = found.st_ino
-        file.seek(self._offset)
+        self._offset = max(self._offset, found.st_size - _MOST_BYTES)
         while self._offset < found.st_size:
-            chunk = file.read(_CHUNK)
-            whole, newline, _ = chunk.rpartition(b"\n")
-            if newline:
-                self._take(whole)
-                self._offset += len(whole) + 1
-            elif len(chunk) == _CHUNK:  # no line of ours is as long
-                self._offset += _CHUNK
-            else:
-                break
             file.seek(self._offset)
+            chunk = file.read(_CHUNK)
+            end = chunk.rfind(b"\n") + 1
+            if not end and len(chunk) < _CHUNK:
+                break
+            read = chunk[:end] if end else chunk  # no line of ours is as long as a chunk
+            self._take(read[: max(end - 1, 0)])
+            self._offset += len(read)
+            self._last_bytes = read[-_COMPARED:]
 
-    def _goes_on(self, file: IO[bytes], found: os.stat_result) -> bool:
+    def _goes_on(self, file: BinaryIO, found: os.stat_result) -> bool:
         """Whether the file is the one that was read before, with the same last line: numbers of files come again."""
-        if found.st_ino != self._inode or found.st_size < self._offset:
-            return False
-        if not self._last_line:
-            return self._offset == 0
-        last = self._last_line + b"\n"
-        file.seek(self._offset - len(last))
-        return file.read(len(last)) == last
+        return found.st_ino == self._inode and has_grown(file, offset=self._offset, before=self._last_bytes)
 
     def _take(self, lines: bytes) -> None:
         # Most lines hold none, which takes half as long to find out without the pattern.
@@ -87,12 +84,13 @@ class MetricsTail:
                 self.last_score = score
                 self.best_score = score if self.best_score is None else max(score, self.best_score)
         latest = lines.rsplit(b"\n", _ROWS)[-_ROWS:]
-        self._last_line = latest[-1]
         self._rows.extend(_parsed(latest))
 
 
 def _parsed(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
     for line in lines:
+        if len(line) > _LONGEST_LINE:
+            continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

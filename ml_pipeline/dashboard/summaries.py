@@ -17,6 +17,7 @@ from ml_pipeline.monitoring.metrics_file import METRICS_FILE
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.folders import run_folders, run_name
 from ml_pipeline.runs.state import ENDED, STATE_FILE, read_state
+from ml_pipeline.runtime.regular_file import FileIdentity
 from ml_pipeline.tuning.study_files import is_study_folder, is_trial
 
 _ORDER = ("running", "queued")
@@ -69,8 +70,8 @@ class _KnownRun:
         self._folder = folder
         self._name = run_name(root, folder)
         self._seen: tuple[object, ...] | None = None
-        self._settings_seen: object = None
-        self._settings: Mapping[str, Any] = {}
+        self._settings_seen: FileIdentity | None = None
+        self._settings: Mapping[str, Any] | UserError = {}
         self._tail: MetricsTail | None = None
         self._summary = RunSummary(name=self._name, folder=folder, status=UNKNOWN)
 
@@ -118,18 +119,22 @@ class _KnownRun:
         if seen is None:
             return {}
         if seen != self._settings_seen:
-            self._settings = read_mapping(path)
+            try:
+                self._settings = read_mapping(path)
+            except UserError as error:  # it is not read again either, as long as it stays the same
+                self._settings = error
             self._settings_seen = seen
+        if isinstance(self._settings, UserError):
+            raise self._settings
         return self._settings
 
 
-def _signature(path: Path) -> object:
-    """Changes when the file does; None if it is missing."""
+def _signature(path: Path) -> FileIdentity | None:
+    """None if it is missing."""
     try:
-        found = path.stat()
+        return FileIdentity.of(path.stat())
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _place(run: RunSummary) -> tuple[int, float, str]:

@@ -31,14 +31,24 @@ def read_regular(path: Path, *, most_bytes: int, follow_links: bool = True) -> b
     return content
 
 
+def has_grown(file: BinaryIO, *, offset: int, before: bytes) -> bool:
+    """Whether a file still is the one of which the bytes up to `offset` were read; `before`: the last of these.
+
+    Inodes are used again: a file that was deleted and written anew, longer, may have the number of the one before.
+    """
+    file.seek(offset - len(before))
+    return file.read(len(before)) == before
+
+
 class FileIdentity(NamedTuple):
-    """Equal as long as a file was neither replaced nor written to."""
+    """Equal as long as a file was neither replaced nor written to, nor its permissions changed."""
 
     device: int
     inode: int
     n_bytes: int
     written_ns: int
+    changed_ns: int
 
     @classmethod
     def of(cls, found: os.stat_result) -> "FileIdentity":
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

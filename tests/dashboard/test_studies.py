@@ -151,7 +151,7 @@ def test_what_did_not_change_is_not_read_again(tmp_path, monkeypatch):
     folder = make_study(tmp_path, "s")
     reader = StudyReader(tmp_path)
     reader.read()
-    monkeypatch.setattr("ml_pipeline.dashboard.json_file.json.loads", lambda text: pytest.fail("it was read again"))
+    monkeypatch.setattr("ml_pipeline.dashboard.json_file.parse_json", lambda content: pytest.fail("it was read again"))
     assert reader.read()[0].finished == 3
     monkeypatch.undo()
     write_study(folder, study_values(values=(1.0,)))
@@ -186,6 +186,31 @@ def test_a_pipe_in_place_of_the_file_keeps_nobody_waiting(tmp_path):
     (tmp_path / "s").mkdir()
     os.mkfifo(tmp_path / "s" / "study.json")
     assert only(tmp_path).status == "broken"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[" * 10_000, "too deep"),
+        (b"no JSON", "Expecting value"),
+        (b"[" + b"[]," * 2_000_000 + b"0]", "it holds more than 2,000,000 values"),
+        (None, "it is larger than 64 MiB"),
+    ],
+    ids=["deep", "text", "values", "huge"],
+)
+def test_what_was_refused_is_not_read_again_until_it_changes(tmp_path, monkeypatch, content, reason):
+    folder = tmp_path / "study"
+    folder.mkdir()
+    with (folder / "study.json").open("wb") as file:
+        file.write(content or b"")
+        if content is None:
+            file.truncate(100_000_000)  # sparse
+    assert reason in read_studies(tmp_path)[0].reason
+    with monkeypatch.context() as patch:
+        patch.setattr("ml_pipeline.dashboard.json_file._object_in", lambda *_: pytest.fail("it was read again"))
+        assert reason in read_studies(tmp_path)[0].reason
+    (folder / "study.json").write_text('{"state": "finished", "n_trials": 3}')
+    assert read_studies(tmp_path)[0].status == "finished"
 
 
 def test_a_folder_that_is_missing_has_no_studies(tmp_path):

@@ -183,6 +183,17 @@ def test_settings_that_are_none_are_refused_in_one_sentence(tmp_path, text, reas
     assert only(tmp_path).reason.endswith(reason)
 
 
+def test_settings_that_were_refused_are_not_read_again_until_they_change(tmp_path, monkeypatch):
+    folder = make_run(tmp_path)
+    (folder / "config.yaml").write_text("seed: [")
+    assert only(tmp_path).status == "broken"
+    with monkeypatch.context() as patch:
+        patch.setattr("ml_pipeline.dashboard.summaries.read_mapping", lambda path: pytest.fail("it was read again"))
+        assert "is not valid YAML" in only(tmp_path).reason
+    (folder / "config.yaml").write_text("seed: 7")
+    assert only(tmp_path).seed == 7
+
+
 @pytest.mark.timeout(20)
 def test_numbers_to_the_base_of_sixty_are_text(tmp_path):
     folder = make_run(tmp_path)

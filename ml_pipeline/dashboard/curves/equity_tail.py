@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.dashboard.run_files import open_file
+from ml_pipeline.runtime.regular_file import has_grown
 
 _CHUNK = 1 << 24
+_COMPARED = 256  # bytes that were read last
 
 
 class EquityTail:
@@ -21,6 +23,7 @@ class EquityTail:
     def _forget(self) -> None:
         self._file: object = None
         self._at = 0
+        self._last_bytes = b""  # what lies before it
         self._columns: tuple[int, int] | None = None
         self._times: list[NDArray[np.datetime64]] = []
         self._equity: list[NDArray[np.float64]] = []
@@ -33,7 +36,7 @@ class EquityTail:
         else:
             with file:
                 found = os.fstat(file.fileno())
-                if self._file != found.st_ino or found.st_size < self._at:
+                if self._file != found.st_ino or not has_grown(file, offset=self._at, before=self._last_bytes):
                     self._forget()
                     self._file = found.st_ino
                 file.seek(self._at)
@@ -43,6 +46,7 @@ class EquityTail:
                         break
                     self._take(data[:whole].decode("utf-8", errors="replace").splitlines())
                     self._at += whole
+                    self._last_bytes = data[max(whole - _COMPARED, 0) : whole]
                     file.seek(self._at)
         if not self._times:
             return np.empty(0, dtype="datetime64[ns]"), np.empty(0)

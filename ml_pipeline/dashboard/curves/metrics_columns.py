@@ -8,8 +8,9 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.dashboard.run_files import open_file
+from ml_pipeline.runtime.regular_file import FileIdentity, has_grown
 
 Floats = NDArray[np.float64]
 
@@ -25,6 +27,12 @@ _LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
 _FEW_BYTES = 64 * 1024  # up to here a JSON parser in C is quicker than a table library's start
 _MOST_ROWS = 500_000
 _MOST_COLUMNS = 500
+_MOST_CELLS = 25_000_000  # 200 MB
+_LONGEST_NAME = 200
+_LINES_AT_ONCE = 20_000
+_MOST_BYTES = 2**30  # of a larger file only the last ones are read
+_NO_LINE = b"\0"  # in place of the beginning of a line: what completes it is dropped
+_NAME = re.compile(rb'("[^"\\\n]{1,200}")\s*:')
 _generations = count(1)
 
 
@@ -40,7 +48,8 @@ class MetricsColumns:
         self._durations = durations
         self._most_rows = most_rows
         self._inode: tuple[int, int] | None = None
-        self._seen: tuple[int, int, int, int] | None = None
+        self._seen: FileIdentity | None = None
+        self._offset = 0
         self._forget()
 
     @property
@@ -78,10 +87,13 @@ class MetricsColumns:
             if self._is_another(file, found):
                 self._forget()
             self._inode = (found.st_dev, found.st_ino)
+            if found.st_size - self._offset > _MOST_BYTES:
+                self._offset = found.st_size - _MOST_BYTES
+                self._torn = _NO_LINE
             file.seek(self._offset)
             while block := file.read(_BLOCK_BYTES):
                 self._take(block)
-            self._seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            self._seen = FileIdentity.of(found)
         return before != (self.generation, self.n_rows)
 
     def _has_changed(self) -> bool:
@@ -89,18 +101,14 @@ class MetricsColumns:
             found = os.stat(self._path)
         except (OSError, ValueError):
             return self.n_rows > 0
-        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) != self._seen
+        return FileIdentity.of(found) != self._seen
 
     def _is_another(self, file: BinaryIO, found: os.stat_result) -> bool:
         """Whether the file is no longer the one that was read, grown by some lines."""
         if not self._offset:
             return False
-        if found.st_size < self._offset:
-            return True
-        # Files that are written anew get the number of one that was deleted: what was read last decides.
-        file.seek(self._offset - len(self._last_bytes))
-        same_end = file.read(len(self._last_bytes)) == self._last_bytes
-        return not same_end or self._inode != (found.st_dev, found.st_ino)
+        same_file = self._inode == (found.st_dev, found.st_ino)
+        return not (same_file and has_grown(file, offset=self._offset, before=self._last_bytes))
 
     def _forget(self) -> None:
         self.generation = next(_generations)
@@ -120,14 +128,17 @@ class MetricsColumns:
         end = data.rfind(b"\n") + 1
         lines, self._torn = data[:end], data[end:]
         if len(self._torn) > _LONGEST_LINE:
-            self._torn = b"\0"  # not even the beginning of a line of metrics: what completes it is dropped
-        if lines:
-            self._add(rows_of(lines, self._columns))
+            self._torn = _NO_LINE
+        for piece in _pieces(lines):
+            self._add(rows_of(piece, self._columns))
         self._offset += len(block)
         self._last_bytes = (self._last_bytes + block)[-256:]
 
     def _add(self, rows: Mapping[str, Floats]) -> None:
         n = len(next(iter(rows.values()), ()))
+        n_columns = min(len({*self._columns, *rows}), _MOST_COLUMNS)
+        while n_columns * (self.n_rows + n) > _MOST_CELLS and self.n_rows >= 4:
+            self._merge_rows()
         self._make_room(self.n_rows + n)
         for name, values in rows.items():
             if name not in self._columns:
@@ -175,15 +186,21 @@ class MetricsColumns:
 def rows_of(lines: bytes, known: Iterable[str] = ()) -> dict[str, Floats]:
     """The numbers (n,) of whole JSON lines by name, NaN where one has none; lines that are no objects are left out.
 
-    known: names that are likely there. What is no number, such as a text or a list, is none.
+    known: names that are likely there. What is no number, such as a text or a list, is none. At most 500 names, of at
+    most 200 letters, are read.
     """
     if len(lines) > _FEW_BYTES:
         rows = _read_as_table(lines, known)
         if rows is not None:
             return rows
     parsed = [row for row in map(_parsed, lines.split(b"\n")) if row is not None]
-    names = dict.fromkeys(name for row in parsed for name in row)
-    return {name: np.array([_number(row.get(name)) for row in parsed], np.float64) for name in names}
+    names = (name for row in parsed for name in row if len(name) <= _LONGEST_NAME)
+    rows = {name: np.full(len(parsed), np.nan) for name in islice(dict.fromkeys(names), _MOST_COLUMNS)}
+    for i, row in enumerate(parsed):
+        for name, value in row.items():
+            if name in rows:
+                rows[name][i] = _number(value)
+    return rows
 
 
 def load_table_reader() -> None:
@@ -192,12 +209,25 @@ def load_table_reader() -> None:
         import polars  # noqa: F401
 
 
+def _pieces(lines: bytes) -> Iterator[bytes]:
+    """The lines, so many at once: of the shortest ones a block holds millions."""
+    ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n"))[_LINES_AT_ONCE - 1 :: _LINES_AT_ONCE] + 1
+    for begin, end in pairwise([0, *ends.tolist(), len(lines)]):
+        if begin < end:
+            yield lines[begin:end]
+
+
 def _parsed(line: bytes) -> dict[str, object] | None:
+    row = _value(line) if len(line) <= _LONGEST_LINE else None
+    return row if isinstance(row, dict) else None
+
+
+def _value(text: bytes) -> object:
+    """None where it is no JSON."""
     try:
-        row = json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) else None
 
 
 def _number(value: object) -> float:
@@ -214,28 +244,38 @@ def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | No
 
     A name whose values are all null may be left out.
     """
+    if b"[" in lines or lines.count(b"{") > lines.count(b"\n"):
+        return None  # to find out a type for values within values takes minutes where they lie deep
+    ends = lines.find(b"\n"), lines.rfind(b"\n", 0, len(lines) - 1) + 1
+    likely = [name for line in (lines[: ends[0]], lines[ends[1] :]) for name in _parsed(line) or ()]
+    rows = _table(lines, dict.fromkeys([*known, *likely]))
+    return _table(lines, _names_in(lines)) if rows is None else rows
+
+
+def _table(lines: bytes, names: Collection[str]) -> dict[str, Floats] | None:
+    """The numbers of these names; None where the lines hold other names or other values."""
     try:
         import polars as pl
     except ModuleNotFoundError:
         return None
-    names = dict.fromkeys(known)
-    ends = lines.find(b"\n"), lines.rfind(b"\n", 0, len(lines) - 1) + 1
-    for line in (lines[: ends[0]], lines[ends[1] :]):
-        names.update(dict.fromkeys(_parsed(line) or ()))
+    if len(names) > _MOST_COLUMNS or any(len(name) > _LONGEST_NAME for name in names):
+        return None
+    try:
+        frame = pl.read_ndjson(io.BytesIO(lines), schema=dict.fromkeys(names, pl.Float64))
+    except (pl.exceptions.PolarsError, ValueError, RuntimeError):
+        return None
+    # A schema leaves out names that it does not hold: each name of the text must have become a value or a null.
     n_keys, n_null = _keys_and_nulls(lines, names)
-    for schema in (dict.fromkeys(names, pl.Float64), None):
-        try:
-            frame = pl.read_ndjson(io.BytesIO(lines), schema=schema, infer_schema_length=None)
-        except (pl.exceptions.PolarsError, ValueError, RuntimeError):
-            continue
-        if not all(kind.is_numeric() or kind == pl.Null for kind in frame.dtypes):
-            return None
-        # A schema leaves out names that it does not hold: each name of the text must have become a value or a null.
-        n_missing = sum(frame.null_count().row(0))
-        if schema is None or n_keys == frame.height * frame.width - n_missing + n_null:
-            frame = frame.select(pl.all().cast(pl.Float64))
-            return {name: frame[name].to_numpy() for name in frame.columns}  # NaN where there is none
-    return None
+    n_missing = sum(frame.null_count().row(0)) if names else 0
+    if n_keys != frame.height * frame.width - n_missing + n_null:
+        return None
+    return {name: frame[name].to_numpy() for name in frame.columns}  # NaN where there is none
+
+
+def _names_in(lines: bytes) -> list[str]:
+    """Of all objects whose values are numbers; names with a backslash are left out."""
+    names = sorted({*_NAME.findall(lines)})
+    return [name for each in names if isinstance(name := _value(each), str)]
 
 
 def _keys_and_nulls(lines: bytes, names: Iterable[str]) -> tuple[int, int]:

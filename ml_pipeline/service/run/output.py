@@ -9,11 +9,12 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.state import ENDED, RunState, read_state
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.regular_file import has_grown, open_regular
 from ml_pipeline.service.run.last_words import tail, without_program
 
 _LOOK_S = 0.2
 _MOST_BYTES = 1 << 20
+_COMPARED = 256  # bytes that were read last
 _TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 
@@ -23,7 +24,7 @@ class RunOutput:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read_bytes: dict[str, int] = {}  # by file
+        self._read_bytes: dict[str, tuple[int, bytes]] = {}  # by file: how many, and the last of them
 
     def texts(self, *, follow: bool) -> Iterator[str]:
         """The log in parts. follow: all that comes until the run has ended. At last, what a failed run left to say."""
@@ -47,9 +48,11 @@ class RunOutput:
         """What came since the previous call, in whole lines. last: also a line that has no end."""
         name = LOG_FILE if (self._folder / LOG_FILE).exists() else OUTPUT_FILE
         while True:
-            begin = self._read_bytes.get(name, 0)
+            begin, before = self._read_bytes.get(name, (0, b""))
             try:
                 with open_regular(self._folder / name) as file:
+                    if not has_grown(file, offset=begin, before=before):  # it was cut, or is another file
+                        begin, before = 0, b""
                     file.seek(begin)
                     data = file.read(_MOST_BYTES)
             except OSError:
@@ -58,7 +61,7 @@ class RunOutput:
                 data = data[: data.rfind(b"\n") + 1]
             if not data:
                 return
-            self._read_bytes[name] = begin + len(data)
+            self._read_bytes[name] = begin + len(data), (before + data)[-_COMPARED:]
             yield data.decode(errors="replace")
 
     def _failure(self, state: RunState) -> Iterator[str]:

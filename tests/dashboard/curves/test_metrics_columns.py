@@ -131,6 +131,49 @@ def test_a_line_without_end_is_dropped_and_does_not_fill_the_memory(path, monkey
     assert values(columns) == [1.0, 2.0]
 
 
+def deep(levels):
+    return '{"a": 1, "x": ' + "[" * levels + "0" + "]" * levels + "}\n"
+
+
+HOSTILE = {
+    "lists_100_deep": deep(100) * 350,
+    "lists_200_deep": deep(200) * 350,
+    "objects_deep": ('{"a": 1, "x": ' + '{"y": ' * 200 + "0" + "}" * 201 + "\n") * 100,
+    "many_keys": '{"a": 1}\n' + json.dumps({"a": 1, **{f"key-{i}": i for i in range(100_000)}}) + "\n",
+    "many_keys_in_the_middle": '{"a": 1}\n' * 9000
+    + json.dumps({f"key-{i}": i for i in range(50_000)})
+    + "\n"
+    + '{"a": 1}\n' * 9000,
+    "other_keys_in_each_line": "".join(f'{{"a": 1, "key-{i}": {i}}}\n' for i in range(20_000)),
+    "empty_objects": '{"a": 1}\n' + "{}\n" * 60_000,
+    "long_name": '{"a": 1, "' + "x" * 500_000 + '": 1}\n',
+    "quotes": '{"a": 1}\n' * 9000 + '"' + '\\"' * 400_000 + "\n",
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_no_run_writes_is_read_in_bounded_time_and_memory(path, text):
+    write(path, text)
+    columns = MetricsColumns(path)
+    columns.refresh()
+    assert np.nanmax(columns.column("a")) == 1.0
+    assert len(columns.names) <= 500
+    assert max(map(len, columns.names)) <= 200
+    assert columns.n_bytes <= 8 * 2 * metrics_columns._MOST_CELLS
+
+
+def test_of_a_huge_file_the_end_is_read(path, monkeypatch):
+    monkeypatch.setattr(metrics_columns, "_MOST_BYTES", 20)
+    write(path, '{"a": 1}\n{"a": 2}\n{"a": 3}\n{"a": 4}\n')
+    columns = MetricsColumns(path)
+    columns.refresh()
+    assert values(columns) == [3.0, 4.0]
+    write(path, '{"a": 5}\n')
+    columns.refresh()
+    assert values(columns) == [3.0, 4.0, 5.0]
+
+
 json_values = st.one_of(st.none(), st.integers(-10, 10), st.floats(allow_nan=False, allow_infinity=False))
 json_rows = st.lists(
     st.dictionaries(st.sampled_from(["a", "b/c", 'd"e', "ü", "f:g", "h:null", ":n", "null"]), json_values), max_size=20
