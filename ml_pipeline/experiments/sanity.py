@@ -10,7 +10,7 @@ python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -112,25 +112,32 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
     test = task.split("test")
     known = np.nan_to_num(returns[test.start : test.stop - 1])
     possible = float(np.abs(known).sum() / len(market.symbols))
-    agent = _trained(task, steps, seed)["agent"]["return"]
+    result = _trained(task, steps, seed)
+    agent = result["agent"]["return"]
     return Verdict(
         agent > _RICH * possible,
-        f"given the next bar's return: {_times(agent)} of the start, where equal parts of every asset could have made "
-        f"{_times(possible)}",
+        f"given the next bar's return: {_times(agent)} of the start, beside {_holding(result)}; equal parts of every "
+        f"asset could have made {_times(possible)}",
     )
 
 
 def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
     """The data and the costs as they are: on the built-in market the agent must beat guessing, and lose nothing.
 
-    Other data may hold nothing that pays, which is no fault.
+    Other data may hold nothing that pays, or nothing that pays more than holding, which is no fault.
     """
     result = _trained(TradingTask(config, seed, market=market), steps, seed)
-    agent, guess = result["agent"]["return"], result["random"]["return"]
-    found = f"on {market.source}: {_times(agent)} of the start after costs, where guessing leaves {_times(guess)}"
-    if agent > max(guess, 0.0) or config.data is None:
-        return Verdict(agent > max(guess, 0.0), found)
-    return Verdict(None, f"{found}; nothing that pays was found in these data")
+    agent, guess, holding = (result[name]["return"] for name in ("agent", "random", "buy_and_hold"))
+    found = (
+        f"on {market.source}: {_times(agent)} of the start after costs, beside {_holding(result)} and {_times(guess)} "
+        "by guessing"
+    )
+    pays, beats_holding = agent > max(guess, 0.0), agent > holding
+    if pays and not beats_holding:
+        found += "; holding made more"
+    if config.data is None or (pays and beats_holding):
+        return Verdict(pays, found)
+    return Verdict(None, found if pays else f"{found}; nothing that pays was found in these data")
 
 
 def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
@@ -147,7 +154,8 @@ def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -
     passed = not agent > holding + luck
     return Verdict(
         passed,
-        f"on shuffled returns: {_times(agent)} of the start, where luck alone gives up to {_times(holding + luck)}"
+        f"on shuffled returns: {_times(agent)} of the start, beside {_holding(result)}; luck alone gives up to "
+        f"{_times(holding + luck)}"
         f"{'' if passed else suspects}",
     )
 
@@ -209,6 +217,10 @@ def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
     envs = BatchedTradingEnv(task.bars_of("train"), _N_ENVS, task.rules, **task.training_settings())
     ppo = PPOConfig(n_steps=128, minibatch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, hidden_sizes=(32, 32))
     return task.evaluate(PPOTrainer(envs, ppo, total_timesteps=steps, seed=seed).train(progress=False).act)
+
+
+def _holding(figures: Mapping[str, Mapping[str, float]]) -> str:
+    return f"{_times(figures['buy_and_hold']['return'])} by holding"
 
 
 def _times(log_return: float) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief, Run, findings_of
+from ml_pipeline.trading.evaluation.implausible_results import Run, implausible_result
 from ml_pipeline.trading.evaluation.results import Evaluation
 
 _OF_MONEY = ("equity", "cash", "costs_paid")
@@ -25,7 +25,6 @@ def stitched_evaluation(folds: Sequence[Evaluation], split: str) -> tuple[Evalua
     holder = stitched_ledger([fold.buy_and_hold for fold in folds])
     n_traded = _n_traded([fold.agent for fold in folds])
     lengths = [len(fold.agent["time"]) for fold in folds[:n_traded]]
-    findings = findings_of(Run.of(agent, holder, first.rules, first.calendar.periods_per_year))
     limits: dict[str, int] = {}
     for fold in folds[:n_traded]:
         for name, count in fold.limits.items():
@@ -41,7 +40,7 @@ def stitched_evaluation(folds: Sequence[Evaluation], split: str) -> tuple[Evalua
         limits=limits,
         remarks=tuple(dict.fromkeys(remark for fold in folds for remark in fold.remarks)),
         n_bars=sum(fold.n_bars for fold in folds),
-        beyond_belief=BeyondBelief(findings) if findings else None,
+        implausible=implausible_result(Run.of(agent, holder, first.rules, first.calendar.periods_per_year)),
     )
     return whole, list(accumulate(lengths[:-1]))
 

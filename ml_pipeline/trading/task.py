@@ -20,10 +20,10 @@ from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_mar
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act
-from ml_pipeline.trading.evaluation.beyond_belief import columns_by_feature
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.equity_path import EquityPath, equity_path
+from ml_pipeline.trading.evaluation.implausible_results import columns_by_feature
 from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
 from ml_pipeline.trading.evaluation.page_tables import Observed

@@ -115,3 +115,31 @@ def test_data_in_which_nothing_pays_are_no_fault(monkeypatch, tmp_path, capsys):
     assert line.endswith("nothing that pays was found in these data")
     assert sanity.main([]) == 1
     assert capsys.readouterr().out.splitlines()[1].startswith("FAIL on the built-in market")
+
+
+def _results(agent, holding):
+    return {
+        "agent": {"return": agent, "volatility": 0.2},
+        "random": {"return": -0.1},
+        "buy_and_hold": {"return": holding},
+    }
+
+
+def test_every_check_stands_beside_holding(monkeypatch):
+    """exp(1.5) = 4.48: holding made 4.48 times of the start, and the agent 2.12 times."""
+    monkeypatch.setattr(sanity, "_trained", lambda *_: _results(np.log(2.12), 1.5))
+    market = synthetic_market(n_bars=600)
+    sentences = [
+        check(market, TradingConfig(), 0, 0).sentence
+        for check in (sanity.given_the_next_return, sanity.as_it_is, sanity.shuffled)
+    ]
+    assert all("4.48 times by holding" in sentence for sentence in sentences)
+    assert "2.12 times of the start after costs" in sentences[1]
+
+
+@pytest.mark.parametrize(("agent", "passed"), [(0.2, None), (2.0, True)])
+def test_an_agent_on_your_data_that_made_less_than_holding_proves_nothing(monkeypatch, agent, passed):
+    monkeypatch.setattr(sanity, "_trained", lambda *_: _results(agent, 1.5))
+    verdict = sanity.as_it_is(synthetic_market(n_bars=600), TradingConfig(data="prices.csv"), 0, 0)
+    assert verdict.passed is passed
+    assert ("holding made more" in verdict.sentence) is (passed is None)

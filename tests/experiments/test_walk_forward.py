@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from ml_pipeline.experiments.walk_forward import described, main
-from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief
+from ml_pipeline.trading.evaluation.implausible_results import ImplausibleResult
 from ml_pipeline.trading.market.splits import walk_forward_folds
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
@@ -89,8 +89,8 @@ def test_a_fold_is_told_with_its_error_and_its_alarms():
     error = honest.figures["agent"]["sharpe_se"]
     assert f"± {error:.2f}, largest drawdown" in described(honest)
     assert "\n" not in described(honest)
-    beyond = replace(honest, beyond_belief=BeyondBelief(("half of it",)))
-    assert "\n  Beyond belief: half of it." in described(beyond)
+    implausible = replace(honest, implausible=ImplausibleResult(("half of it",)))
+    assert "\n  Implausible: half of it." in described(implausible)
 
 
 def test_the_number_of_bars_per_year_can_be_given(capsys):

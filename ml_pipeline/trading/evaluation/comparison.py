@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
-from ml_pipeline.trading.evaluation.beyond_belief import Run, judge
+from ml_pipeline.trading.evaluation.implausible_results import Run, judge
 from ml_pipeline.trading.evaluation.replay import ActionRecorder
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.market.calendar import Calendar
@@ -26,7 +26,7 @@ class MarketPart:
     """What an evaluation covers, beside the bars themselves.
 
     remarks: sentences about what is wrong with the data. feature_columns: the columns of each feature of the market,
-    so that a result beyond belief can name the feature that it misses most.
+    so that an implausible result can name the feature that it misses most.
     """
 
     split: str
@@ -59,7 +59,7 @@ def compare_with_baselines(
         limits=limits,
         remarks=part.remarks,
         n_bars=n_bars,
-        beyond_belief=judge(env, act, run, part.feature_columns),
+        implausible=judge(env, act, run, part.feature_columns),
     )
     return Comparison(evaluation, env, recorder.actions)
 

@@ -5,7 +5,9 @@ import numpy as np
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of, traded_values
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
+from ml_pipeline.trading.evaluation.implausible_results import FEW_BARS, FEW_TRADES
 from ml_pipeline.trading.evaluation.results import Evaluation
+from ml_pipeline.trading.evaluation.summary import FEWEST_BARS, FEWEST_TRADES
 
 # Limits that the baselines do not obey, see `baselines`.
 _LIMITS = (
@@ -27,15 +29,19 @@ _BASELINES = {"buy_and_hold": "buy and hold", "equal_weight": "equal weight"}
 
 
 def headlines(evaluation: Evaluation) -> list[str]:
-    """What is said first: ruin, what is beyond belief, who never traded, and an agent no better than guessing."""
+    """What is said first: the alarms, who never traded, and an agent no better than guessing."""
     never = _never_traded(evaluation)
     return alarms(evaluation) + (never or _no_better_than_guessing(evaluation))
 
 
 def alarms(evaluation: Evaluation) -> list[str]:
-    """Those of the headlines that question the figures themselves: ruin, and what is beyond belief."""
-    beyond = evaluation.beyond_belief
-    return [*_ruin(evaluation), *([] if beyond is None else [beyond.sentence()])]
+    """Those of the headlines that question the figures themselves: ruin, implausible ones, and few observations."""
+    implausible = evaluation.implausible
+    return [
+        *_ruin(evaluation),
+        *([] if implausible is None else [implausible.sentence()]),
+        *_few_observations(evaluation),
+    ]
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
@@ -104,6 +110,28 @@ def _ruin(evaluation: Evaluation) -> list[str]:
         of = f"{ended_random} of the {len(evaluation.random)} random policies"
         sentences.append(f"Ruin: the accounts of {of} were closed early; each is counted until then.")
     return sentences
+
+
+def _few_observations(evaluation: Evaluation) -> list[str]:
+    """A sentence if the bars or the agent's trades are few, and which ratios are left out for it."""
+    agent, n_bars = evaluation.figures["agent"], len(evaluation.agent["time"])
+    n_trades = int(agent["n_trades"])
+    if n_bars < FEWEST_BARS:
+        return [f"Only {counted(n_bars, 'bar')}: below {FEWEST_BARS}, ratios are not shown, because luck decides them."]
+    if 0 < n_trades < FEWEST_TRADES:
+        which = "ratios" if np.isnan(agent["sharpe"]) else "ratios of trades"
+        return [
+            f"Only {counted(n_trades, 'trade')}: below {FEWEST_TRADES}, the agent's {which} are not shown, because "
+            "luck decides them."
+        ]
+    few = [
+        f"few {what} ({n:,})"
+        for n, what, enough in ((n_bars, "bars", FEW_BARS), (n_trades, "trades", FEW_TRADES))
+        if 0 < n < enough
+    ]
+    if not few:
+        return []
+    return [f"{' and '.join(few).capitalize()}: luck decides much of these figures, so read the ranges beside them."]
 
 
 def _lost(ledger: Ledger) -> str:

@@ -100,7 +100,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "headlines": headlines(evaluation),
         "account_closed": {**evaluation.endings, "random": evaluation.n_random_ended},
-        "beyond_belief": None if (beyond := evaluation.beyond_belief) is None else asdict(beyond),
+        "implausible": None if (implausible := evaluation.implausible) is None else asdict(implausible),
         "split": evaluation.split,
         "symbols": list(symbols_of(evaluation.agent)),
         "first_time": str(times[0].astype("datetime64[s]")),

@@ -11,9 +11,9 @@ from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.evaluation.attribution import AlphaBeta, alpha_beta
-from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief
+from ml_pipeline.trading.evaluation.implausible_results import ImplausibleResult
 from ml_pipeline.trading.evaluation.metrics import returns_of
-from ml_pipeline.trading.evaluation.summary import intervals, summarize
+from ml_pipeline.trading.evaluation.summary import FEWEST_BARS, figures_of
 from ml_pipeline.trading.market.calendar import Calendar
 
 COLUMNS = ("agent", "buy_and_hold", "equal_weight", "random")
@@ -35,12 +35,12 @@ class Evaluation:
 
     The bars are those until the end of the agent's account; a baseline whose account is closed earlier ends there.
     n_bars: how many bars the split has; more than the agent's ledger if its account was closed early.
-    beyond_belief: what no honest agent reaches, if the agent did.
+    implausible: what no honest agent reaches, if the agent did.
     endings: why an account was closed early, for "agent", "buy_and_hold" and "equal_weight"; None if it was not.
     random: runs of random policies that trade as much as the agent. limits: in how many bars each limit was binding.
     remarks: sentences about what is wrong with the data.
-    figures: the metrics of `summary.summarize` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are
-    means over the random policies.
+    figures: `summary.figures_of` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are means over the
+    random policies, without intervals.
     """
 
     split: str
@@ -53,7 +53,7 @@ class Evaluation:
     limits: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     n_bars: int = 0
-    beyond_belief: BeyondBelief | None = None
+    implausible: ImplausibleResult | None = None
     figures: dict[str, dict[str, float]] = field(init=False)
     endings: dict[str, Ending | None] = field(init=False)
 
@@ -69,17 +69,11 @@ class Evaluation:
         object.__setattr__(self, "endings", endings)
         terms = (self.calendar.periods_per_year, self.rules)
         figures = {
-            **{
-                name: summarize(ledger, *terms) | intervals(ledger, *terms)
-                for name, ledger in (
-                    ("agent", self.agent),
-                    ("buy_and_hold", self.buy_and_hold),
-                    ("equal_weight", self.equal_weight),
-                )
-            },
+            "agent": figures_of(self.agent, *terms),
+            "buy_and_hold": figures_of(self.buy_and_hold, *terms, holds=True),
+            "equal_weight": figures_of(self.equal_weight, *terms, holds=True),
+            "random": _means([figures_of(ledger, *terms) for ledger in self.random]),
         }
-        of_one = dict.fromkeys(figures["agent"], float("nan"))  # a mean has no interval
-        figures["random"] = of_one | _means([summarize(ledger, *terms) for ledger in self.random])
         object.__setattr__(self, "figures", figures)
 
     @property
@@ -89,9 +83,11 @@ class Evaluation:
 
     @property
     def against_holding(self) -> AlphaBeta:
-        """Alpha and beta of the agent against buy and hold, over the bars that both have."""
+        """Alpha and beta of the agent against buy and hold, over the bars that both have; NaN if they are too few."""
         agent, holder = (returns_of(ledger["equity"]) for ledger in (self.agent, self.buy_and_hold))
         n = min(len(agent), len(holder))
+        if len(self.agent["time"]) < FEWEST_BARS:
+            n = 0
         return alpha_beta(agent[:n], holder[:n], self.calendar.periods_per_year)
 
     @property
@@ -111,9 +107,12 @@ class Evaluation:
 
 
 def _means(figures: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the runs for which it is defined."""
+    """The mean of each metric over the runs for which it is defined; a mean has no error and no interval."""
     means = {}
     for name in figures[0]:
+        if name.endswith(("_low", "_high")):
+            means[name] = float("nan")
+            continue
         defined = [f[name] for f in figures if math.isfinite(f[name])]
         means[name] = sum(defined) / len(defined) if defined else float("nan")
     return means

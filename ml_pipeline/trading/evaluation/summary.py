@@ -3,11 +3,36 @@
 import numpy as np
 
 from ml_pipeline.trading.accounts.costs import costs_of
-from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.accounts.ledger import Ledger, fills_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.trades import trades_of
 from ml_pipeline.trading.evaluation import metrics, uncertainty
 from ml_pipeline.trading.market.data import FloatArray
+
+FEWEST_BARS, FEWEST_TRADES = 30, 10
+"""Of fewer bars or trades, ratios are luck, and a report leaves them out."""
+_RATIOS_OF_BARS = ("sharpe", "sortino", "calmar")
+_RATIOS_OF_TRADES = ("win_rate", "profit_factor")
+
+
+def figures_of(
+    ledger: Ledger, periods_per_year: float, rules: TradingRules, *, holds: bool = False
+) -> dict[str, float]:
+    """The figures of a report: `summarize` and `intervals`, where ratios of too few observations are NaN.
+
+    holds: the run buys and holds, so that the ratios of its bars do not rest on its trades. For others, two fills count
+    as a trade there, because a portfolio may be rebalanced for years without closing a position.
+    """
+    terms = (periods_per_year, rules)
+    figures = summarize(ledger, *terms) | intervals(ledger, *terms)
+    n_traded = max(figures["n_trades"], sum(np.count_nonzero(filled) for filled, _ in fills_of(ledger)) // 2)
+    few_bars = len(ledger["time"]) < FEWEST_BARS
+    left_out = [
+        *(_RATIOS_OF_BARS if few_bars or (n_traded < FEWEST_TRADES and not holds) else ()),
+        *(_RATIOS_OF_TRADES if few_bars or figures["n_trades"] < FEWEST_TRADES else ()),
+    ]
+    ends = ("", "_se", "_low", "_high")
+    return figures | {name: float("nan") for ratio in left_out for end in ends if (name := ratio + end) in figures}
 
 
 def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
-from ml_pipeline.trading.evaluation.beyond_belief import BeyondBelief, Run, findings_of
+from ml_pipeline.trading.evaluation.implausible_results import Run, implausible_result
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.market.calendar import infer_calendar
 from ml_pipeline.trading.market.data import FloatArray
@@ -40,7 +40,6 @@ def evaluation_together(evaluations: Sequence[Evaluation]) -> Evaluation:
     for each in evaluations:
         for name, count in each.limits.items():
             limits[name] = limits.get(name, 0) + count
-    findings = findings_of(Run.of(agent, holder, rules, calendar.periods_per_year))
     return Evaluation(
         split=first.split,
         agent=agent,
@@ -54,7 +53,7 @@ def evaluation_together(evaluations: Sequence[Evaluation]) -> Evaluation:
         rules=rules,
         limits=limits,
         remarks=tuple(dict.fromkeys(remark for each in evaluations for remark in each.remarks)),
-        beyond_belief=BeyondBelief(findings) if findings else None,
+        implausible=implausible_result(Run.of(agent, holder, rules, calendar.periods_per_year)),
     )
 
 

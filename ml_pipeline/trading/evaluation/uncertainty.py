@@ -8,6 +8,7 @@ and Romano 1994, "The Stationary Bootstrap", JASA 89(428).
 """
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +65,20 @@ def proportion_standard_error(part: float, n: float) -> float:
     0.05
     """
     return float(np.sqrt(part * (1 - part) / n)) if n >= _FEWEST and 0 < part < 1 else float("nan")
+
+
+def proportion_interval(part: float, n: int) -> Interval:
+    """The 95 % interval of a proportion of n independent cases, which also few cases, all alike, have.
+
+    Source: Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22(158).
+
+    >>> low, high = proportion_interval(1.0, 11)  # 11 / (11 + 1.96^2)
+    >>> round(low, 3), round(high, 3)
+    (0.741, 1.0)
+    """
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    centre, spread = part + z**2 / (2 * n), z * np.sqrt(part * (1 - part) / n + z**2 / (4 * n**2))
+    return Interval(*(float((centre + sign * spread) / (1 + z**2 / n)) for sign in (-1, 1)))
 
 
 def long_run_covariance(values: FloatArray) -> FloatArray:

@@ -41,7 +41,8 @@ def test_ruin_is_said_first_and_every_column_covers_the_same_bars(evaluation_of,
     of_all = (evaluation.agent, evaluation.buy_and_hold, evaluation.equal_weight)
     assert {len(ledger["time"]) for ledger in of_all} == {7}
     assert all(len(ledger["time"]) <= 7 for ledger in evaluation.random)
-    (ruin, guess) = headlines(evaluation)
+    (ruin, few, guess) = headlines(evaluation)
+    assert few.startswith("Only 7 bars: ")
     assert ruin == (
         "Ruin: the agent lost 100.0% of its money and its account was closed on 2024-01-07, in bar 7 of 12; every "
         "column covers those 7 bars."
@@ -81,14 +82,14 @@ def test_a_margin_call_is_no_ruin_and_is_told_too(evaluation_of, tiny_market):
 
 def test_without_ruin_nothing_is_said_of_it(evaluation_of, tiny_market):
     evaluation = evaluation_of(tiny_market(np.linspace(100, 200, 40)), action=2)
-    assert headlines(evaluation) == []
+    assert [sentence.split(":")[0] for sentence in headlines(evaluation)] == ["Only 1 trade"]
     assert "Account closed" not in results_table(evaluation)
     assert not any(as_json(evaluation)["account_closed"].values())
 
 
 def test_a_lot_that_nothing_can_buy_is_told(evaluation_of, tiny_market):
     evaluation = evaluation_of(tiny_market([110.0, 100, 120, 130]), action=2, lot_size=1000)
-    assert headlines(evaluation) == [
+    assert headlines(evaluation)[1:] == [
         "Nothing can be bought: a lot of 1,000 costs at least 100,000, but the account has 10,000; lower lot_size, or "
         "raise initial_cash."
     ]
@@ -96,9 +97,9 @@ def test_a_lot_that_nothing_can_buy_is_told(evaluation_of, tiny_market):
 
 def test_an_agent_whose_limits_leave_no_order_is_told_apart_from_one_that_wants_none(evaluation_of, tiny_market):
     rising = tiny_market(np.linspace(100, 200, 5))
-    assert headlines(evaluation_of(rising)) == ["The agent never traded: it stayed in cash."]
+    assert headlines(evaluation_of(rising))[1:] == ["The agent never traded: it stayed in cash."]
     kept = evaluation_of(rising, action=2, min_order=6_000, max_position=0.5)
-    assert headlines(kept) == [
+    assert headlines(kept)[1:] == [
         "The agent never traded: limits kept its orders from being filled (max_position in 1 bar, min_order in 1 bar)."
     ]
 

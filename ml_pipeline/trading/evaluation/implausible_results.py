@@ -1,4 +1,4 @@
-"""Recognizes a result that no honest policy reaches, and names the feature that it most depends on.
+"""Recognizes results that no honest policy reaches, and names the feature that one most depends on.
 
 Such a result is most often a feature that sees ahead, or prices at which nobody could have traded.
 """
@@ -15,8 +15,12 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation import metrics
 from ml_pipeline.trading.evaluation.baselines import Act, run_policy
-from ml_pipeline.trading.evaluation.summary import relative_profits
-from ml_pipeline.trading.evaluation.uncertainty import sharpe_standard_error
+from ml_pipeline.trading.evaluation.summary import FEWEST_BARS, FEWEST_TRADES, relative_profits
+from ml_pipeline.trading.evaluation.uncertainty import (
+    profit_factor_interval,
+    proportion_interval,
+    sharpe_standard_error,
+)
 from ml_pipeline.trading.features.indicators import FeatureTable
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -28,10 +32,11 @@ OWN_SHARPE = 2.0
 LARGEST_HIT_RATE = 0.65
 # Trend followers reach 1.5 to 2.5, an agent on the planted trend of the built-in market 3.
 LARGEST_PROFIT_FACTOR = 10.0
-# What luck reaches once in 700 times does not count.
+# Luck reaches so many standard errors once in 700 times. A figure within them is reported as well, as one that may be.
 STANDARD_ERRORS = 3.0
-FEWEST_TRADES = 30
-FEWEST_BARS = 100
+# Fewer observations are few: a figure beyond its bound may be luck, and a report warns of them by themselves.
+FEW_TRADES = 30
+FEW_BARS = 100
 # Bars over which the policy is run again without each feature.
 _MOST_BARS = 2_000
 
@@ -50,16 +55,21 @@ class Missed:
 
 
 @dataclass(frozen=True)
-class BeyondBelief:
-    """findings: phrases, each a figure and its bound. missed: None if the features are not known."""
+class ImplausibleResult:
+    """findings: phrases, each a figure and its bound. uncertain: the same of figures that few observations explain as
+    well, each with its range. missed: None if the features are not known."""
 
     findings: tuple[str, ...]
+    uncertain: tuple[str, ...] = ()
     missed: Missed | None = None
 
     def sentence(self) -> str:
         """A sentence for the report."""
         causes = "a feature that sees ahead, wrong prices, or bars that it was trained on"
-        start = f"Beyond belief: {', '.join(self.findings)}. Look for {causes}"
+        what = ", ".join(self.findings) or f"{', '.join(self.uncertain)}; so few observations may be luck"
+        if self.findings and self.uncertain:
+            what += f"; perhaps by luck, {', '.join(self.uncertain)}"
+        start = f"Implausible: {what}. Look for {causes}"
         if self.missed is None:
             return f"{start}."
         missed = self.missed
@@ -91,34 +101,47 @@ class Run(NamedTuple):
         return cls(agent, relative_profits(agent, periods_per_year, rules), held_equity, periods_per_year)
 
 
-def findings_of(run: Run) -> tuple[str, ...]:
-    """A phrase for each figure beyond its bound; none for a run that lost money."""
+class _Finding(NamedTuple):
+    phrase: str
+    is_certain: bool
+
+
+def implausible_result(run: Run) -> ImplausibleResult | None:
+    """The figures beyond their bounds; None if there are none, and for a run that lost money."""
     equity = run.ledger["equity"]
     if not equity[-1] > equity[0]:
-        return ()
-    found = [
-        sharpe_beyond_belief(run.ledger["time"], equity, run.held_equity, run.periods_per_year),
-        _hits_beyond(metrics.win_rate(run.profits), len(run.profits), "trades won", FEWEST_TRADES),
-        _hits_beyond(*metrics.bar_hit_rate(run.ledger), "bars in the market gained", FEWEST_BARS),
-    ]
-    factor = metrics.profit_factor(run.profits)
-    if len(run.profits) >= FEWEST_TRADES and factor > LARGEST_PROFIT_FACTOR:
-        found.append(
-            f"a profit factor of {factor:,.1f} over {len(run.profits):,} trades (above {LARGEST_PROFIT_FACTOR:g})"
-        )
-    return tuple(phrase for phrase in found if phrase is not None)
-
-
-def sharpe_beyond_belief(
-    times: NDArray[np.datetime64], equity: FloatArray, held_equity: FloatArray, periods_per_year: float
-) -> str | None:
-    """A phrase about the Sharpe ratio of daily returns if no honest policy reaches it, else None."""
-    ratio, error = daily_sharpe(times, equity, periods_per_year)
-    held, _ = daily_sharpe(times[: len(held_equity)], held_equity, periods_per_year)
-    own = ratio - max(0.0 if np.isnan(held) else held, 0.0)
-    if not (ratio > LARGEST_SHARPE and ratio > STANDARD_ERRORS * error and own > OWN_SHARPE):
         return None
-    return f"a Sharpe ratio of {ratio:.1f} ± {error:.1f} of daily returns (above {LARGEST_SHARPE:g})"
+    found = [
+        each
+        for each in (
+            _sharpe_beyond(run),
+            _trades_won_beyond(run.profits),
+            _bars_gained_beyond(run),
+            _factor_beyond(np.asarray(run.profits)),
+        )
+        if each is not None
+    ]
+    if not found:
+        return None
+    certain, uncertain = (tuple(each.phrase for each in found if each.is_certain is kind) for kind in (True, False))
+    return ImplausibleResult(certain, uncertain)
+
+
+def _sharpe_beyond(run: Run) -> _Finding | None:
+    """Of daily returns if there are enough days, else of the bars."""
+    times, equity = run.ledger["time"], run.ledger["equity"]
+    if len(times) < FEWEST_BARS:
+        return None
+    by_day = n_days(times) >= FEWEST_BARS
+    ratio_of = daily_sharpe if by_day else _bars_sharpe
+    ratio, error = ratio_of(times, equity, run.periods_per_year)
+    held, _ = ratio_of(times[: len(run.held_equity)], run.held_equity, run.periods_per_year)
+    own = ratio - max(0.0 if np.isnan(held) else held, 0.0)
+    if not (ratio > LARGEST_SHARPE and own > OWN_SHARPE):
+        return None
+    returns = "daily returns" if by_day else "the bars' returns"
+    phrase = f"a Sharpe ratio of {ratio:.1f} ± {error:.1f} of {returns} (above {LARGEST_SHARPE:g})"
+    return _Finding(phrase, bool(ratio > STANDARD_ERRORS * error))
 
 
 def most_missed_feature(
@@ -165,11 +188,52 @@ def daily_sharpe(times: NDArray[np.datetime64], equity: FloatArray, periods_per_
     return metrics.sharpe(returns, per_year), sharpe_standard_error(returns, per_year)
 
 
-def _hits_beyond(rate: float, n: int, what: str, fewest: int) -> str | None:
-    """A phrase if the rate is above its bound, and further above one half than luck would bring it."""
-    if n < fewest or not rate > max(LARGEST_HIT_RATE, 0.5 + STANDARD_ERRORS * 0.5 / np.sqrt(n)):
+def n_days(times: NDArray[np.datetime64]) -> int:
+    """How many days the bars touch."""
+    return len(np.unique(times.astype("datetime64[D]")))
+
+
+def _bars_sharpe(times: NDArray[np.datetime64], equity: FloatArray, periods_per_year: float) -> tuple[float, float]:
+    returns = metrics.returns_of(equity)
+    return metrics.sharpe(returns, periods_per_year), sharpe_standard_error(returns, periods_per_year)
+
+
+def _trades_won_beyond(profits: Sequence[float]) -> _Finding | None:
+    n = len(profits)
+    return None if n < FEWEST_TRADES else _hits_beyond(metrics.win_rate(profits), n, "trades won", FEW_TRADES)
+
+
+def _bars_gained_beyond(run: Run) -> _Finding | None:
+    """Beside holding: where prices rise steadily, it gains in most bars too."""
+    rate, n = metrics.bar_hit_rate(run.ledger)
+    changes = np.diff(run.held_equity)
+    held = float((changes[changes != 0] > 0).mean()) if changes.any() else 0.5
+    if n < FEWEST_BARS:
         return None
-    return f"{rate:.1%} of {n:,} {what} (above {LARGEST_HIT_RATE:.0%})"
+    return _hits_beyond(rate, n, "bars in the market gained", FEW_BARS, by_luck=max(held, 0.5))
+
+
+def _hits_beyond(rate: float, n: int, what: str, few: int, by_luck: float = 0.5) -> _Finding | None:
+    """A share too far above one half, or what holding has: certain if luck would not bring it there."""
+    largest = by_luck + LARGEST_HIT_RATE - 0.5
+    if not rate > largest:
+        return None
+    if n >= few and rate > by_luck + STANDARD_ERRORS * 0.5 / np.sqrt(n):
+        return _Finding(f"{rate:.1%} of {n:,} {what} (above {largest:.0%})", True)
+    low, high = proportion_interval(rate, n)
+    return _Finding(f"{rate:.1%} of {n:,} {what} ({low:.0%} to {high:.0%}; above {largest:.0%})", False)
+
+
+def _factor_beyond(profits: FloatArray) -> _Finding | None:
+    factor, n = metrics.profit_factor(profits), len(profits)
+    if n < FEWEST_TRADES or not factor > LARGEST_PROFIT_FACTOR:
+        return None
+    over = f"a profit factor of {factor:,.1f} over {n:,} trades"
+    if n >= FEW_TRADES:
+        return _Finding(f"{over} (above {LARGEST_PROFIT_FACTOR:g})", True)
+    low, high = profit_factor_interval(profits)
+    between = "" if np.isnan(low) else f"{low:,.1f} to {high:,.1f}; "
+    return _Finding(f"{over} ({between}above {LARGEST_PROFIT_FACTOR:g})", False)
 
 
 def _held_at_mean(features: NDArray[np.float32], columns: Sequence[int]) -> NDArray[np.float32]:
@@ -180,8 +244,7 @@ def _held_at_mean(features: NDArray[np.float32], columns: Sequence[int]) -> NDAr
 
 def judge(
     env: StatefulTradingEnv, act: Act, run: Run, columns: Mapping[str, Sequence[int]] | None = None
-) -> BeyondBelief | None:
-    """What is beyond belief in `run`, made by `act` in `env`, or None. columns: as `most_missed_feature`."""
-    if not (findings := findings_of(run)):
-        return None
-    return BeyondBelief(findings, most_missed_feature(env, act, columns) if columns else None)
+) -> ImplausibleResult | None:
+    """What is implausible in `run`, made by `act` in `env`, or None. columns: as `most_missed_feature`."""
+    result = implausible_result(run)
+    return result if result is None or not columns else replace(result, missed=most_missed_feature(env, act, columns))

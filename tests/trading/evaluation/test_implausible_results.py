@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -6,15 +7,15 @@ import pytest
 
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation import beyond_belief
+from ml_pipeline.trading.evaluation import implausible_results
 from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.beyond_belief import (
-    BeyondBelief,
+from ml_pipeline.trading.evaluation.implausible_results import (
+    ImplausibleResult,
     Missed,
     Run,
     columns_by_feature,
     daily_sharpe,
-    findings_of,
+    implausible_result,
     most_missed_feature,
 )
 from ml_pipeline.trading.evaluation.remarks import headlines
@@ -38,6 +39,12 @@ def _run(returns, profits=(), held=None, *, minutes=1440, per_year=252.0):
     return Run(ledger, list(profits), np.full(n, 100.0) if held is None else held, per_year)
 
 
+def findings_of(run):
+    """The phrases that luck does not explain."""
+    result = implausible_result(run)
+    return () if result is None else result.findings
+
+
 def _normal(ratio, n, seed=0):
     """Daily returns with exactly this Sharpe ratio per year of 252."""
     noise = np.random.default_rng(seed).normal(0, 1, n)
@@ -45,15 +52,29 @@ def _normal(ratio, n, seed=0):
     return 0.01 * (noise + ratio / math.sqrt(252))
 
 
-def test_a_sharpe_ratio_above_four_is_beyond_belief():
+def test_a_sharpe_ratio_above_four_is_implausible():
     (phrase,) = findings_of(_run(_normal(4.5, 500)))
     assert phrase.startswith("a Sharpe ratio of 4.5 ± ")
     assert phrase.endswith(" of daily returns (above 4)")
     assert findings_of(_run(_normal(3.5, 500))) == ()
 
 
-def test_a_few_lucky_days_are_not():
-    assert findings_of(_run(_normal(4.5, 60))) == ()  # the error is 2, so 4.5 is within three errors of nothing
+def test_a_few_lucky_days_are_told_with_their_error():
+    result = implausible_result(_run(_normal(4.5, 60)))  # the error is 2, so 4.5 is within three errors of nothing
+    assert result.findings == ()
+    (phrase,) = result.uncertain
+    assert re.fullmatch(r"a Sharpe ratio of 4\.5 ± [12]\.\d of daily returns \(above 4\)", phrase)
+    assert "; so few observations may be luck. Look for " in result.sentence()
+    assert implausible_result(_run(_normal(3.5, 60))) is None
+
+
+def test_days_that_are_too_few_for_a_ratio_are_judged_by_their_bars():
+    """Five days of 390 minutes with a Sharpe ratio of 17: the error is about sqrt(252 / 5) = 7.1."""
+    noise = np.random.default_rng(0).normal(0, 1, 5 * 390)
+    returns = 0.001 * ((noise - noise.mean()) / noise.std(ddof=1) + 17 / math.sqrt(252 * 390))
+    result = implausible_result(_run(returns, minutes=3, per_year=252 * 390))  # 390 of 3 minutes in a day
+    assert result.findings == ()
+    assert re.fullmatch(r"a Sharpe ratio of 17\.0 ± [678]\.\d of the bars' returns \(above 4\)", result.uncertain[0])
 
 
 def test_nor_is_a_market_in_which_holding_does_as_well():
@@ -73,11 +94,12 @@ def test_it_is_the_ratio_of_days_whatever_the_bars():
 
 
 @pytest.mark.parametrize(
-    ("n_won", "n", "is_beyond"), [(70, 100, True), (64, 100, False), (24, 32, False), (30, 32, True), (20, 20, False)]
+    ("n_won", "n", "is_implausible"),
+    [(70, 100, True), (64, 100, False), (24, 32, False), (30, 32, True), (20, 20, False)],
 )
-def test_a_share_of_winning_trades_above_two_thirds_is_beyond_belief_if_it_is_not_luck(n_won, n, is_beyond):
+def test_a_share_of_winning_trades_above_two_thirds_is_implausible_if_it_is_not_luck(n_won, n, is_implausible):
     found = findings_of(_run(_normal(1.0, 500), [1.0] * n_won + [-1.0] * (n - n_won)))
-    expected = {f"{n_won / n:.1%} of {n} trades won (above 65%)"} if is_beyond else set()
+    expected = {f"{n_won / n:.1%} of {n} trades won (above 65%)"} if is_implausible else set()
     assert {phrase for phrase in found if "trades won" in phrase} == expected
 
 
@@ -88,6 +110,14 @@ def test_a_share_of_winning_bars_and_a_profit_factor():
     trades = [11.0] * 20 + [-1.0] * 20
     assert findings_of(_run(_normal(1.0, 500), trades)) == ("a profit factor of 11.0 over 40 trades (above 10)",)
     assert findings_of(_run(_normal(1.0, 500), trades[10:30])) == ()
+
+
+def test_bars_gain_where_prices_rise_steadily():
+    """Holding gains in every bar as well, so that it is no skill of the agent."""
+    rising = _run(np.full(200, 0.001) + 0.0001 * np.sin(np.arange(200)))
+    assert any("bars in the market gained" in phrase for phrase in findings_of(rising))
+    held = rising._replace(held_equity=rising.ledger["equity"])
+    assert findings_of(held) == ()
 
 
 def test_profits_are_judged_by_what_the_account_had(tiny_market):
@@ -141,13 +171,13 @@ def test_the_columns_of_a_feature_are_those_of_every_asset():
 def test_its_sentence():
     missed = Missed("feature_leak", 27.2, 0.031, 375)
     causes = "a feature that sees ahead, wrong prices, or bars that it was trained on"
-    assert BeyondBelief(("a", "b"), missed).sentence() == (
-        f"Beyond belief: a, b. Look for {causes}: without feature_leak the policy earns +3.1% in place of +2,720.0% "
+    assert ImplausibleResult(("a", "b"), missed=missed).sentence() == (
+        f"Implausible: a, b. Look for {causes}: without feature_leak the policy earns +3.1% in place of +2,720.0% "
         "over 375 bars."
     )
-    nothing = BeyondBelief(("a",), replace(missed, feature=None)).sentence()
+    nothing = ImplausibleResult(("a",), missed=replace(missed, feature=None)).sentence()
     assert nothing.endswith("; over 375 bars, the policy earns as much without any one of its features.")
-    assert BeyondBelief(("a",)).sentence() == f"Beyond belief: a. Look for {causes}."
+    assert ImplausibleResult(("a",)).sentence() == f"Implausible: a. Look for {causes}."
 
 
 def _leaking_task(n_bars=600):
@@ -168,10 +198,10 @@ def test_a_leak_is_told_first_on_the_terminal_in_the_page_and_in_json(tmp_path):
     task = _leaking_task()
     figures = task.evaluate(lambda seen: 2 if seen[1] > 0 else 0, "all", tmp_path, page=True)
     line = figures["table"].splitlines()[2]
-    assert line.startswith("Beyond belief: a Sharpe ratio of ")
+    assert line.startswith("Implausible: a Sharpe ratio of ")
     assert "bars in the market gained (above 65%)" in line
     assert "without feature_leak the policy earns" in line
-    assert "Beyond belief" in (tmp_path / "report.html").read_text()
+    assert "Implausible" in (tmp_path / "report.html").read_text()
     assert '"feature": "feature_leak"' in (tmp_path / "evaluation.json").read_text()
 
 
@@ -179,9 +209,9 @@ def test_an_honest_policy_is_believed(evaluation_of, tiny_market):
     generator = np.random.default_rng(5)
     market = tiny_market(100 * np.exp(np.cumsum(generator.normal(0.0005, 0.01, 500))))
     evaluation = evaluation_of(market, lambda seen: 2 if seen[0] % 5 else 1)
-    assert evaluation.beyond_belief is None
-    assert not any("Beyond" in sentence for sentence in headlines(evaluation))
+    assert evaluation.implausible is None
+    assert not any("Implausible" in sentence for sentence in headlines(evaluation))
 
 
 def test_the_bounds_stand_in_one_place():
-    assert (beyond_belief.LARGEST_SHARPE, beyond_belief.LARGEST_HIT_RATE) == (4.0, 0.65)
+    assert (implausible_results.LARGEST_SHARPE, implausible_results.LARGEST_HIT_RATE) == (4.0, 0.65)
