@@ -121,6 +121,11 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
+def _bound(value: float) -> str:
+    """A bound with the digits that it was rounded to."""
+    return f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
 def _cell(figures: dict[str, float], name: str, factor: float, form: str, unit: str) -> str:
     """A figure with its standard error or interval where it has one; a dash if it is undefined."""
 
@@ -132,5 +137,5 @@ def _cell(figures: dict[str, float], name: str, factor: float, form: str, unit: 
     if math.isfinite(error) and text != "-":
         text = f"{text} ± {number(error).removeprefix('+')}"
     elif math.isfinite(low) and text != "-":
-        text = f"{text} ({number(low)} to {number(high)})"
+        text = f"{text} ({_bound(low)} to {_bound(high)})"
     return text if text == "-" else text + unit

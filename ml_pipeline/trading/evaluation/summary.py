@@ -7,7 +7,6 @@ from ml_pipeline.trading.accounts.ledger import Ledger, fills_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.trades import trades_of
 from ml_pipeline.trading.evaluation import metrics, uncertainty
-from ml_pipeline.trading.market.data import FloatArray
 
 FEWEST_BARS, FEWEST_TRADES = 30, 10
 """Of fewer bars or trades, ratios are luck, and a report leaves them out."""
@@ -69,14 +68,10 @@ def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
 def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:
     """Bounds of the ratios that have no standard error, as NAME_low and NAME_high, see `uncertainty.LEVEL`."""
     equity = ledger["equity"]
-
-    def calmar_of(returns: FloatArray) -> float:
-        return metrics.calmar(np.concatenate([[1.0], np.cumprod(1 + returns)]), periods_per_year)
-
     defined = np.isfinite(metrics.calmar(equity, periods_per_year))
     returns = metrics.returns_of(equity) if defined else np.empty(0)
     profits = np.array(_profits(ledger, periods_per_year, rules))
-    calmar = uncertainty.bootstrap_interval(returns, calmar_of)
+    calmar = uncertainty.calmar_interval(returns, periods_per_year)
     factor = uncertainty.profit_factor_interval(profits)
     return {
         "calmar_low": calmar.low,

@@ -8,21 +8,24 @@ and Romano 1994, "The Stationary Bootstrap", JASA 89(428).
 """
 
 from collections.abc import Callable
+from functools import partial
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.evaluation.metrics import profit_factor, sharpe, sortino
+from ml_pipeline.trading.evaluation.metrics import sharpe, sortino
 from ml_pipeline.trading.market.data import FloatArray
 
 LEVEL = 0.95
 """Of the intervals."""
 # Fewer observations than this say too little for an interval.
 _FEWEST = 10
-# Resamples: more of a short series, so that the work stays below so many numbers.
-_MOST_RESAMPLES, _FEWEST_RESAMPLES, _WORK = 1_000, 200, 20_000_000
+# Resamples: more of a short series, so that there are at most so many numbers, so many of them at once. Over 125 bars
+# an upper bound of 10.3 of a Calmar ratio then moves by 0.1 (one deviation) from seed to seed, over 1,800 bars one of
+# 1.59 by 0.04; an interval takes 0.2 s of a core.
+_MOST_RESAMPLES, _FEWEST_RESAMPLES, _WORK, _AT_ONCE = 20_000, 200, 4_000_000, 500_000
 
 
 class Interval(NamedTuple):
@@ -96,39 +99,97 @@ def long_run_covariance(values: FloatArray) -> FloatArray:
     return np.asarray(total)
 
 
-def stationary_bootstrap(n: int, mean_block: float, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Indices of one resample of n observations: blocks of geometric length with this mean, around the end."""
-    starts_block = generator.random(n) < 1 / mean_block
-    starts_block[0] = True
-    latest = np.maximum.accumulate(np.where(starts_block, np.arange(n), 0))
-    return np.asarray((generator.integers(n, size=n)[latest] + np.arange(n) - latest) % n)
+def stationary_bootstrap(
+    n: int, mean_block: float, generator: np.random.Generator, *, n_resamples: int
+) -> NDArray[np.int64]:
+    """Indices of resamples of n observations, (n_resamples, n): blocks of geometric length with this mean, around the
+    end."""
+    total = n_resamples * n
+    starts = [np.arange(0, total, n)]  # a block has no memory, so that one may be cut where a resample ends
+    reached = 0
+    while mean_block > 1 and reached < total:
+        ends = reached + np.cumsum(generator.geometric(1 / mean_block, size=int((total - reached) / mean_block) + 10))
+        starts.append(ends[ends < total])
+        reached = int(ends[-1])
+    begun = np.unique(np.concatenate(starts)) if mean_block > 1 else np.arange(total)
+    offsets = generator.integers(n, size=len(begun)) - begun
+    indices = np.repeat(offsets, np.diff(begun, append=total)) + np.arange(total)
+    return np.asarray((indices % n).reshape(n_resamples, n))
 
 
 def bootstrap_interval(
-    values: FloatArray, figure: Callable[[FloatArray], float], *, mean_block: float | None = None, seed: int = 0
+    values: FloatArray, figures: Callable[[FloatArray], FloatArray], *, mean_block: float | None = None, seed: int = 0
 ) -> Interval:
-    """The interval of `figure` over stationary bootstrap resamples of the values; NaN where it is undefined.
+    """The interval of a figure over stationary bootstrap resamples of the values; NaN where it is undefined.
 
-    mean_block: None: the cube root of n, the order at which the blocks of returns may grow; 1 resamples independent
-    values. Resamples for which the figure is undefined are left out.
+    figures: those of m resamples, (m, n) -> (m,). mean_block: None: the cube root of n, the order at which the blocks
+    of returns may grow; 1 resamples independent values. Resamples for which the figure is undefined are left out.
+    The bounds are rounded as `interval_of` says.
     """
     n = len(values)
     if n < _FEWEST:
         return Interval(float("nan"), float("nan"))
     generator = np.random.default_rng(seed)
     block = float(np.ceil(n ** (1 / 3))) if mean_block is None else mean_block
-    resamples = min(_MOST_RESAMPLES, max(_FEWEST_RESAMPLES, _WORK // n))
-    found = np.array([figure(values[stationary_bootstrap(n, block, generator)]) for _ in range(resamples)])
-    found = found[~np.isnan(found)]
-    if len(found) < resamples / 2:
+    left = min(_MOST_RESAMPLES, max(_FEWEST_RESAMPLES, _WORK // n))
+    found = []
+    while left > 0:
+        now = min(left, max(_AT_ONCE // n, 1))
+        found.append(figures(values[stationary_bootstrap(n, block, generator, n_resamples=now)]))
+        left -= now
+    return interval_of(np.concatenate(found))
+
+
+def interval_of(figures: FloatArray) -> Interval:
+    """The interval that holds `LEVEL` of the figures of resamples; NaN if more than half of them are undefined.
+
+    Each bound is rounded to two digits, or to a step of 1, 2 or 5 times a power of ten that is at least five times its
+    error from the number of resamples, so that other resamples give the same digits.
+    """
+    known = figures[~np.isnan(figures)]
+    if len(known) < max(len(figures) / 2, 1):
         return Interval(float("nan"), float("nan"))
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(high))
+    bounds = []
+    for part in ((1 - LEVEL) / 2, (1 + LEVEL) / 2):
+        by = np.sqrt(part * (1 - part) / len(known))  # the error of a quantile, as a part of the resamples
+        below, at, above = np.quantile(known, np.clip([part - 2 * by, part, part + 2 * by], 0.0, 1.0))
+        bounds.append(_rounded(float(at), least_step=5 * float(above - below) / 4))
+    return Interval(*bounds)
+
+
+def _rounded(value: float, *, least_step: float) -> float:
+    if not np.isfinite(value) or value == 0:
+        return value
+    least_step = max(least_step, 10.0 ** (np.floor(np.log10(abs(value))) - 1))
+    power = int(np.floor(np.log10(least_step)))
+    factor = next(factor for factor in (1, 2, 5, 10) if factor * 10.0**power >= least_step)
+    rounded = round(value / (factor * 10.0**power)) * factor * 10.0**power
+    return float(round(rounded, max(-power, 0))) + 0.0  # no minus before a zero
+
+
+def calmar_interval(returns: FloatArray, periods_per_year: float, *, seed: int = 0) -> Interval:
+    """The interval of the Calmar ratio over resamples of blocks of the returns."""
+    return bootstrap_interval(returns, partial(calmar_ratios, periods_per_year=periods_per_year), seed=seed)
+
+
+def calmar_ratios(returns: FloatArray, periods_per_year: float) -> FloatArray:
+    """`metrics.calmar` of each row of returns, (m, n): (m,), but also for less than a quarter of a year."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        level = np.cumsum(np.log1p(returns), axis=1)
+        fall = (level - np.maximum(np.maximum.accumulate(level, axis=1), 0.0)).min(axis=1)
+        growth = np.expm1(level[:, -1] * (periods_per_year / returns.shape[1]))
+        return np.asarray(np.where(fall < 0, growth / -np.expm1(fall), np.nan))
 
 
 def profit_factor_interval(profits: FloatArray) -> Interval:
     """The interval of the profit factor over resamples of the trades, taken as independent."""
-    return bootstrap_interval(profits, profit_factor, mean_block=1.0)
+    return bootstrap_interval(profits, profit_factors, mean_block=1.0)
+
+
+def profit_factors(profits: FloatArray) -> FloatArray:
+    """`metrics.profit_factor` of each row of profits, (m, n): (m,)."""
+    won, lost = np.maximum(profits, 0.0).sum(axis=1), -np.minimum(profits, 0.0).sum(axis=1)
+    return np.divide(won, lost, out=np.full(len(won), np.nan), where=lost > 0)
 
 
 def _standard_error(influence: FloatArray, periods_per_year: float) -> float:
