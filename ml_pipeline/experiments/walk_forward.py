@@ -22,7 +22,7 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.checks import check_choice, check_count
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.experiments.fit_config import FitConfig
-from ml_pipeline.experiments.stitching import stitched_evaluation
+from ml_pipeline.experiments.stitching import closed_at_the_end, stitched_evaluation
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import report_folder
@@ -103,7 +103,7 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
     )
     for splits in folds:
         task = whole.with_splits(splits)
-        yield task.compare(_trained(task, walk.total_timesteps, walk.seed), "test").evaluation
+        yield closed_at_the_end(task.compare(_trained(task, walk.total_timesteps, walk.seed), "test").evaluation)
 
 
 def described(evaluation: Evaluation) -> str:
@@ -124,11 +124,12 @@ def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
 
     write_report(folder, whole)
     note = (
-        "Each fold was traded by a policy that was trained on the bars before it; a grey line marks where one begins."
+        "Each fold was traded by a policy that was trained on the bars before it; a grey line marks where one begins. "
+        "At the end of a fold all positions, those of holding as well, are closed at the close and pay for it."
     )
     write_page(folder / PAGE_FILE, whole, notes=[note], marked_rows=begun)
-    n = len(whole.buy_and_hold["time"])
-    rows = np.delete(np.arange(n), [row for row in begun if row < n])  # at which positions are closed, at the same time
+    times = whole.agent["time"][: len(whole.buy_and_hold["time"])]
+    rows = np.flatnonzero(np.append(times[1:] != times[:-1], True))  # of two at the end of a fold, the one that closed
     columns = {
         "time": whole.agent["time"],
         "agent": whole.agent["equity"],

@@ -88,7 +88,7 @@ def test_a_fold_is_told_with_its_error_and_its_alarms():
     honest = task.compare(lambda seen: 2 if seen[0] > 0 else 0, "test").evaluation
     error = honest.figures["agent"]["sharpe_se"]
     assert f"± {error:.2f}, largest drawdown" in described(honest)
-    assert "\n" not in described(honest)
+    assert described(honest).splitlines()[1].startswith("  Few bars (60) and few trades (")
     implausible = replace(honest, implausible=ImplausibleResult(("half of it",)))
     assert "\n  Implausible: half of it." in described(implausible)
 

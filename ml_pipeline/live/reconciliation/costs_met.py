@@ -158,13 +158,13 @@ def costs_met(record: RecordedSession, filled: Sequence[OrderFilled]) -> CostsMe
 def _side(symbol: str | None, side: Side, own: Sequence[OrderFilled]) -> SideCosts:
     table = np.array([[each.slippage, each.value] for each in own])
     traded = float(table[:, 1].sum())
-    interval = bootstrap_interval(table, _rate, mean_block=1.0)
+    interval = bootstrap_interval(table, _rates, mean_block=1.0)
     return SideCosts(
         symbol,
         side,
         len(own),
         traded,
-        _rate(table),
+        float(_rates(table[None])[0]),
         interval,
         sum(each.costs for each in own) / traded * 1e4,
         sum(each.assumed_costs for each in own) / traded * 1e4,
@@ -172,9 +172,9 @@ def _side(symbol: str | None, side: Side, own: Sequence[OrderFilled]) -> SideCos
     )
 
 
-def _rate(table: FloatArray) -> float:
-    """Money (n, 0) over value (n, 1), in basis points."""
-    return float(table[:, 0].sum() / table[:, 1].sum() * 1e4)
+def _rates(tables: FloatArray) -> FloatArray:
+    """Money over value, the columns of tables (m, n, 2), in basis points: (m,)."""
+    return np.asarray(tables[..., 0].sum(axis=1) / tables[..., 1].sum(axis=1) * 1e4)
 
 
 def _settings(record: RecordedSession, filled: Sequence[OrderFilled]) -> tuple[dict[str, float], tuple[str, ...]]:

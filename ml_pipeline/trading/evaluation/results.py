@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.accounts.costs import Costs, costs_of
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
@@ -72,8 +74,9 @@ class Evaluation:
             "agent": figures_of(self.agent, *terms),
             "buy_and_hold": figures_of(self.buy_and_hold, *terms, holds=True),
             "equal_weight": figures_of(self.equal_weight, *terms, holds=True),
-            "random": _means([figures_of(ledger, *terms) for ledger in self.random]),
         }
+        of_one = dict.fromkeys(figures["agent"], float("nan"))  # a mean has no interval
+        figures["random"] = of_one | _means([figures_of(ledger, *terms, bounds=False) for ledger in self.random])
         object.__setattr__(self, "figures", figures)
 
     @property
@@ -102,17 +105,14 @@ class Evaluation:
         symbols = symbols_of(self.agent)
         market = ", ".join(symbols) if len(symbols) <= 4 else f"{len(symbols)} symbols"
         part = "all data" if self.split == "all" else f"{self.split} split"
-        bars = counted(len(self.agent["time"]), "bar")
+        bars = counted(len(np.unique(self.agent["time"])), "bar")  # a row more closes positions at the end of a fold
         return f"{market}, {part}: {first} to {last}, {bars}, {_costs(self.rules)}"
 
 
 def _means(figures: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the runs for which it is defined; a mean has no error and no interval."""
+    """The mean of each metric over the runs for which it is defined."""
     means = {}
     for name in figures[0]:
-        if name.endswith(("_low", "_high")):
-            means[name] = float("nan")
-            continue
         defined = [f[name] for f in figures if math.isfinite(f[name])]
         means[name] = sum(defined) / len(defined) if defined else float("nan")
     return means

@@ -15,15 +15,15 @@ _RATIOS_OF_TRADES = ("win_rate", "profit_factor")
 
 
 def figures_of(
-    ledger: Ledger, periods_per_year: float, rules: TradingRules, *, holds: bool = False
+    ledger: Ledger, periods_per_year: float, rules: TradingRules, *, holds: bool = False, bounds: bool = True
 ) -> dict[str, float]:
-    """The figures of a report: `summarize` and `intervals`, where ratios of too few observations are NaN.
+    """The figures of a report: `summarize` and, for `bounds`, `intervals`; NaN for ratios of too few observations.
 
     holds: the run buys and holds, so that the ratios of its bars do not rest on its trades. For others, two fills count
     as a trade there, because a portfolio may be rebalanced for years without closing a position.
     """
     terms = (periods_per_year, rules)
-    figures = summarize(ledger, *terms) | intervals(ledger, *terms)
+    figures = summarize(ledger, *terms) | (intervals(ledger, *terms) if bounds else {})
     n_traded = max(figures["n_trades"], sum(np.count_nonzero(filled) for filled, _ in fills_of(ledger)) // 2)
     few_bars = len(ledger["time"]) < FEWEST_BARS
     left_out = [

@@ -122,8 +122,9 @@ def bootstrap_interval(
 ) -> Interval:
     """The interval of a figure over stationary bootstrap resamples of the values; NaN where it is undefined.
 
-    figures: those of m resamples, (m, n) -> (m,). mean_block: None: the cube root of n, the order at which the blocks
-    of returns may grow; 1 resamples independent values. Resamples for which the figure is undefined are left out.
+    values: (n,) or (n, k). figures: those of m resamples, (m, n) or (m, n, k) -> (m,).
+    mean_block: None: the cube root of n, the order at which the blocks of returns may grow; 1 resamples independent
+    values. Resamples for which the figure is undefined are left out.
     The bounds are rounded as `interval_of` says.
     """
     n = len(values)

@@ -48,7 +48,7 @@ def test_a_trader_is_evaluated_on_the_test_split_and_the_record_says_so(tmp_path
     assert opening == seen.of_winner
     task = TradingTask(TradingConfig(features=("log_return_1",), data=tmp_path / "walk-0.csv"))
     expected = task.evaluate(load_policy(folder).act, "test")["agent"]
-    assert opening.result["sharpe"] == expected["sharpe"]
+    assert opening.result["max_drawdown"] == expected["max_drawdown"]
     assert opening.result["total_return"] == expected["total_return"]
     assert (tmp_path / "winner_test" / "report.html").is_file()
     assert seen.sentences[0].startswith(f"The test was opened once, on {opening.when[:10]}")
