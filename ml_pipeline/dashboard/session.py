@@ -1,7 +1,7 @@
 """What is told about a trading session: its state, its account, what it decided last, and what happened to it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from ml_pipeline.dashboard.read_values import count, finite, text
 from ml_pipeline.runs.state import RunState
 
+ORDER_EVENTS = ("order", "update", "fill")
 _SILENT_S = 60.0
 """A session touches its heartbeat every few seconds."""
 _FIGURES = ("equity", "start_equity", "cash")
@@ -128,6 +129,43 @@ def decision_details(values: Mapping[str, Any]) -> dict[str, Any]:
         "weights": _numbers(values.get("weights")),
         "features": sorted(rows, key=lambda row: row[3] is None),
     }
+
+
+def orders_of(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The life of each order in one row, from the order, update and fill events of a session's log, the oldest first.
+
+    {"bar": on which it was decided, "symbol", "ordered", "filled": signed quantities, "price": mean of its fills,
+    "limit", "costs": money, "status": the broker's last word, "reason", "at": of its last event}.
+    The newest comes first. What the log no longer holds of an order, or holds oddly, is None.
+    """
+    orders: dict[str, dict[str, Any]] = {}
+    for event in events:
+        which = text(event.get("client_order_id"))
+        if which is None or event.get("event") not in ORDER_EVENTS:
+            continue
+        names = ("bar", "symbol", "ordered", "limit", "filled", "price", "costs", "status", "reason", "at")
+        order = orders.setdefault(which, dict.fromkeys(names))
+        for name in ("bar", "symbol"):
+            order[name] = order[name] or text(event.get(name))
+        order["at"] = text(event.get("at"))
+        if event["event"] == "order":
+            order |= {"ordered": finite(event.get("quantity")), "limit": finite(event.get("limit_price"))}
+            order["status"] = order["status"] or "sent"
+        elif event["event"] == "update":
+            order |= {"status": text(event.get("status")), "reason": text(event.get("reason")) or None}
+        else:
+            _take_fill(order, event)
+    return [*orders.values()][::-1]
+
+
+def _take_fill(order: dict[str, Any], fill: Mapping[str, Any]) -> None:
+    quantity, price = finite(fill.get("quantity")), finite(fill.get("price"))
+    if quantity and price is not None:
+        before = order["filled"] or 0.0
+        paid = before * (order["price"] or 0.0) + quantity * price
+        order["filled"] = before + quantity
+        order["price"] = paid / order["filled"] if order["filled"] else price
+    order["costs"] = (order["costs"] or 0.0) + (finite(fill.get("costs")) or 0.0)
 
 
 def _retrain(value: object) -> str | None:

@@ -9,11 +9,12 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.dashboard.curves.chart_data import plain_numbers
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
 from ml_pipeline.dashboard.curves.thinning import thinned
 from ml_pipeline.dashboard.json_file import JsonFile
 from ml_pipeline.dashboard.run_files import is_plain, read_text
-from ml_pipeline.dashboard.session import SessionSummary, decision_details, session_summary
+from ml_pipeline.dashboard.session import ORDER_EVENTS, SessionSummary, decision_details, orders_of, session_summary
 from ml_pipeline.dashboard.summary import BROKEN
 from ml_pipeline.live.session_files import (
     DECISION_FILE,
@@ -30,8 +31,8 @@ from ml_pipeline.runs.state import STATE_FILE, read_state
 _N_BINS = 800
 _MOST_EVENTS = 100
 _EVENT_BYTES = 1 << 18
-_UNTOLD = ("decision",)
-"""Events that come with every bar: the last one is shown by itself."""
+_UNTOLD = ("decision", *ORDER_EVENTS)
+"""Events that are shown by themselves: the last decision, and the life of each order."""
 
 
 class NoSuchSession(UserError):
@@ -53,8 +54,9 @@ class SessionReader:
         return sorted(found, key=lambda each: (each.status == "running", each.updated or ""), reverse=True)
 
     def details(self, name: str) -> dict[str, Any]:
-        """{"equity": [seconds since 1970, ...], [money, ...], "decision", "events"}, the newest event first.
+        """{"equity": [seconds since 1970, money, that of buy and hold], "holdings", "orders", "decision", "events"}.
 
+        Orders and events, the newest first. holdings: see `EquityTail.holdings`.
         Raises NoSuchSession.
         """
         folder = self.folder(name)
@@ -86,7 +88,7 @@ class _KnownSession:
         self._folder = folder
         self._status = JsonFile(folder / STATUS_FILE)
         self._decision = JsonFile(folder / DECISION_FILE)
-        self._equity = EquityTail(folder / LEDGER_FILE)
+        self._ledger = EquityTail(folder / LEDGER_FILE)
 
     def summary(self) -> SessionSummary:
         name = self._folder.name
@@ -110,16 +112,20 @@ class _KnownSession:
             return SessionSummary(name=name, folder=self._folder, status=BROKEN, reason=reason)
 
     def details(self) -> dict[str, Any]:
-        times, equity = self._equity.read()
-        seconds = times.astype(np.int64) / 1e9
+        times, equity = self._ledger.read()
+        seconds, holding = times.astype(np.int64) / 1e9, self._ledger.buy_and_hold()
         if len(seconds):
             chosen = thinned(seconds, equity, low=seconds[0], high=seconds[-1], n_bins=_N_BINS)
-            seconds, equity = seconds[chosen], equity[chosen]
+            seconds, equity, holding = seconds[chosen], equity[chosen], holding[chosen]
         finite = np.isfinite(equity)
+        events = self._last_events()
+        told = [event for event in reversed(events) if event["event"] not in _UNTOLD]
         return {
-            "equity": [seconds[finite].tolist(), equity[finite].tolist()],
+            "equity": [seconds[finite].tolist(), equity[finite].tolist(), plain_numbers(holding[finite])],
+            "holdings": self._ledger.holdings(),
+            "orders": orders_of(events)[:_MOST_EVENTS],
             "decision": self._last_decision(),
-            "events": self._events(),
+            "events": [_as_told(event) for event in told[:_MOST_EVENTS]],
         }
 
     def _last_decision(self) -> dict[str, Any] | None:
@@ -129,17 +135,16 @@ class _KnownSession:
             return None
         return decision_details(self._decision.values)
 
-    def _events(self) -> list[dict[str, Any]]:
+    def _last_events(self) -> list[dict[str, Any]]:
+        """Those at the end of the log, the oldest first."""
         events = []
-        for line in reversed(read_text(self._folder / LOG_FILE, most=_EVENT_BYTES).text.splitlines()):
+        for line in read_text(self._folder / LOG_FILE, most=_EVENT_BYTES).text.splitlines():
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(event, dict) and isinstance(event.get("event"), str) and event["event"] not in _UNTOLD:
-                events.append(_as_told(event))
-                if len(events) == _MOST_EVENTS:
-                    break
+            if isinstance(event, dict) and isinstance(event.get("event"), str):
+                events.append(event)
         return events
 
 

@@ -1,21 +1,26 @@
-"""The settings of several runs side by side, and in which of them the runs differ."""
+"""The settings of several runs side by side, and in which of them the runs differ; of one run, beside the defaults."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
+from ml_pipeline.config.settings import flatten
 from ml_pipeline.config.wording import in_one_line, written
 from ml_pipeline.runs.folder import SETTINGS_FILE
+from ml_pipeline.runs.train_config import TrainConfig
 
 _LONGEST_VALUE = 2000
 
 
 def settings_table(folders: Sequence[Path]) -> dict[str, Any]:
-    """{"rows": [{"name", "values", "differs"}], "notes": {run: sentence}}; values as text, None where a run has none.
+    """{"rows": [{"name", "values", "default", "differs"}], "notes": {run: sentence}}; values as text, None where a run
+    has none.
 
-    notes: for each run whose settings cannot be read, why.
+    differs: from each other, and of one run alone, from the default. notes: for each run whose settings cannot be read,
+    why.
     """
     settings: list[dict[str, str]] = []
     notes = {}
@@ -30,8 +35,15 @@ def settings_table(folders: Sequence[Path]) -> dict[str, Any]:
     for name in names:
         values = [each.get(name) for each in settings]
         of_readable = {value for value, folder in zip(values, folders, strict=True) if folder.name not in notes}
-        rows.append({"name": name, "values": values, "differs": len(of_readable) > 1})
+        default = _defaults().get(name)
+        compared = of_readable | {default} if len(folders) == 1 else of_readable
+        rows.append({"name": name, "values": values, "default": default, "differs": len(compared) > 1})
     return {"rows": rows, "notes": notes}
+
+
+@cache
+def _defaults() -> dict[str, str]:
+    return {name: _shown(value) for name, value in flatten(TrainConfig()).items()}
 
 
 def _settings_of(folder: Path) -> dict[str, str]:

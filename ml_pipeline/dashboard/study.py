@@ -82,6 +82,8 @@ class StudySummary:
     began: str | None = None
     updated: str | None = None
     has_report: bool = False
+    value_unit: str | None = None
+    """What the value of a trial is, as `RunSummary.score_unit` says of its run."""
 
     @property
     def progress(self) -> float | None:
@@ -131,6 +133,7 @@ def study_summary(
         began=text(values.get("began")),
         updated=text(values.get("updated")),
         has_report=has_report,
+        value_unit=next((run.score_unit for run in runs.values() if run.folder.parent == folder), None),
     )
 
 

@@ -51,6 +51,8 @@ class RunSummary:
     last_score: float | None = None
     """Of the latest evaluation."""
     best_score: float | None = None
+    score_unit: str | None = None
+    """What the scores are: mean return, log return or Sharpe ratio."""
     n_envs: int | None = None
     n_workers: int | None = None
     n_ranks: int | None = None
@@ -68,9 +70,14 @@ class RunSummary:
             return None
         return min(1.0, self.global_step / self.total_timesteps)
 
+    @property
+    def activity(self) -> str:
+        """The status, or what a running run does once all steps are taken: it is evaluated, and its report written."""
+        return "evaluating" if self.status == "running" and self.progress == 1.0 else self.status
+
     def as_json(self) -> dict[str, Any]:
-        """Every field and the progress as plain values."""
-        return {**asdict(self), "folder": str(self.folder), "progress": self.progress}
+        """Every field, the progress and the activity as plain values."""
+        return {**asdict(self), "folder": str(self.folder), "progress": self.progress, "activity": self.activity}
 
 
 def summarized(
@@ -105,7 +112,16 @@ def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         "n_workers": count(settings.get("n_workers")),
         "total_timesteps": total,
         "total_iterations": iterations,
+        "score_unit": _score_unit(settings),
     }
+
+
+def _score_unit(settings: Mapping[str, Any]) -> str | None:
+    if not settings:
+        return None
+    if settings.get("env_id") is not None:
+        return "mean return"
+    return {"log_return": "log return", "sharpe": "Sharpe ratio"}.get(str(settings.get("score", "log_return")))
 
 
 def _schedule(value: Any) -> dict[int, int]:

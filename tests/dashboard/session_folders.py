@@ -40,7 +40,15 @@ def status_values(**more):
 
 
 def make_session(
-    root, name, *, ledger=(10_000.0, 10_100.0, 10_250.0), events=(), decision=None, state="running", **status
+    root,
+    name,
+    *,
+    ledger=(10_000.0, 10_100.0, 10_250.0),
+    ledger_text=None,
+    events=(),
+    decision=None,
+    state="running",
+    **status,
 ):
     """The folder of a session with so many bars of equity."""
     folder = root / name
@@ -50,7 +58,8 @@ def make_session(
     (folder / "state.json").write_text(json.dumps({"status": state, "began": "2024-03-01T08:00:00+00:00", **writer}))
     (folder / "live.json").write_text(json.dumps(status_values(name=name, **status)))
     rows = [f"2024-03-01T14:{i:02}:00.000000000,{value},4000.0,0.0" for i, value in enumerate(ledger)]
-    (folder / "ledger.csv").write_text("\n".join(["time,equity,cash,costs_paid", *rows]) + "\n")
+    text = "\n".join(["time,equity,cash,costs_paid", *rows]) + "\n"
+    (folder / "ledger.csv").write_text(text if ledger_text is None else ledger_text)
     (folder / "live.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     if decision is not None:
         (folder / "decision.json").write_text(json.dumps(decision))

@@ -96,7 +96,7 @@ def test_details_hold_equity_decision_and_events(tmp_path):
 
 
 def test_an_event_without_a_sentence_shows_the_values_that_say_something(tmp_path):
-    order = {"event": "order", "symbol": "EURUSD", "quantity": 8475.941041354115, "weight": 0.0}
+    order = {"event": "alert", "symbol": "EURUSD", "quantity": 8475.941041354115, "weight": 0.0}
     order |= {"limit_price": None, "closing": False, "reason": "", "targets": ["A", "B"], "settings": {"speed": 60.0}}
     make_session(tmp_path, "eurusd", events=[order])
     (event,) = SessionReader(tmp_path).details("eurusd")["events"]
@@ -108,7 +108,69 @@ def test_a_session_that_has_only_begun_has_no_details(tmp_path):
     for name in ("ledger.csv", "live.jsonl", "live.json"):
         (folder / name).unlink()
     assert (only(tmp_path).status, only(tmp_path).equity) == ("running", None)
-    assert SessionReader(tmp_path).details("new") == {"equity": [[], []], "decision": None, "events": []}
+    assert SessionReader(tmp_path).details("new") == {
+        "equity": [[], [], []],
+        "holdings": [],
+        "orders": [],
+        "decision": None,
+        "events": [],
+    }
+
+
+def an_order(which, event, **more):
+    return {"event": event, "client_order_id": which, "symbol": "GOLD", "bar": "2024-03-01T14:35:00", "at": "x", **more}
+
+
+def test_the_life_of_an_order_is_one_row(tmp_path):
+    events = [
+        an_order("a", "order", quantity=10.0, limit_price=None),
+        an_order("a", "update", status="accepted", reason=""),
+        an_order("b", "order", quantity=-4.0, limit_price=2.5),
+        an_order("a", "fill", quantity=6.0, price=2.0, costs=0.1),
+        an_order("a", "fill", quantity=3.0, price=2.3, costs=0.05),
+        an_order("a", "update", status="canceled", reason="the bar ended"),
+        an_order("b", "update", status="rejected", reason="too little cash"),
+        an_order("c", "fill", quantity=1.0, price=5.0, costs=0.0),  # its beginning is in an earlier part of the log
+        {"event": "refusal", "sentence": "Too large."},
+    ]
+    make_session(tmp_path, "eurusd", events=events)
+    found = SessionReader(tmp_path).details("eurusd")
+    c, b, a = found["orders"]
+    # (6 * 2.0 + 3 * 2.3) / 9 = 2.1
+    assert (a["ordered"], a["filled"], a["status"], a["reason"]) == (10.0, 9.0, "canceled", "the bar ended")
+    assert (a["price"], a["costs"]) == (pytest.approx(2.1), pytest.approx(0.15))
+    assert (b["ordered"], b["filled"], b["limit"], b["status"]) == (-4.0, None, 2.5, "rejected")
+    assert (c["ordered"], c["filled"], c["status"]) == (None, 1.0, None)
+    assert [each["event"] for each in found["events"]] == ["refusal"]
+
+
+OF_EACH = ("close", "position", "filled", "fill_price")
+HEAD = ",".join(["time,equity,cash,costs_paid", *(f"{kind}_{symbol}" for symbol in "AB" for kind in OF_EACH)])
+HOLDINGS = f"""{HEAD}
+2024-03-01T00:00:00,1000.0,1000.0,0.0,10.0,0.0,0.0,10.0,4.0,0.0,0.0,4.0
+2024-03-01T00:01:00,1000.0,0.0,0.0,11.0,20.0,20.0,10.0,4.0,-50.0,-50.0,5.0
+2024-03-01T00:02:00,1000.0,0.0,0.0,12.0,30.0,10.0,13.0,2.0,-30.0,20.0,3.0
+2024-03-01T00:03:00,1000.0,0.0,0.0,15.0,20.0,-10.0,14.0,3.0,10.0,40.0,2.5
+"""
+
+
+def test_holdings_have_a_value_and_a_profit(tmp_path):
+    make_session(tmp_path, "eurusd", ledger_text=HOLDINGS)
+    found = SessionReader(tmp_path).details("eurusd")
+    # A: 20 at 10 and 10 at 13 cost 11 each; 20 are left. B: short, then turned around to 10 at 2.5.
+    assert found["holdings"] == [
+        {"symbol": "A", "quantity": 20.0, "price": 15.0, "value": 300.0, "profit": 80.0},
+        {"symbol": "B", "quantity": 10.0, "price": 3.0, "value": 30.0, "profit": 5.0},
+    ]
+    # Half in each: 500 * close / 10 + 500 * close / 4.
+    assert found["equity"][2] == [1000.0, 1050.0, 850.0, 1125.0]
+
+
+def test_what_a_holding_cost_is_not_guessed(tmp_path):
+    taken_over = "2024-03-01T00:00:00,1000.0,0.0,0.0,10.0,20.0,0.0,10.0,4.0,0.0,0.0,4.0"
+    make_session(tmp_path, "eurusd", ledger_text=f"{HEAD}\n{taken_over}\n")
+    (held,) = SessionReader(tmp_path).details("eurusd")["holdings"]
+    assert (held["value"], held["profit"]) == (200.0, None)
 
 
 @pytest.mark.parametrize("name", ["other", "../secret", ".hidden", "", "a/b", "linked"])
@@ -147,6 +209,6 @@ def test_a_long_ledger_is_thinned(tmp_path):
     folder = make_session(tmp_path, "long", ledger=())
     rows = "".join(f"{time},{value!r},0.0\n" for time, value in zip(times, equity.tolist(), strict=True))
     (folder / "ledger.csv").write_text("time,equity,cash\n" + rows)
-    seconds, shown = SessionReader(tmp_path).details("long")["equity"]
+    seconds, shown, _ = SessionReader(tmp_path).details("long")["equity"]
     assert len(seconds) < 2000
     assert (min(shown), max(shown)) == (equity.min(), equity.max())

@@ -386,3 +386,20 @@ def test_queued_runs_are_listed_in_the_order_in_which_they_were_queued(tmp_path)
     for name, minute in (("late", 30), ("early", 10), ("between", 20)):
         make_run(tmp_path, name, status="queued", began=f"2026-01-02T03:{minute}:00+00:00")
     assert [run.name for run in read_summaries(tmp_path)] == ["early", "between", "late"]
+
+
+def test_scores_say_what_they_are(tmp_path):
+    make_run(tmp_path, "gym")
+    make_run(tmp_path, "log", settings={"env_id": None, "score": "log_return"})
+    make_run(tmp_path, "ratio", settings={"env_id": None, "score": "sharpe"})
+    units = {run.name: run.score_unit for run in read_summaries(tmp_path)}
+    assert units == {"gym": "mean return", "log": "log return", "ratio": "Sharpe ratio"}
+
+
+def test_a_running_run_that_has_taken_all_steps_is_evaluating(tmp_path):
+    rows = [row(i, 100 * i) for i in range(1, 11)]  # 1,000 steps of 1,000
+    make_run(tmp_path, "a", rows=rows)
+    make_run(tmp_path, "b", rows=rows[:-1])
+    make_run(tmp_path, "c", rows=rows, status="finished", ended="2026-01-02T03:04:05+00:00")
+    found = {run.name: (run.status, run.activity) for run in read_summaries(tmp_path)}
+    assert found == {"a": ("running", "evaluating"), "b": ("running", "running"), "c": ("finished", "finished")}

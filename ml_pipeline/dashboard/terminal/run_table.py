@@ -3,10 +3,12 @@
 import io
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,9 +20,17 @@ _GAP = 2
 _NAME_WIDTH = 24
 """The least that a name is shortened to before a column is left out."""
 _MOST_REASONS = 5
-STYLES = {"running": "green", "queued": "yellow", "stopped": "cyan", "failed": "red", BROKEN: "red"}
-_WHEN = re.compile(r"-\d{8}-\d{6}(?:-(?=[0-9a-f]{6}$))?")
-"""The time in the name of a run that was not named by its user."""
+STYLES = {
+    "running": "green",
+    "evaluating": "green",
+    "queued": "yellow",
+    "stopped": "cyan",
+    "failed": "red",
+    BROKEN: "red",
+}
+_WHEN = re.compile(r"-\d{4}(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-[0-9a-f]{6})?(?=$|-)")
+"""The time in the name of a run that was not named by its user, and the random end that the service adds."""
+_WORDS = re.compile(r"(?<=[-_/ ])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -34,19 +44,20 @@ class _Column(NamedTuple):
 
 _COLUMNS = (
     _Column("RUN", lambda run: run.name, 0, left=True),
-    _Column("STATE", lambda run: run.status, 0, left=True),
-    _Column("TASK", lambda run: run.task or "-", 2, left=True),
-    _Column("ALGORITHM", lambda run: run.algorithm or "-", 6, left=True),
-    _Column("SEED", lambda run: _whole(run.seed), 3),
+    _Column("STATE", lambda run: run.activity, 0, left=True),
+    _Column("TASK", lambda run: run.task or "-", 3, left=True),
+    _Column("ALGORITHM", lambda run: run.algorithm or "-", 7, left=True),
+    _Column("SEED", lambda run: _whole(run.seed), 4),
     _Column("DONE", lambda run: "-" if run.progress is None else f"{int(100 * run.progress)}%", 0),
-    _Column("STEPS", lambda run: _whole(run.global_step), 5),
+    _Column("STEPS", lambda run: _whole(run.global_step), 6),
     _Column("STEPS/S", lambda run: _speed(run.steps_per_second), 0),
     _Column("LEFT", lambda run: duration(run.seconds_left), 0),
-    _Column("RETURN", lambda run: figure(run.mean_return), 4),
-    _Column("SCORE", lambda run: figure(run.last_score), 1),
+    _Column("RETURN", lambda run: figure(run.mean_return), 5),
+    _Column("SCORE", lambda run: figure(run.last_score), 2),
     _Column("BEST", lambda run: figure(run.best_score), 0),
-    _Column("ENVS", lambda run: _whole(run.n_envs), 7),
-    _Column("WORKERS", lambda run: _whole(run.n_workers), 7),
+    _Column("UNIT", lambda run: run.score_unit or "-", 1, left=True),
+    _Column("ENVS", lambda run: _whole(run.n_envs), 8),
+    _Column("WORKERS", lambda run: _whole(run.n_workers), 8),
 )
 
 
@@ -62,10 +73,11 @@ def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
         column = _COLUMNS[i]
         justify = "left" if column.left else "right"
         table.add_column(column.title, justify=justify, no_wrap=True, min_width=name_width if i == 0 else widths[i])  # type: ignore[arg-type]
-    for run, row in zip(runs, cells, strict=True):
+    names = _shown_names([row[0] for row in cells], name_width)
+    for run, row, name in zip(runs, cells, names, strict=True):
         texts = [Text(row[i]) for i in shown]
-        texts[0] = Text(_shortened(row[0], name_width))
-        texts[1].stylize(STYLES.get(run.status, ""))
+        texts[0] = Text(name)
+        texts[1].stylize(STYLES.get(run.activity, ""))
         table.add_row(*texts)
     return table
 
@@ -133,22 +145,48 @@ def _taken(widths: Sequence[int], shown: Sequence[int]) -> int:
     return min(widths[0], _NAME_WIDTH) + sum(_GAP + widths[i] for i in shown[1:])
 
 
-def _shortened(text: str, width: int) -> str:
-    """The text without the time in it, and if that is not enough, without its middle: names often differ at their ends.
+def _shown_names(names: Sequence[str], width: int) -> list[str]:
+    """The names as far as they fit: without the random end that the service gives, then without the time of those that
+    differ in something else, then without what all of them begin with.
 
-    >>> _shortened("CartPole-v1-seed7-20260101-120000-6b2882", 24)
-    'CartPole-v1-seed7…6b2882'
-    >>> _shortened("CartPole-v1-learning-rates-seed12", 20)
-    'CartPole-v…es-seed12'
+    >>> _shown_names(["CartPole-v1-seed7-20260101-120000-6b2882", "CartPole-v1-seed8-20260101-120000-77aa01"], 24)
+    ['CartPole-v1-seed7', 'CartPole-v1-seed8']
+    >>> _shown_names(["CartPole-v1-20260101-120000", "CartPole-v1-20260101-120107"], 24)
+    ['CartPole-v1 01-01 12:00', 'CartPole-v1 01-01 12:01']
+    >>> _shown_names(["CartPole-v1-learning-rates-seed12", "CartPole-v1-learning-rates-seed13"], 12)
+    ['…seed12', '…seed13']
     """
-    if cell_len(text) > width:
-        text = _WHEN.sub("…", text)
-    if cell_len(text) <= width:
+    if all(cell_len(name) <= width for name in names):
+        return [*names]
+    found = [_WHEN.sub("", name) for name in names]
+    counts = Counter(found)
+    found = [
+        short if counts[short] == 1 else _WHEN.sub(r" \1-\2 \3:\4", name)
+        for name, short in zip(names, found, strict=True)
+    ]
+    if len(set(found)) < len(set(names)):  # begun in the same minute
+        found = [_WHEN.sub(r" \3:\4:\5\6", name) for name in names]
+    words = [_WORDS.split(name) for name in found]
+    if len(set(found)) > 1 and any(cell_len(name) > width for name in found):
+        same = next(i for i, each in enumerate(zip_longest(*words)) if len(set(each)) > 1)
+        for kept in (words[0][: min(1, same - 1)], []):  # the first word says most of what they have in common
+            shorter = [[*kept, "…", *each[same:]] if same else each for each in words]
+            if all(cell_len("".join(each)) <= width for each in shorter):
+                break
+        words = shorter
+    return [_fitted(each, width) for each in words]
+
+
+def _fitted(words: Sequence[str], width: int) -> str:
+    """The words without those in the middle that do not fit: the ends of a name tell most."""
+    if cell_len(text := "".join(words)) <= width:
         return text
-    if width <= 1:
-        return text[:width]
-    kept = width - 1
-    return f"{text[: kept - kept // 2]}…{text[-(kept // 2) :] if kept // 2 else ''}"
+    for dropped in range(1, len(words) - 1):
+        first = (len(words) - dropped + 1) // 2
+        text = "".join(words[:first]).rstrip("-_/ ") + "…" + "".join(words[first + dropped :])
+        if cell_len(text) <= width:
+            return text
+    return f"{set_cell_size(words[-1], width - 1).rstrip()}…" if width > 1 else set_cell_size(text, width)
 
 
 def printable(text: str) -> str:

@@ -52,7 +52,7 @@ def study_line(study: StudySummary) -> str:
     if study.status == "running" and study.seconds_left is not None:
         parts.append(f"{duration(study.seconds_left)} left")
     if study.best is not None:
-        parts.append(f"best {figure(study.best.value)} by trial {study.best.number}")
+        parts.append(f"best {_value(study, study.best.value)} by trial {study.best.number}")
     parts += [f"{n:,} {what}" for n, what in ((len(study.running), "running"), (study.failed, "failed")) if n]
     return printable(", ".join(parts))
 
@@ -87,8 +87,13 @@ def _figures(study: StudySummary) -> list[str]:
     if study.best is None:
         return [*lines, _line("Best so far", "-")]
     settings = ", ".join(f"{name} {value}" for name, value in study.best.settings.items())
-    lines.append(_line("Best so far", f"{figure(study.best.value)} by trial {study.best.number}"))
+    lines.append(_line("Best so far", f"{_value(study, study.best.value)} by trial {study.best.number}"))
     return [*lines, *([_line("", in_one_line(settings, longest=_LONGEST_TEXT))] if settings else [])]
+
+
+def _value(study: StudySummary, value: float) -> str:
+    """With what it is, such as "0.0315 log return"."""
+    return " ".join(filter(None, [figure(value), study.value_unit]))
 
 
 def _machine(machine: MachineUse | None) -> list[str]:

@@ -26,6 +26,7 @@ def run(name=LONG, **told):
         "mean_return": 123.456,
         "last_score": -0.012345,
         "best_score": 500.0,
+        "score_unit": "log return",
         "n_envs": 16,
         "n_workers": 4,
     }
@@ -42,18 +43,18 @@ def test_a_wide_window_shows_every_column():
     header, row = drawn([run()], 200)
     assert header.split() == [
         *("RUN", "STATE", "TASK", "ALGORITHM", "SEED", "DONE", "STEPS", "STEPS/S", "LEFT", "RETURN", "SCORE", "BEST"),
-        *("ENVS", "WORKERS"),
+        *("UNIT", "ENVS", "WORKERS"),
     ]
     assert row.split() == [
         *(LONG, "running", "CartPole-v1", "PPO", "12", "5%", "51,200", "12,346", "1:02:03", "123.5", "-0.01235", "500"),
-        *("16", "4"),
+        *("log", "return", "16", "4"),
     ]
 
 
 def test_80_columns_show_the_important_ones_with_the_name_shortened():
     header, row = drawn([run()], 80)
     assert header.split()[:2] == ["RUN", "STATE"]
-    assert {"DONE", "STEPS/S", "LEFT", "SCORE", "BEST"} <= {*header.split()}
+    assert {"DONE", "STEPS/S", "LEFT", "BEST", "UNIT"} <= {*header.split()}
     assert max(len(header.rstrip()), len(row.rstrip())) <= 80
     assert row.startswith("CartPole-v1")
     assert row.split()[0].endswith("seed12")
@@ -73,7 +74,24 @@ def test_in_a_pipe_names_are_in_full_and_columns_stay():
     assert len(rows) == 2
     assert LONG in rows[0]
     assert rows[1].split() == [
-        *("b", "running", "-", "PPO", "12", "5%", "51,200", "3.2", "-", "123.5", "-", "500", "16", "4"),
+        *(
+            "b",
+            "running",
+            "-",
+            "PPO",
+            "12",
+            "5%",
+            "51,200",
+            "3.2",
+            "-",
+            "123.5",
+            "-",
+            "500",
+            "log",
+            "return",
+            "16",
+            "4",
+        ),
     ]
     assert header.split() == plain_lines([run("c")])[0].split()
     assert not any("\x1b" in line for line in rows)
@@ -99,10 +117,38 @@ def test_reasons_are_wrapped_at_the_width_of_the_window():
     assert all(line.startswith("  ") for line in lines[2:])
 
 
-def test_a_shortened_name_of_the_service_keeps_its_seed():
-    names = [f"CartPole-v1-seed{seed}-20261122-14203{seed}-6b288{seed}" for seed in (3, 4)]
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (("CartPole-v1-seed3-20261122-142033-6b2883", "CartPole-v1-seed4-20261122-142033-6b2884"), "seed3 seed4"),
+        (("trading-EURUSD-20261122-142033", "trading-EURUSD-20261122-142107"), "14:20 14:21"),
+        (
+            ("trading-EURUSD-20261122-142033-aaaaaa", "trading-EURUSD-20261122-142033-bbbbbb"),
+            "trading-…aaaaaa trading-…bbbbbb",
+        ),
+        (
+            ("eurusd-learning-rate-0.001-seed1", "eurusd-learning-rate-0.01-seed1"),
+            "eurusd-…0.001-seed1 eurusd-…0.01-seed1",
+        ),
+    ],
+)
+def test_a_shortened_name_keeps_what_tells_runs_apart(names, shown):
     _, *rows = drawn([run(name) for name in names], 80)
-    assert [row.split()[0] for row in rows] == ["CartPole-v1-seed3…6b2883", "CartPole-v1-seed4…6b2884"]
+    for row, part in zip(rows, (shown.split()[0], shown.split()[-1]), strict=True):
+        assert part in row
+    assert len({row.partition("running")[0] for row in rows}) == 2
+
+
+@pytest.mark.parametrize("width", [4, 8, 12, 16, 24, 40])
+def test_names_that_differ_look_different_if_there_is_room_for_the_difference(width):
+    names = [f"EURUSD-entropy-{i}-a-name-of-some-length-20261122-14203{i}-6b288{i}" for i in range(3)]
+    lines = drawn([run(name) for name in names], width + 48)
+    assert len({line.partition("running")[0] for line in lines[1:]}) == 3 or width < 8
+
+
+def test_a_run_that_has_taken_all_steps_is_evaluating():
+    _, row = drawn([run(global_step=1_000_000)], 200)
+    assert row.split()[1] == "evaluating"
 
 
 def test_a_state_has_a_colour_on_a_terminal():

@@ -113,6 +113,18 @@ def test_settings_stand_side_by_side(client):
     assert {each["name"]: each["values"] for each in table["rows"] if each["differs"]} == {"seed": ["1", "2"]}
 
 
+def test_the_settings_of_one_run_stand_beside_the_defaults(client):
+    rows = {each["name"]: each for each in get(client, "/api/settings", run="a")["rows"]}
+    differing = {name: (each["values"], each["default"]) for name, each in rows.items() if each["differs"]}
+    assert differing == {
+        "env_id": (["CartPole-v1"], "none"),
+        "n_envs": (["2"], "1"),
+        "n_steps": (["50"], "256"),
+        "total_timesteps": (["1000"], "none"),
+        "seed": (["1"], "0"),
+    }
+
+
 def test_figures_that_no_page_can_draw_are_left_out(client, root):
     (root / "a" / "evaluation.json").write_text('{"a": 1' + "0" * 400 + ', "b": 1e999, "c": [1], "d": true, "e": 2.5}')
     assert get(client, "/api/evaluation", run="a")["rows"] == [{"name": "e", "is_share": False, "values": [2.5]}]
