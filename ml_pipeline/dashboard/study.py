@@ -1,6 +1,5 @@
 """What is told about a study: its state, how many trials are done and how fast, the best, what runs and what failed."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from ml_pipeline.dashboard.read_values import count, finite, text
 from ml_pipeline.dashboard.summary import RunSummary
 from ml_pipeline.runs.folders import run_name
 from ml_pipeline.runtime.process_identity import identity_from, is_alive
+from ml_pipeline.runtime.regular_file import path_inside
 
 _STATES = ("running", "finished", "stopped")
 _COUNTS = ("n_trials", "finished", "complete", "pruned", "failed", "impossible", "jobs")
@@ -239,9 +239,8 @@ def _shown(value: object) -> str:
 
 def _run_of(root: Path, folder: Path, name: object) -> str | None:
     """The name of the run in a folder of the study; None for one that would lie elsewhere."""
-    if not isinstance(name, str) or name in ("", ".", "..") or any(each in name for each in ("/", "\0", os.sep)):
-        return None
-    return run_name(root, folder / name)
+    inside = path_inside(folder, name)
+    return None if inside is None else run_name(root, inside)
 
 
 def _objects(value: object) -> list[Mapping[str, Any]]:

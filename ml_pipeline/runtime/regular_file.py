@@ -1,10 +1,12 @@
-"""Opens files that somebody else may have put there: a pipe would keep the reader waiting, and a device has no end."""
+"""Files and folders that others put there or named: a pipe keeps a reader waiting, and a name may lead elsewhere."""
 
 import errno
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO, NamedTuple
+
+_LONGEST_NAME = 255  # bytes, on most file systems
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
@@ -52,3 +54,25 @@ class FileIdentity(NamedTuple):
     @classmethod
     def of(cls, found: os.stat_result) -> "FileIdentity":
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def path_inside(folder: Path, name: object) -> Path | None:
+    """The path of a file or folder that others named: in a storage, a journal, a table, a state file or a request.
+
+    None unless the name is one component of a path, on every system, and no link lies there: it would lead out of the
+    folder.
+
+    >>> path_inside(Path("study"), "trial-0001").as_posix(), path_inside(Path("study"), "../trial-0001")
+    ('study/trial-0001', None)
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or "\0" in name:
+        return None
+    if PurePosixPath(name).name != name or PureWindowsPath(name).name != name:
+        return None
+    try:
+        if len(os.fsencode(name)) > _LONGEST_NAME:
+            return None
+    except UnicodeEncodeError:  # half a character
+        return None
+    path = folder / name
+    return None if os.path.islink(path) else path

@@ -10,6 +10,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from ml_pipeline.tuning.judgement import JudgedTrial
+from ml_pipeline.tuning.study_files import known_folders
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, read_validation_returns
 
 _FOLD = re.compile(r"-fold-\d+$")
@@ -33,7 +34,7 @@ def _counts(trial: FrozenTrial) -> bool:
 
 
 def _judged(trial: FrozenTrial, study_folder: Path) -> JudgedTrial:
-    folders = [study_folder / name for name in trial.user_attrs.get("folders", ())]
+    folders = known_folders(study_folder, trial.user_attrs)
     n_evaluations = trial.user_attrs.get("evaluations", len(trial.intermediate_values))
     records = [(folder, record) for folder in folders if (record := read_validation_returns(folder)) is not None]
     folder, returns = _one_record(records) if records else (folders[0] if folders else None, None)

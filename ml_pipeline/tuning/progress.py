@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.active_time import active_seconds
-from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, STUDY_FILE
+from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, STUDY_FILE, known_folders
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -224,7 +224,7 @@ def _of_running(trial: "FrozenTrial", *, steps_per_trial: int | None) -> dict[st
     return {
         "number": trial.number,
         "folder": _folder_of(trial),
-        "folders": [str(each) for each in trial.user_attrs.get("folders") or ()],
+        "folders": [folder.name for folder in known_folders(Path(), trial.user_attrs)],
         "began": None if began is None else began.astimezone(UTC).isoformat(),
         "host": trial.user_attrs.get("host"),
         "progress": None if not steps_per_trial else min(1.0, (step or 0) / steps_per_trial),
@@ -300,8 +300,8 @@ def _last_sign(trial: "FrozenTrial", study_folder: Path, *, now: float) -> float
 
 
 def _folder_of(trial: "FrozenTrial") -> str | None:
-    folders = trial.user_attrs.get("folders") or ()
-    return str(folders[0]) if folders else None
+    folders = known_folders(Path(), trial.user_attrs)
+    return folders[0].name if folders else None
 
 
 def _timestamp(when: datetime | None, otherwise: float) -> float:

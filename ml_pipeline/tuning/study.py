@@ -7,6 +7,7 @@ from typing import Any
 import optuna
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.folder import refuse_links
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.tuning.search.pruners import make_pruner
 from ml_pipeline.tuning.search.samplers import make_sampler, sampler_remark
@@ -48,6 +49,8 @@ def make_study(
     from ml_pipeline.runs.tasks import make_task  # with all that a task needs: workers go without
     from ml_pipeline.tuning.study_identity import join_study, study_identity
 
+    if folder.is_dir():
+        refuse_links(folder)
     study = _study(order, folder, space, say=say, stopped=stopped)
     if any(folder.glob("trial-[0-9]*")) and not study.get_trials(deepcopy=False):
         raise UserError(

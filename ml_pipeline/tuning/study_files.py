@@ -1,7 +1,12 @@
 """A study's folder: what its files are called. Its trials are run folders in it."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.runtime.regular_file import path_inside
 
 STUDY_FILE = "study.json"
 """How far the study is; rewritten whole, and read by the dashboard without Optuna."""
@@ -14,6 +19,8 @@ HEARTBEAT_FILE = "heartbeat"
 """In a trial's folder: touched every few seconds by the process that works on the trial."""
 RETURNS_FILE = "validation_returns.npz"
 """In a trial's folder: what its best checkpoint earned on the validation split, bar by bar."""
+FOLDERS_ATTRIBUTE = "folders"
+"""Of a trial: the names of its run folders, one for each seed or fold."""
 _TRIAL = re.compile(r"trial-\d{4,}(-|$)", re.ASCII)
 
 
@@ -38,3 +45,27 @@ def is_trial(folder: Path) -> bool:
 def is_study_folder(folder: Path) -> bool:
     """Whether a folder holds a study."""
     return any((folder / name).is_file() for name in (STUDY_FILE, JOURNAL_FILE))
+
+
+def named_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
+    """The run folders that a trial's attributes name; none: it has not begun.
+
+    Raises UserError where one is not in the study's folder: a storage is written by others, too.
+    """
+    named = attributes.get(FOLDERS_ATTRIBUTE) or []
+    folders = [path_inside(study, name) for name in named] if isinstance(named, list | tuple) else [None]
+    found = [folder for folder in folders if folder is not None]
+    if len(found) < len(folders):
+        raise UserError(
+            f"A trial's run folders must lie in the study's folder {study}, but the storage names "
+            f"{excerpt(repr(named), 100)}, which is no folder in the study; begin another study."
+        )
+    return found
+
+
+def known_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
+    """As `named_folders`; none also where the names lead elsewhere."""
+    try:
+        return named_folders(study, attributes)
+    except UserError:
+        return []

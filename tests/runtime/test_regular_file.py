@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ml_pipeline.runtime.regular_file import FileIdentity, open_regular, read_regular
+from ml_pipeline.runtime.regular_file import FileIdentity, open_regular, path_inside, read_regular
 
 
 def test_a_file_and_a_link_to_one_are_opened(tmp_path):
@@ -54,3 +54,21 @@ def test_another_file_or_another_content_is_another_identity(tmp_path):
     assert FileIdentity.of(path.stat()) == first
     path.write_bytes(b"three")
     assert FileIdentity.of(path.stat()) != first
+
+
+@pytest.mark.parametrize("name", ["trial-0001", "trial-0001-seed-1", "Jahr 2026", "ö", ".hidden", "x" * 255])
+def test_a_name_of_one_component_is_a_path_in_the_folder(tmp_path, name):
+    assert path_inside(tmp_path, name) == tmp_path / name
+
+
+HOSTILE = ["", ".", "..", "../victim", "/etc", "a/b", "a/", "a/../b", "a\\b", "..\\b", "C:b", "a\0b", "x" * 256]
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "\ud800", None, 3, ["a"], b"a", {"a": 1}])
+def test_whatever_else_others_wrote_as_a_name_is_refused(tmp_path, name):
+    assert path_inside(tmp_path, name) is None
+
+
+def test_a_link_in_the_folder_is_refused_for_it_leads_elsewhere(tmp_path):
+    (tmp_path / "inside").symlink_to(tmp_path.parent)
+    assert path_inside(tmp_path, "inside") is None

@@ -125,3 +125,17 @@ def test_returns_that_cannot_be_read_are_named(study, add, tmp_path):
     (trial_folder(tmp_path, number) / RETURNS_FILE).write_bytes(b"torn")
     with pytest.raises(UserError, match=r"trial-0000/validation_returns\.npz cannot be read as validation returns"):
         finished_trials(study, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "folders", [["../victim"], ["/etc"], "trial-0000", [3], {"trial-0000": 1}, ["trial-0000", ".."]]
+)
+def test_a_folder_outside_of_the_study_is_not_read(study, add, tmp_path, folders):
+    """What a storage that others write names, leads nowhere."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    ValidationReturns(START + np.arange(50) * DAY, np.full(50, 0.01), 252.0).write(victim / RETURNS_FILE)
+    (tmp_path / "study").mkdir()
+    add(2.0, folders=folders)
+    (trial,) = finished_trials(study, tmp_path / "study")
+    assert (trial.folder, trial.returns) == (None, None)

@@ -242,3 +242,11 @@ def test_several_writers_leave_a_whole_file(tmp_path):
         thread.join()
     assert errors == []
     assert [path.name for path in tmp_path.iterdir()] == [STUDY_FILE]
+
+
+def test_a_folder_outside_of_the_study_is_none(trials, told):
+    trials.add(value=1.0, folders=["../victim"])
+    trials.add("RUNNING", folders=["/etc", "trial-0001"])
+    found = told()
+    assert (found["best"]["folder"], found["trials"][0]["folder"]) == (None, None)
+    assert (found["running"][0]["folder"], found["running"][0]["folders"]) == (None, [])

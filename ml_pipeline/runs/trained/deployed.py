@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.regular_file import open_regular, path_inside
 
 CURRENT = "current"
 PROMOTION_FILE = "promotion.json"
@@ -74,8 +74,8 @@ def _resolved_current(path: Path) -> Path:
     named = _named_by(path)
     if named is None or version_number(named) is None:
         return path  # somebody else's folder of this name
-    version = path.parent / named
-    if not version.is_dir():
+    version = path_inside(path.parent, named)
+    if version is None or not version.is_dir():
         raise UserError(
             f"{path} names {named}, which is not there: it was deleted. Return to another version by `ml-pipeline "
             f"rollback {path.absolute().parent.name}`."

@@ -10,14 +10,15 @@ from ml_pipeline.runs.folder import LATEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.folder_claim import check_not_written
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config
+from ml_pipeline.runtime.regular_file import path_inside
 from ml_pipeline.service.queue.store import QueuedRun
 from ml_pipeline.service.queue.submission import flat_settings
 
 
 def known_run(root: Path, name: str) -> QueuedRun:
     """A run of the root that the queue does not know, as one that has ended. Raises UserError where there is none."""
-    folder = root / name
-    if folder.parent != root or not (folder / SETTINGS_FILE).is_file():
+    folder = path_inside(root, name)
+    if folder is None or not (folder / SETTINGS_FILE).is_file():
         raise UserError(f'There is no run "{name}" in {root}; `ml-pipeline status` lists those that are there.')
     check_not_written(folder)
     config = train_config(layered(read_train_settings(folder / SETTINGS_FILE)))

@@ -17,6 +17,7 @@ from typing import Any, get_args
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.runtime.regular_file import path_inside
 from ml_pipeline.service.queue.root_lock import RootLock, RootTaken
 
 QUEUE_FILE = "queue.sqlite"
@@ -315,6 +316,8 @@ def _to_sql(value: Any) -> Any:
 def _from_row(row: sqlite3.Row) -> QueuedRun:
     """Raises ValueError or TypeError where it holds something else."""
     values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - iterating over a Row gives its values
+    if path_inside(Path(), values["id"]) is None:
+        raise ValueError(f"its id {values['id']!r} cannot be the name of a folder")
     for name in ("position", "priority", "restarts_left", "starts"):
         if not isinstance(values[name], int):
             raise ValueError(f"{name} is {values[name]!r}, and not a whole number")

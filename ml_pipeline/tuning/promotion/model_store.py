@@ -25,10 +25,12 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.json_object import read_json_object
+from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.runs.trained.deployed import CURRENT, PROMOTION_FILE, current_number, version_number
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.owned_folders import new_owned_folder
+from ml_pipeline.runtime.regular_file import open_regular, path_inside
 from ml_pipeline.runtime.whole_file import sync_folder
 from ml_pipeline.tuning.promotion.model_history import (
     HISTORY_FILE,
@@ -74,11 +76,19 @@ class Version:
     def require_whole(self) -> None:
         """Raise UserError where a file is not as it was promoted."""
         for name, expected in dict(self.promotion.get("files", {})).items():
-            path = self.folder / str(name)
+            path: Path | None = self.folder
+            for part in str(name).split("/"):
+                path = None if path is None else path_inside(path, part)
+            if path is None:
+                raise UserError(
+                    f'"{in_one_line(str(name), 100)}", which {PROMOTION_FILE} names, is no file of {self.name}.'
+                )
             try:
                 found = _digest(path)
             except OSError as error:
-                raise UserError(f"{path} cannot be read: {error.strerror}; {self.name} is no longer whole.") from error
+                raise UserError(
+                    f"{path} cannot be read: {error.strerror or error}; {self.name} is no longer whole."
+                ) from error
             if found != expected:
                 raise UserError(f"{path} is not what was promoted: it was changed or is damaged.")
 
@@ -200,8 +210,8 @@ class ModelStore:
         raise UserError(f"{self.name} had no version before v{now} that is still there; {remedy}.")
 
     def _find(self, number: int) -> Version | None:
-        folder = self.folder / f"v{number}"
-        return Version(number, folder) if folder.is_dir() else None
+        folder = path_inside(self.folder, f"v{number}")
+        return Version(number, folder) if folder is not None and folder.is_dir() else None
 
     def _next_version(self) -> Version:
         """After every number that there is, or ever was deployed: who deletes v3 gets no other v3."""
@@ -285,7 +295,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

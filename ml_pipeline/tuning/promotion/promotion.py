@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.trial import FrozenTrial
 
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.folder import BEST_CHECKPOINT
+from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import JudgedTrial, winner_of
 from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy, compare_on_validation
@@ -29,6 +30,7 @@ from ml_pipeline.tuning.promotion.promotion_rule import (
 )
 from ml_pipeline.tuning.promotion.version_files import write_version
 from ml_pipeline.tuning.report.test_opening import read_openings
+from ml_pipeline.tuning.study_files import named_folders
 
 TEST_FILE = "test.json"
 """In a version's folder, where the study's report opened the test split for its trial: the result, and how often the
@@ -119,13 +121,19 @@ class Promotion:
         winner = winner_of(trials)
         if winner is None:
             raise NotPromoted(f"The study {self._study.study_name} has no finished trial{self._others()}.")
+        if winner.folder is None:
+            named_folders(self._folder, self._trial(winner).user_attrs)  # raises where they lead elsewhere
         if winner.folder is None or not winner.folder.is_dir():
             where = winner.folder or self._folder
             raise UserError(
                 f"Trial {winner.number} is the one to promote, but {where} is not there; promote on the machine that "
                 "trained it, or copy its folder here."
             )
+        refuse_links(winner.folder)
         return trials, winner
+
+    def _trial(self, judged: JudgedTrial) -> FrozenTrial:
+        return next(each for each in self._study.get_trials(deepcopy=False) if each.number == judged.number)
 
     def _others(self) -> str:
         """What its trials are, in brackets."""
@@ -184,7 +192,7 @@ class Promotion:
         )
 
     def _origin(self, winner: JudgedTrial) -> dict[str, Any]:
-        trial = next(each for each in self._study.get_trials(deepcopy=False) if each.number == winner.number)
+        trial = self._trial(winner)
         return {
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "package_version": self._package_version,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
-from ml_pipeline.runs.folder import BEST_CHECKPOINT, report_folder
+from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links, report_folder
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import load_run, restore_policy
@@ -47,6 +47,7 @@ def held_out_test(run_folder: Path) -> HeldOutTest:
     path = run_folder / BEST_CHECKPOINT
     if not path.is_file():
         raise UserError(f"{path} is not there; write the report on the machine that has this trial's folder.")
+    refuse_links(run_folder)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     config, saved = load_run(path)
     if config.run.env_id is not None:

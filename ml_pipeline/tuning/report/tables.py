@@ -11,6 +11,7 @@ import numpy as np
 from ml_pipeline.config.wording import in_one_line, written
 from ml_pipeline.reporting.interactive_page import SortableTable, TableColumn
 from ml_pipeline.reporting.report_files import PAGE_FILE
+from ml_pipeline.runtime.regular_file import path_inside
 from ml_pipeline.tuning.report.chart_data import utc
 from ml_pipeline.tuning.report.setting_names import shown_setting
 from ml_pipeline.tuning.report.study_trials import TrialRow
@@ -65,8 +66,8 @@ def folder_link(name: str, study_folder: Path) -> str:
 
     Names come from a storage that others write, too: none leads out of the study's folder.
     """
-    folder = study_folder / name
-    if not name or Path(name).is_absolute() or ".." in Path(name).parts or not folder.is_dir():
+    folder = path_inside(study_folder, name)
+    if folder is None or not folder.is_dir():
         return ""
     return f"./{quote(name)}/{PAGE_FILE if (folder / PAGE_FILE).is_file() else ''}"
 

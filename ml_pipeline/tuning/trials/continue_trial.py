@@ -13,14 +13,15 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.wording import shown_path
+from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.folder_claim import check_not_written
 from ml_pipeline.runs.state import STATE_FILE
 from ml_pipeline.runs.stop import STOP_NOTE, StopRequest
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.runtime.process_identity import this_process
-from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, RETURNS_FILE
+from ml_pipeline.runtime.regular_file import path_inside
+from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, RETURNS_FILE, named_folders
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns
 
@@ -57,7 +58,7 @@ def continue_trial(
             f"Trial {number} is for {planned:,} steps, but got total_timesteps {total_timesteps:,}; name more, or "
             "leave it out to go on to its full budget."
         )
-    folders = [str(name) for name in trial.user_attrs["folders"]]
+    folders = _folders_of(trial, study_folder, n=len(objective.units(train_config(layered(base, settings)))))
     _require_checkpoint(study_folder, number, folders)
     if trial.state == TrialState.COMPLETE:
         if total_timesteps is None or total_timesteps == planned:
@@ -137,6 +138,17 @@ def _trial_of(study: optuna.Study, number: int) -> FrozenTrial:
     return trial
 
 
+def _folders_of(trial: FrozenTrial, study_folder: Path, *, n: int) -> list[str]:
+    """The names of a trial's run folders. Raises UserError unless they are n folders of the study."""
+    folders = named_folders(study_folder, trial.user_attrs)
+    if len(folders) != n:
+        raise UserError(
+            f"Trial {trial.number} names {counted(len(folders), 'run folder')}, but has {counted(n, 'run')}; it cannot "
+            "go on."
+        )
+    return [folder.name for folder in folders]
+
+
 def _require_not_repeated(trials: Sequence[FrozenTrial], number: int) -> None:
     """Raise UserError where a later trial goes on in the same folders: it would count twice."""
     first = trials[number].user_attrs.get("failed_trial", number)
@@ -172,7 +184,9 @@ def _longer(name: str, total_timesteps: int) -> str:
 
 def _copied(study_folder: Path, name: str, copy: str) -> str:
     """The name of a copy of a run folder, whole, in which the run can go on; one that is there already is kept."""
-    source, target = study_folder / name, study_folder / copy
+    source, target = study_folder / name, path_inside(study_folder, copy)
+    if target is None:
+        raise UserError(f"{study_folder / copy} is a link, and a run writes no files elsewhere; remove it.")
     if target.is_dir():
         return copy
     check_not_written(source)

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.record_state import record_end_of_lost
 from ml_pipeline.runtime.process_identity import is_alive
-from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, trial_folder
+from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, HEARTBEAT_FILE, known_folders, trial_folder
 from ml_pipeline.tuning.workers.heartbeat import BEAT_ATTRIBUTE, Beat, beat_from, read_beat
 
 SILENCE_S = 45.0
@@ -164,11 +164,10 @@ def queue_again(study: optuna.Study, number: int, study_folder: Path) -> None:
 
 def folders_of(trial: FrozenTrial, study_folder: Path) -> list[Path]:
     """The run folders of a trial, at least one; it may not be there yet."""
-    named = trial.user_attrs.get("folders")
-    if isinstance(named, list) and named:
-        return [study_folder / str(each) for each in named]
+    if named := known_folders(study_folder, trial.user_attrs):
+        return named
     first = trial_folder(study_folder, trial.number)
-    several = [each for each in study_folder.glob(f"{first.name}-*") if each.is_dir()]
+    several = [each for each in study_folder.glob(f"{first.name}-*") if each.is_dir() and not each.is_symlink()]
     return [first] if first.is_dir() or not several else sorted(several)
 
 
@@ -190,7 +189,7 @@ def _repeated(trial: FrozenTrial, history: list[int], study_folder: Path) -> Fro
     kept = {name: value for name, value in trial.user_attrs.items() if name not in _OF_ONE_ATTEMPT}
     folders = [folder.name for folder in folders_of(trial, study_folder) if folder.is_dir()]
     if folders:
-        kept.setdefault("folders", folders)
+        kept.setdefault(FOLDERS_ATTRIBUTE, folders)
     return create_trial(
         state=TrialState.WAITING,
         params=trial.params,

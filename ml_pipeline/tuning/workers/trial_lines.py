@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml_pipeline.config.wording import counted, shown_path, without_traceback, written
+from ml_pipeline.tuning.study_files import known_folders
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -70,10 +71,10 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
     best = best_trial(trials)
     if best is None:
         return [*lines, "No trial is complete, so that none is the best."]
-    folders: Sequence[str] = best.user_attrs.get("folders") or ()
-    where = f" in {shown_path(folder / folders[0])}" if folders else ""
+    folders = known_folders(folder, best.user_attrs)
+    where = f" in {shown_path(folders[0])}" if folders else ""
     if len(folders) > 1:
-        where = f", the median of {len(folders)} runs,{where} to {folders[-1]}"
+        where = f", the median of {len(folders)} runs,{where} to {folders[-1].name}"
     lines.append(f"Best value {shown_value(best.value)}, by trial {best.number}{where}")
     settings = best.user_attrs.get("settings") or best.params
     return [*lines, *(f"  {name}: {written(value)}" for name, value in settings.items())]

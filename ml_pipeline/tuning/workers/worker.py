@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, named_folders
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome
 from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
 from ml_pipeline.tuning.workers.disk_full import DiskFull, is_about_a_full_disk
@@ -146,12 +147,15 @@ class Worker:
             sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             return TrialOutcome(state="failed", reason=excerpt(sentence, _LONGEST_REASON))
         trial.set_user_attr("settings", settings)
-        earlier = trial.user_attrs.get("folders")
+        try:
+            earlier = [folder.name for folder in named_folders(self._folder, trial.user_attrs)] or None
+        except UserError as error:
+            return TrialOutcome(state="failed", reason=str(error))
         try:
             names = earlier or self._runs.folders(trial.number, settings)
         except UserError as error:
             return TrialOutcome(state="impossible", reason=str(error))
-        trial.set_user_attr("folders", list(names))
+        trial.set_user_attr(FOLDERS_ATTRIBUTE, list(names))
         stop = StopRequest()
         beat = Heartbeat(
             self._folder / names[0],

@@ -213,3 +213,14 @@ def test_closing_twice_is_fine(tmp_path):
     store = Store(tmp_path, since=SINCE)
     store.close()
     store.close()
+
+
+@pytest.mark.parametrize("id", ["../victim", "/etc", "..", "a/b", ""])
+def test_a_run_whose_id_is_no_name_of_a_folder_is_left_out(store, id):
+    store.add(run("good"))
+    store.add(run("bad"))
+    store._connection.execute("UPDATE runs SET id = ? WHERE id = 'bad'", (id,))
+    assert [each.id for each in store.runs()] == ["good"]
+    assert [*store.unreadable] == [id]
+    with pytest.raises(UserError, match="holds no usable run"):
+        store.get(id)

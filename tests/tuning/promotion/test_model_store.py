@@ -375,3 +375,36 @@ def test_a_kill_before_any_step_leaves_one_version_whole(tmp_path, action):
         assert store.history()[-1].after == new.number
         assert store.roll_back().after == int(version[1:])
     assert outcomes == {"v1", "v2"}
+
+
+@pytest.mark.parametrize("name", ["../v1/best.pt", "/etc/hostname", "validation/../../v1/best.pt", "..", ""])
+def test_a_card_that_names_a_file_outside_of_its_version_is_no_whole_version(store, name):
+    version = promote(store)
+    card = version.folder / "promotion.json"
+    card.chmod(0o644)
+    card.write_text(json.dumps({"files": {name: "0"}}))
+    with pytest.raises(UserError, match="is no file of"):
+        ModelStore(store.models, store.name).versions()[0].require_whole()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_a_pipe_in_place_of_a_file_of_a_version_is_told_at_once(store):
+    version = promote(store)
+    version.folder.chmod(0o755)
+    (version.folder / "best.pt").unlink()
+    os.mkfifo(version.folder / "best.pt")
+    with pytest.raises(UserError, match="no regular file"):
+        version.require_whole()
+
+
+def test_a_version_that_is_a_link_is_none(store, tmp_path):
+    promote(store)
+    shutil.copytree(store.folder / "v1", tmp_path / "v1")
+    (store.folder / "v2").symlink_to(tmp_path / "v1")
+    with pytest.raises(UserError, match="There is no version v2"):
+        store.roll_back(2)
+    (store.folder / "current").unlink()
+    write_link(store.folder / "current", 2)
+    assert store.deployed() is None
+    with pytest.raises(UserError, match="names v2, which is not there"):
+        resolved(store.folder / "current")

@@ -439,6 +439,13 @@ def test_a_study_outside_of_the_root_is_refused(toy, tmp_path, name):
         open_study(name, tmp_path / "studies", storage=None, say=print)
 
 
+@pytest.mark.parametrize("name", ["workers.log", "winner_test", "test_opened.jsonl"])
+def test_a_study_with_links_in_its_folder_is_refused_since_it_would_be_written_elsewhere(toy, tmp_path, name):
+    (toy[1] / name).symlink_to(tmp_path)
+    with pytest.raises(UserError, match=f"{name} is a link to"):
+        open_study("toy", tmp_path / "studies", storage=None, say=print)
+
+
 def test_a_study_is_opened_by_name(toy, tmp_path):
     study, folder = open_study("toy", tmp_path / "studies", storage=None, say=print)
     assert (study.study_name, folder) == ("toy", toy[1])
@@ -455,3 +462,18 @@ def test_what_was_rolled_back_may_be_promoted_again(toy, store, carts):
     assert promoted(toy, store, rules).version.number == 2
     write_link(store.folder / "current", 1)
     assert promoted(toy, store, rules).version.number == 3
+
+
+@pytest.mark.parametrize("how", ["name", "link of the folder", "link of the file"])
+def test_a_winner_outside_of_the_study_is_not_promoted(toy, store, carts, tmp_path, how):
+    study, folder = toy
+    victim = tmp_path / "victim"
+    shutil.copytree(carts[0], victim)
+    names = {"name": ["../../victim"], "link of the folder": ["linked"], "link of the file": ["own"]}
+    add_trial(study, folder, value=1.0, folders=names[how])
+    (folder / "linked").symlink_to(victim)
+    (folder / "own").mkdir()
+    (folder / "own/best.pt").symlink_to(victim / "best.pt")
+    with pytest.raises(UserError, match=r"is no folder in the study|is a link"):
+        promoted(toy, store)
+    assert store.versions() == []

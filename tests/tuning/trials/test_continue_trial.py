@@ -132,3 +132,15 @@ def test_a_trial_that_waits_is_left_to_the_study(tmp_path, study):
     add(study, TrialState.WAITING, early, failed_trial=0, retry_history=[])
     with pytest.raises(UserError, match="Trial 0 waits for its turn, and goes on when tune is started without"):
         go_on(study, tmp_path)
+
+
+@pytest.mark.parametrize("folders", [["../victim"], [], "victim", ["trial-0000", "trial-0001"]])
+def test_a_trial_whose_folders_are_none_of_the_study_is_not_continued(tmp_path, study, folders):
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/latest.pt").write_bytes(b"")
+    study.add_trial(create_trial(state=TrialState.PRUNED, user_attrs={"folders": folders, "settings": SETTINGS}))
+    (tmp_path / "study/trial-0000").mkdir(parents=True)
+    (tmp_path / "study/trial-0000/latest.pt").write_bytes(b"")
+    with pytest.raises(UserError, match=r"is no folder in the study|names . run folder"):
+        go_on(study, tmp_path / "study")
+    assert [path.name for path in (tmp_path / "victim").iterdir()] == ["latest.pt"]

@@ -271,3 +271,16 @@ def test_trials_of_several_runs_are_found_by_their_first_folder(tmp_path: Path) 
     assert fail_lost_trials(study, tmp_path, list[str]().append) == [0]
     assert study.trials[1].user_attrs["folders"] == ["trial-0000-seed-0", "trial-0000-seed-1"]
     assert read_beat(trial_folder(tmp_path, 0, "seed-0")) is None
+
+
+def test_a_lost_trial_that_names_a_folder_outside_of_the_study_changes_nothing_there(tmp_path: Path) -> None:
+    folder, victim = tmp_path / "study", tmp_path / "victim"
+    victim.mkdir()
+    (victim / HEARTBEAT_FILE).write_text("{}")
+    study = _study(folder)
+    trial = _begin(study, folder, _dead_process())
+    record_process(trial, trial.number)
+    study._storage.set_trial_user_attr(trial._trial_id, "heartbeat", Beat(0, _dead_process(), 0).as_json())
+    trial.set_user_attr("folders", ["../victim"])
+    assert fail_lost_trials(study, folder, lambda sentence: None) == [0]
+    assert [path.name for path in victim.iterdir()] == [HEARTBEAT_FILE]

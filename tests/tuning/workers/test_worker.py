@@ -196,3 +196,14 @@ def test_workers_that_race_train_exactly_as_many_trials_as_asked_for(tmp_path):
     trials = open_study(tmp_path).trials
     assert sum(trial.state == TrialState.COMPLETE for trial in trials) == 15
     assert {trial.state for trial in trials} <= {TrialState.COMPLETE, TrialState.FAIL}
+
+
+@pytest.mark.parametrize("folders", [["../victim"], ["trial-0000", "/etc"], "trial-0000", [["x"]]])
+def test_a_queued_trial_that_names_a_folder_outside_of_the_study_fails_and_touches_nothing(tmp_path, folders):
+    study, runs = open_study(tmp_path / "study"), StandInRuns()
+    (tmp_path / "victim").mkdir()
+    study.enqueue_trial({"x": 0.5}, user_attrs={"folders": folders})
+    a_worker(tmp_path / "study", n_trials=1, study=study, runs=runs).work()
+    assert "is no folder in the study" in study.trials[0].user_attrs["reason"]
+    assert (study.trials[0].state, [call["number"] for call in runs.calls]) == (TrialState.FAIL, [1])
+    assert not list((tmp_path / "victim").iterdir())
