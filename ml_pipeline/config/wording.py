@@ -76,3 +76,12 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def ended(sentence: str) -> str:
+    """The sentence with a full stop, unless it has an end of its own.
+
+    >>> ended("It rose"), ended("Was it known?")
+    ('It rose.', 'Was it known?')
+    """
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."

@@ -13,6 +13,7 @@ from ml_pipeline.dashboard.summary import RunSummary
 from ml_pipeline.runs.folders import run_name
 from ml_pipeline.runtime.process_identity import identity_from, is_alive
 from ml_pipeline.runtime.regular_file import path_inside
+from ml_pipeline.tuning.study_files import warnings_in_words
 
 _STATES = ("running", "finished", "stopped")
 _COUNTS = ("n_trials", "finished", "complete", "pruned", "failed", "impossible", "jobs")
@@ -79,6 +80,8 @@ class StudySummary:
     best: BestTrial | None = None
     running: tuple[RunningTrial, ...] = ()
     failures: tuple[Failure, ...] = ()
+    feature_warnings: tuple[str, ...] = ()
+    """Sentences about features that may see ahead."""
     began: str | None = None
     updated: str | None = None
     has_report: bool = False
@@ -130,6 +133,7 @@ def study_summary(
         if status == "running"
         else (),
         failures=tuple(_failures(values.get("failures"))),
+        feature_warnings=warnings_in_words(tuple(filter(None, map(text, _list(values.get("feature_warnings")))))),
         began=text(values.get("began")),
         updated=text(values.get("updated")),
         has_report=has_report,

@@ -33,6 +33,9 @@ from ml_pipeline.tuning.trials.validation_returns import ValidationReturns
 LEVEL = 0.95
 """Of evidence: a deflated Sharpe ratio below says nothing. The luckiest of noise trials reaches 0.5 on average."""
 
+NEEDS_TWO = "it needs returns that vary, of the winner and of another trial"
+"""What a deflated Sharpe ratio needs."""
+
 Evidence = Literal["evidence", "no evidence"]
 
 
@@ -51,12 +54,17 @@ class JudgedTrial:
     n_checkpoints: int = 1
     complete: bool = True
 
+    @property
+    def never_traded(self) -> bool:
+        """Whether its best checkpoint held cash in every bar of the validation data."""
+        return self.returns is not None and not self.returns.returns.any()
+
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
     """The winner of a study and its statistics; what is undefined is NaN. Sharpe ratios are annualized.
 
-    winner: the complete trial of the highest value; of equal ones, the earliest.
+    winner: see `winner_of`.
     evidence: "evidence" where `dsr` is at least 0.95.
     dsr: the deflated Sharpe ratio, the lower of the two below.
     n_trials: finished trials. n_with_returns: of which so many have a Sharpe ratio. n_checkpoints: how many were scored
@@ -100,12 +108,7 @@ class Judgement:
             self._verdict(),
             f"Trial {self.winner.number}, the best of {self.n_trials:,}, has a Sharpe ratio of {_number(self.sharpe)} "
             f"a year on {self.n_bars:,} bars of validation data, after costs.",
-            f"The luckiest of {self.n_trials:,} trials without any skill would be expected to reach "
-            f"{_number(self.expected_maximum)}; the luckiest of all {self.n_checkpoints:,} checkpoints that were "
-            f"scored, {_number(self.expected_maximum_of_checkpoints)}.",
-            f"Deflated Sharpe ratio: {_number(self.dsr)}, the lower of {_number(self.dsr_of_trials)} for the best of "
-            f"so many trials and {_number(self.dsr_of_checkpoints)} for the best of so many checkpoints. Evidence "
-            f"begins at {LEVEL:g}; the luckiest of trials without skill has about 0.5.",
+            *self._about_deflation(),
             self._about_overfitting(),
             self._about_length(),
             *self._about_correlation(),
@@ -120,6 +123,18 @@ class Judgement:
             return "No evidence: the winner did no better than the luckiest of so many trials without skill."
         return (
             "No evidence: the winner did better than the luckiest of so many trials without skill, but not by enough."
+        )
+
+    def _about_deflation(self) -> tuple[str, ...]:
+        if math.isnan(self.dsr):
+            return (f"Deflated Sharpe ratio: there is none; {NEEDS_TWO}.",)
+        return (
+            f"The luckiest of {self.n_trials:,} trials without any skill would be expected to reach "
+            f"{_number(self.expected_maximum)}; the luckiest of all {self.n_checkpoints:,} checkpoints that were "
+            f"scored, {_number(self.expected_maximum_of_checkpoints)}.",
+            f"Deflated Sharpe ratio: {_number(self.dsr)}, the lower of {_number(self.dsr_of_trials)} for the best of "
+            f"so many trials and {_number(self.dsr_of_checkpoints)} for the best of so many checkpoints. Evidence "
+            f"begins at {LEVEL:g}; the luckiest of trials without skill has about 0.5.",
         )
 
     def _about_overfitting(self) -> str:
@@ -198,9 +213,30 @@ def judge(trials: Sequence[JudgedTrial], *, n_blocks: int = BLOCKS) -> Judgement
 
 
 def winner_of(trials: Sequence[JudgedTrial]) -> JudgedTrial | None:
-    """The complete trial of the highest value, of equal ones the earliest; None where none has a finite value."""
+    """The complete trial of the highest value, of equal ones the earliest.
+
+    None if no trial has a finite value, and if the best one never traded: `why_no_winner` says so.
+    """
+    best = _best(trials)
+    return None if best is None or best.never_traded else best
+
+
+def why_no_winner(trials: Sequence[JudgedTrial]) -> str | None:
+    """A sentence if the best trial never traded; None if it did, or if no trial has a value."""
+    best = _best(trials)
+    if best is None or not best.never_traded:
+        return None
+    others = [each for each in trials if each.complete and not each.never_traded]
+    told = "and every trial that traded did worse" if others else "and nor did any other trial"
+    return (
+        f"There is no winner: trial {best.number} has the highest value, {best.value:g}, but it never traded on the "
+        f"validation data, {told}. Train for longer, or search other settings, features or costs."
+    )
+
+
+def _best(trials: Sequence[JudgedTrial]) -> JudgedTrial | None:
     with_value = [each for each in trials if each.complete and each.value is not None and math.isfinite(each.value)]
-    return max(with_value, key=lambda each: (each.value, -each.number), default=None)
+    return max(with_value, key=lambda each: (each.value, not each.never_traded, -each.number), default=None)
 
 
 _UNDEFINED = Overfitting(math.nan, np.empty(0), 0)

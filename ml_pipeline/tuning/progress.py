@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.active_time import active_seconds
-from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, STUDY_FILE, known_folders
+from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, STUDY_FILE, feature_warnings, known_folders
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -69,8 +69,10 @@ class StudyProgress:
         steps_per_trial: int | None,
         state: State,
         now: float,
+        warnings: Sequence[str] = (),
     ) -> str:
-        """The file's text. now: seconds since 1970; see `write_progress` for the rest."""
+        """The file's text. now: seconds since 1970. warnings: about features that may see ahead; see `write_progress`
+        for the rest."""
         running = [trial for trial in trials if trial.state.name == "RUNNING" and not trial.user_attrs.get("void")]
         ended = self._look(trials)
         tries = [each for each in ended if each.is_try]
@@ -103,6 +105,7 @@ class StudyProgress:
             "seconds_left": _seconds_left(n_trials - len(finished), shown, pace=pace),
             "best": _best(ended),
             "failures": _failures(ended),
+            "feature_warnings": list(warnings),
             "began": datetime.fromtimestamp(began, UTC).isoformat(),
             "updated": datetime.fromtimestamp(now, UTC).isoformat(),
             "writer": this_process()._asdict(),
@@ -161,6 +164,7 @@ def write_progress(
         steps_per_trial=steps_per_trial,
         state=state,
         now=time.time(),
+        warnings=feature_warnings(study),
     )
     try:
         _replace(study_folder / STUDY_FILE, text)

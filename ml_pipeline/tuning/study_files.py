@@ -1,12 +1,16 @@
 """A study's folder: what its files are called. Its trials are run folders in it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runtime.regular_file import path_inside
+
+if TYPE_CHECKING:
+    import optuna
 
 STUDY_FILE = "study.json"
 """How far the study is; rewritten whole, and read by the dashboard without Optuna."""
@@ -21,6 +25,12 @@ RETURNS_FILE = "validation_returns.npz"
 """In a trial's folder: what its best checkpoint earned on the validation split, bar by bar."""
 FOLDERS_ATTRIBUTE = "folders"
 """Of a trial: the names of its run folders, one for each seed or fold."""
+IDENTITY_ATTRIBUTE = "identity"
+"""Of the Optuna study: what makes it the same study."""
+FEATURE_WARNINGS = "feature warnings"
+"""In the identity: sentences about features that may see ahead. Trials with features of their own have an attribute of
+this name."""
+_MOST_WARNINGS, _LONGEST_WARNING = 20, 500
 _TRIAL = re.compile(r"trial-\d{4,}(-|$)", re.ASCII)
 
 
@@ -69,3 +79,21 @@ def known_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
         return named_folders(study, attributes)
     except UserError:
         return []
+
+
+def feature_warnings(study: "optuna.Study") -> tuple[str, ...]:
+    """Sentences about features of the study or of any of its trials that may see ahead."""
+    identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
+    told = [identity.get(FEATURE_WARNINGS) if isinstance(identity, dict) else None]
+    told += [trial.user_attrs.get(FEATURE_WARNINGS) for trial in study.get_trials(deepcopy=False)]
+    sentences = (each for group in told if isinstance(group, list) for each in group if isinstance(each, str))
+    return tuple(dict.fromkeys(in_one_line(each, _LONGEST_WARNING) for each in sentences))[:_MOST_WARNINGS]
+
+
+def warnings_in_words(warnings: Sequence[str]) -> tuple[str, ...]:
+    """The warnings as a user reads them, each with what it means.
+
+    >>> warnings_in_words(["up has a rank correlation of 0.29"])[0]
+    'A feature may see ahead, and then no figure holds: up has a rank correlation of 0.29'
+    """
+    return tuple(f"A feature may see ahead, and then no figure holds: {each}" for each in warnings)

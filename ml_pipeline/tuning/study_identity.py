@@ -13,11 +13,13 @@ from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig, train_config
+from ml_pipeline.trading.symbols_task import SymbolsTask
+from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, IDENTITY_ATTRIBUTE
 
 if TYPE_CHECKING:
     import optuna
 
-IDENTITY_ATTRIBUTE = "identity"
 _MAY_DIFFER = frozenset(
     {
         *("device", "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "checkpoint_dir"),
@@ -58,8 +60,26 @@ def study_identity(
         "objective": _plain(objective),
         "task": _plain(describe_task(task)),
         "base settings": _plain(shared),
+        FEATURE_WARNINGS: _warnings_unless_refused(task),
         _VERSION: version,
     }
+
+
+def warnings_of_task(task: Task) -> tuple[str, ...]:
+    """Sentences about features that may hold later bars, also of those that the user accepted.
+
+    Raises UserError about a feature that does.
+    """
+    if not isinstance(task, TradingTask | SymbolsTask):
+        return ()
+    return tuple(each.sentence for each in task.feature_warnings if each.kind in {"later bars", "files"})
+
+
+def _warnings_unless_refused(task: Task) -> list[str]:
+    try:
+        return list(warnings_of_task(task))
+    except UserError:  # which each run says by itself; and a space may give its trials other features
+        return []
 
 
 def join_study(study: "optuna.Study", identity: Mapping[str, Any]) -> list[str]:
@@ -71,6 +91,7 @@ def join_study(study: "optuna.Study", identity: Mapping[str, Any]) -> list[str]:
     if stored is None:
         study.set_user_attr(IDENTITY_ATTRIBUTE, dict(identity))
         stored = study.user_attrs[IDENTITY_ATTRIBUTE]  # another process may have been quicker, with another one
+    warnings = dict.fromkeys([*stored.get(FEATURE_WARNINGS, []), *identity.get(FEATURE_WARNINGS, [])])
     found = differences(stored, identity)
     if found:
         more = f"; and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
@@ -78,6 +99,8 @@ def join_study(study: "optuna.Study", identity: Mapping[str, Any]) -> list[str]:
             f"The study {study.study_name} is another one: {'; '.join(found[:_MOST_DIFFERENCES])}{more}. Give what it "
             "was begun with, or choose another --study-name."
         )
+    if len(warnings) > len(stored.get(FEATURE_WARNINGS, [])):  # of a test that an earlier version did not have
+        study.set_user_attr(IDENTITY_ATTRIBUTE, {**stored, FEATURE_WARNINGS: list(warnings)})
     there, here = stored.get(_VERSION), identity.get(_VERSION)
     if there == here:
         return []
@@ -88,14 +111,16 @@ def join_study(study: "optuna.Study", identity: Mapping[str, Any]) -> list[str]:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What differs between two identities, each as `name: value there, value here`; the version does not count.
+    """What differs between two identities, each as `name: value there, value here`.
+
+    The version does not count, nor do warnings about features, which follow from the data and the version.
 
     >>> differences({"space": {"gamma": {"log": [1e-5, 0.01]}}}, {"space": {"gamma": {"log": [1e-4, 0.01]}}})
     ['gamma: log 1e-05..0.01 there, log 0.0001..0.01 here']
     """
     found: list[str] = []
     for part in dict.fromkeys([*there, *here]):
-        if part != _VERSION:
+        if part not in {_VERSION, FEATURE_WARNINGS}:
             missing = _DEFAULT if part == "base settings" else _ABSENT
             found.extend(_differences(part, there.get(part, {}), here.get(part, {}), missing, top=True))
     return found

@@ -27,7 +27,12 @@ def make_old(folder):
 
 
 def test_a_study_is_told_in_full(tmp_path):
-    make_study(tmp_path, "eurusd", failures=[{"reason": "Boom.", "times": 2, "numbers": [4, 5]}])
+    make_study(
+        tmp_path,
+        "eurusd",
+        failures=[{"reason": "Boom.", "times": 2, "numbers": [4, 5]}],
+        feature_warnings=["up tells", 3],
+    )
     found = only(tmp_path)
     assert (found.name, found.status, found.finished, found.n_trials, found.progress) == (
         "eurusd",
@@ -41,6 +46,7 @@ def test_a_study_is_told_in_full(tmp_path):
     assert found.best.settings == {"learning_rate": "0.002", "n_steps": "128"}
     assert [(each.number, each.run, each.progress, each.value) for each in found.running] == [(3, None, 0.25, 1.5)]
     assert [(each.times, each.reason, each.numbers) for each in found.failures] == [(2, "Boom.", (4, 5))]
+    assert found.feature_warnings == ("A feature may see ahead, and then no figure holds: up tells",)
     assert json.loads(json.dumps(found.as_json(), allow_nan=False))["progress"] == 0.3
 
 

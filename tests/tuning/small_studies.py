@@ -27,15 +27,21 @@ class MarketOfTrial(TradingTask):
         return "done"
 
 
-def small_market(path, *, n=400):
-    """A file of hourly bars that wander."""
+def small_market(path, *, n=400, hint=0.0):
+    """A file of hourly bars that wander. hint: how much a column of this name correlates with the next bar's return; 0:
+    there is none."""
     generator = np.random.default_rng(7)
     close = 100 * np.exp(np.cumsum(generator.normal(0.0002, 0.004, size=n)))
     times = np.datetime64("2020-01-06", "h") + np.arange(n)
     lines = [
         f"{time}:00:00,{c:.4f},{c * 1.001:.4f},{c * 0.999:.4f},{c:.4f},1" for time, c in zip(times, close, strict=True)
     ]
-    path.write_text("\n".join(["time,open,high,low,close,volume", *lines]) + "\n")
+    header = "time,open,high,low,close,volume"
+    if hint:
+        following = np.append(np.diff(np.log(close)), 0.0)
+        told = hint * following / following.std() + np.sqrt(1 - hint**2) * generator.normal(size=n)
+        header, lines = f"{header},feature_hint", [f"{line},{each:.4f}" for line, each in zip(lines, told, strict=True)]
+    path.write_text("\n".join([header, *lines]) + "\n")
     return path
 
 

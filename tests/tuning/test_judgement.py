@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml_pipeline.tuning.judgement import JudgedTrial, judge, winner_of
+from ml_pipeline.tuning.judgement import NEEDS_TWO, JudgedTrial, judge, why_no_winner, winner_of
 from ml_pipeline.tuning.selection import (
     deflated_sharpe_ratio,
     effective_trials,
@@ -106,11 +106,11 @@ def test_without_returns_or_a_winner_there_is_no_judgement():
     assert judge([replace(each, value=None) for each in trials_of(noise(0, 3))]) is None
 
 
-@pytest.mark.parametrize("lost", ["returns", "trades"])
+@pytest.mark.parametrize("lost", ["returns", "variation"])
 def test_a_winner_whose_record_says_nothing_is_no_evidence(lost):
     trials = trials_of(noise(4, 5))
     time = trials[0].returns.time
-    returns = None if lost == "returns" else ValidationReturns(time, np.zeros(500), 252.0)
+    returns = None if lost == "returns" else ValidationReturns(time, np.full(500, 0.001), 252.0)
     judged = judge([*trials, JudgedTrial(9, 99.0, None, returns)])
     assert (judged.winner.number, judged.evidence) == (9, "no evidence")
     assert math.isnan(judged.dsr)
@@ -209,3 +209,32 @@ def test_skill_is_found():
     judged = [study(seed) for seed in range(20)]
     assert all(each.winner.number < 10 for each in judged)
     assert sum(each.evidence == "evidence" for each in judged) >= 18
+
+
+def _idle(trial, **how):
+    still = ValidationReturns(trial.returns.time, np.zeros(len(trial.returns.time)), 252.0)
+    return replace(trial, value=0.0, returns=still, **how)
+
+
+def test_a_trial_that_never_traded_wins_nothing():
+    first, second = trials_of(noise(3, 2), values=[-0.2, -0.1])
+    idle = _idle(first, number=7)
+    assert winner_of([first, idle, second]) is judge([first, idle]) is None
+    assert "trial 7 has the highest value, 0, but it never traded" in why_no_winner([first, idle, second])
+    assert "every trial that traded did worse" in why_no_winner([first, idle, second])
+    assert "nor did any other trial" in why_no_winner([idle, _idle(first, number=8)])
+    assert (winner_of([first, second]), why_no_winner([first, second]), why_no_winner([])) == (second, None, None)
+
+
+def test_of_equal_values_a_trial_that_traded_wins():
+    (traded,) = trials_of(noise(3, 1), values=[0.0])
+    assert winner_of([_idle(traded, number=-1), traded]) is traded
+
+
+def test_no_figure_of_a_judgement_is_said_to_be_undefined():
+    """Of two trials one never traded, so that the Sharpe ratios have no variance."""
+    (traded,) = trials_of(noise(3, 1), values=[1.0])
+    judged = judge([traded, _idle(traded, number=7)])
+    assert math.isnan(judged.dsr)
+    (sentence,) = [each for each in judged.sentences() if each.startswith("Deflated")]
+    assert sentence == f"Deflated Sharpe ratio: there is none; {NEEDS_TWO}."

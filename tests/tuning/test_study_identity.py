@@ -19,12 +19,14 @@ from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.search import space as searched
 from ml_pipeline.tuning.search.space import read_space
+from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, feature_warnings
 from ml_pipeline.tuning.study_identity import (
     describe_task,
     differences,
     join_study,
     study_identity,
 )
+from tests.tuning.small_studies import small_market
 
 SPACE = {"learning_rate": {"log": [1e-5, 1e-2]}, "activation": {"choice": ["tanh", "relu"]}, "gamma": {"log": [0.9, 1]}}
 OBJECTIVE = {"score": "validation", "seeds_per_trial": 1, "folds": 0}
@@ -221,3 +223,25 @@ def test_the_number_of_processes_is_no_part_of_a_study_but_how_they_update_stati
     two = _identity(base={"n_envs": 2, "n_processes": 2})
     assert differences(two, _identity(base={"n_envs": 2, "normalize_update": "rollout"})) == []
     assert differences(two, _identity()) == ["normalize_update: rollout there, its default here"]
+
+
+def test_warnings_about_features_are_kept_with_the_study_and_make_it_no_other_one(tmp_path: Path) -> None:
+    data = small_market(tmp_path / "bars.csv", n=1500, hint=0.36)
+    trading = TradingConfig(data=data, features=("log_return_1", "feature_hint"))
+    own = study_identity(space={}, objective={}, task=TradingTask(trading), base={"data": data}, version="1.0")
+    assert "feature_hint has a rank correlation" in own[FEATURE_WARNINGS][0]
+    study = optuna.create_study()
+    join_study(study, {**own, FEATURE_WARNINGS: []})  # of a version with fewer tests
+    assert feature_warnings(study) == ()
+    join_study(study, own)
+    join_study(study, {**own, FEATURE_WARNINGS: ["another"]})
+    assert feature_warnings(study) == (*own[FEATURE_WARNINGS], "another")
+
+
+@pytest.mark.parametrize("told", [None, "text", [3, None], {"a": 1}, ["x" * 10_000]])
+def test_what_a_storage_holds_in_place_of_warnings_is_no_warning_or_short(told: object) -> None:
+    study = optuna.create_study()
+    study.set_user_attr("identity", {FEATURE_WARNINGS: told})
+    assert all(len(each) <= 500 for each in feature_warnings(study))
+    study.set_user_attr("identity", told)
+    assert feature_warnings(study) == ()

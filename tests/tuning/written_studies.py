@@ -60,10 +60,10 @@ def add_trial(study, value, *, state=TrialState.COMPLETE, params=None, seconds=6
     return number
 
 
-def write_returns(folder, *, mean=0.0, seed=0, n_bars=500):
-    """Validation returns of daily bars, with this mean and a deviation of 1 %."""
+def write_returns(folder, *, mean=0.0, seed=0, n_bars=500, deviation=0.01):
+    """Validation returns of daily bars, with this mean and deviation."""
     folder.mkdir(parents=True, exist_ok=True)
-    returns = np.random.default_rng(seed).normal(mean, 0.01, n_bars)
+    returns = np.random.default_rng(seed).normal(mean, deviation, n_bars)
     times = np.datetime64("2024-01-01", "ns") + np.arange(n_bars) * np.timedelta64(1, "D")
     ValidationReturns(times, returns, 252.0).write(folder / RETURNS_FILE)
     return float(np.log1p(returns).sum())

@@ -53,7 +53,7 @@ export class StudyView extends FolderView {
     this.report.href = studyReportAddress(study.name);
     const counts = [["complete", study.complete], ["pruned", study.pruned], ["failed", study.failed], ["impossible", study.impossible]].filter(([, n]) => n).map(([what, n]) => `${n} ${what}`);
     setText(this.facts, [...counts, study.jobs ? `${study.jobs} at once` : "", study.began ? `began ${when(study.began)}` : ""].filter(Boolean).join(" · "));
-    this.drawReason(study.reason, study.status === "broken");
+    this.drawReason([study.reason, ...study.feature_warnings].filter(Boolean).join(" "), study.status === "broken" || study.feature_warnings.length > 0);
     this.drawFigures();
     const best = study.best;
     this.drawPart(this.best, "Best settings", best && element("p", { class: "best-settings" },

@@ -25,8 +25,8 @@ def study_lines(
 ) -> list[str]:
     """A study in full. machine: what it uses now. width: columns at which lines are wrapped; None: not at all."""
     lines = [_line("Study", f"{study.name}, {study.status}")]
-    if study.reason:
-        lines.append(_line("", in_one_line(study.reason, longest=_LONGEST_TEXT)))
+    for sentence in filter(None, [study.reason, *study.feature_warnings]):
+        lines.append(_line("", in_one_line(sentence, longest=_LONGEST_TEXT)))
     if study.status != BROKEN:
         lines += _figures(study)
     lines += _machine(machine)

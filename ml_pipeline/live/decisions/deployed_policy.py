@@ -11,7 +11,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.live.decisions.acting import DeployedActing
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.trained.deployed import is_version_folder
+from ml_pipeline.runs.trained.deployed import is_version_folder, warned_of
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.actions import action_space
@@ -89,11 +89,13 @@ class DeployedPolicy:
         return self.trained.symbols_on(available)
 
     def notices_on(self, symbols: Sequence[str]) -> tuple[str, ...]:
-        """A sentence where these symbols, which it trades, are not those that it was trained on."""
+        """Warnings about its features that its promotion kept, and a sentence if these symbols, which it trades, are
+        not those that it was trained on."""
+        warned = warned_of(self.checkpoint.absolute().parent).sentences()
         if {*self.trained.symbols} == {*symbols}:
-            return ()
+            return warned
         trained, traded = (in_one_line(", ".join(each)) for each in (self.trained.symbols, symbols))
-        return (f"the policy was trained on {trained}, and trades {traded} here",)
+        return (*warned, f"the policy was trained on {trained}, and trades {traded} here")
 
     def calendar(self, inferred: Calendar) -> Calendar:
         """The calendar of the data, with the bars per year that the settings give, if they do."""

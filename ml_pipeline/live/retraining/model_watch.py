@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from ml_pipeline.config.errors import UserError, excerpt
-from ml_pipeline.runs.trained.deployed import CURRENT, current_number
+from ml_pipeline.runs.trained.deployed import CURRENT, current_number, warned_of
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.tape import bar_sets_of
@@ -204,4 +204,4 @@ def _why(version: Version) -> str:
         origin = f"trial {promotion.get('trial')} of the study {promotion['study']}"
     else:
         return f"{version.name} is current."
-    return f"{version.name}, of {origin}, is current."
+    return " ".join([f"{version.name}, of {origin}, is current.", *warned_of(version.folder).sentences()])

@@ -21,6 +21,7 @@ from ml_pipeline.runs.folder_claim import FolderInUse, check_not_written
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig, read_train_settings, train_config
+from ml_pipeline.runs.trained.deployed import warned_of
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.data import MarketData
@@ -41,6 +42,7 @@ from ml_pipeline.tuning.promotion.promotion_rule import (
 )
 from ml_pipeline.tuning.promotion.version_files import write_version
 from ml_pipeline.tuning.study_files import RETURNS_FILE
+from ml_pipeline.tuning.study_identity import warnings_of_task
 from ml_pipeline.tuning.trials.validation_returns import measure_validation_returns, read_validation_returns
 
 _SCORE = "eval/score"
@@ -160,7 +162,9 @@ def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Vers
             incumbent = Incumbent(deployed.name, deployed.folder)
         wording = Wording("The retrained model", "--retrain-min-dsr", "--retrain-margin")
         merits = require_merits([trial], trial, rule, incumbent=incumbent, compare=compare, wording=wording)
-        record = {**_origin(order, folder, task, incumbent, trial), **merits.as_json()}
+        before = warned_of(incumbent.folder)
+        warned = before._replace(warnings=tuple(dict.fromkeys([*before.warnings, *warnings_of_task(task)])))
+        record = {**_origin(order, folder, task, incumbent, trial), **merits.as_json(), **warned.as_json()}
         try:
             version = store.promote(
                 lambda made, record=record: record.update(write_version(run, made)),  # type: ignore[misc]

@@ -8,8 +8,11 @@ several files resolves it once. `tuning.promotion.model_store` writes these fold
 import os
 import re
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import read_json_object
+from ml_pipeline.config.wording import ended, in_one_line
 from ml_pipeline.runtime.regular_file import open_regular, path_inside
 
 CURRENT = "current"
@@ -18,8 +21,44 @@ PROMOTION_FILE = "promotion.json"
 EVALUATIONS_FOLDER = "evaluations"
 """Beside the versions, which stay as they are: what was found about them later."""
 
+FEATURE_WARNINGS_KEY, DESPITE_KEY = "feature_warnings", "despite"
+"""In promotion.json: sentences about features that may see ahead, and why the version was promoted despite them."""
+
 _VERSION = re.compile(r"v([1-9][0-9]{0,8})")
+_LONGEST = 500
 _MOST_BYTES = 100  # of a file that names a version
+
+
+class Warned(NamedTuple):
+    """Warnings about the features of a deployed model, and the reason that was given for promoting it despite them."""
+
+    warnings: tuple[str, ...]
+    despite: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """For promotion.json."""
+        return {FEATURE_WARNINGS_KEY: list(self.warnings), DESPITE_KEY: self.despite}
+
+    def sentences(self) -> tuple[str, ...]:
+        """As a user reads them; none if there is no warning."""
+        if not self.warnings:
+            return ()
+        why = in_one_line(self.despite or "no reason was given", _LONGEST)
+        return (
+            f"A feature may see ahead: {ended('; '.join(self.warnings))}",
+            f"It was promoted despite this: {ended(why)}",
+        )
+
+
+def warned_of(folder: Path) -> Warned:
+    """What promotion.json of a version says of its features; nothing for any other folder.
+
+    Raises UserError if the file cannot be read.
+    """
+    promotion = read_json_object(folder / PROMOTION_FILE) if is_version_folder(folder) else {}
+    told, despite = promotion.get(FEATURE_WARNINGS_KEY), promotion.get(DESPITE_KEY)
+    warnings = [in_one_line(each, _LONGEST) for each in told if isinstance(each, str)] if isinstance(told, list) else []
+    return Warned(tuple(warnings), despite if isinstance(despite, str) else None)
 
 
 def version_number(name: str) -> int | None:

@@ -64,6 +64,10 @@ class PromoteConfig:
     margin: float = 1.0
     """By more than so many standard errors it must beat what is deployed, on the study's validation data."""
 
+    despite: str | None = None
+    """Why the model is promoted though a feature may see ahead; its version keeps the reason, and paper trading repeats
+    it."""
+
     watch: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Follow the study as its trials end, and promote each new winner that deserves it, until the study is finished."""
 
@@ -78,6 +82,8 @@ class PromoteConfig:
         if not 0.0 <= self.margin < float("inf"):
             raise UserError(f"--margin is a number of standard errors, 0 or more, but got {self.margin:g}.")
         check_positive("interval_s", self.interval_s)
+        if self.despite is not None and not self.despite.strip():
+            raise UserError("--despite must say why the features are sound, but is empty.")
         if self.watch and self.trial is not None:
             raise UserError("--watch follows the winner, and --trial names one trial; leave one of the two out.")
 
@@ -105,7 +111,7 @@ def main(argv: list[str], *, prog: str = "promote") -> int:
 
         store = ModelStore(models_folder(asked.models_dir), asked.name or asked.study)
         study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)
-        rules = PromotionRules(trial=asked.trial, min_dsr=asked.min_dsr, margin=asked.margin)
+        rules = PromotionRules(trial=asked.trial, min_dsr=asked.min_dsr, margin=asked.margin, despite=asked.despite)
         promotion = Promotion(study, folder, store, rules, package_version=__version__)
         if not asked.watch:
             print(described(promotion.attempt(), store.name), shown_path(store.folder / CURRENT), sep="\n")

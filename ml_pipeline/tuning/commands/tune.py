@@ -25,6 +25,7 @@ from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.tuning.optuna_extra import require_optuna
+from ml_pipeline.tuning.study_files import feature_warnings, warnings_in_words
 from ml_pipeline.tuning.tune_config import TuneOrder, parse_tune
 from ml_pipeline.tuning.workers.trial_lines import TrialLines, closing_lines, finished
 
@@ -51,6 +52,8 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         with stop_on_signals(terminal.request_stop):
             run = terminal.run = StudyRun(order, folder, listener=terminal, stop=terminal.stop, version=__version__)
             _say(_opening(order, run, folder))
+            for sentence in warnings_in_words(feature_warnings(run.study)):
+                _say(sentence)
             try:
                 has_ended = run.run()
             except (CheckFailed, Interrupted):
@@ -102,6 +105,8 @@ def _opening(order: TuneOrder, run: "StudyRun", folder: Path) -> str:
 def _tell_end(run: "StudyRun", order: TuneOrder, folder: Path) -> None:
     for line in closing_lines(order.study_name, run.trials(), folder=folder):
         _say(line)
+    for sentence in run.remarks():
+        _say(sentence)
 
 
 def _next_commands(order: TuneOrder) -> Sequence[str]:

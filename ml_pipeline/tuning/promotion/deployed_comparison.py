@@ -21,6 +21,7 @@ from ml_pipeline.tuning.promotion.paired_difference import (
     difference_of_episodes,
     difference_of_returns,
 )
+from ml_pipeline.tuning.study_identity import warnings_of_task
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, measure_validation_returns
 
 FEWEST_EPISODES = 20
@@ -49,6 +50,10 @@ class SavedPolicy:
     def trading_task(self, of: TrainConfig) -> TradingTask | SymbolsTask:
         """The market of these settings, as this policy observes and trades it: its own features and scaling."""
         return trading_task_from_state(self.saved["task"], of.trading, of.run.seed)
+
+    def feature_warnings(self) -> tuple[str, ...]:
+        """Sentences about its features that may see ahead, on the data that it was trained on."""
+        return () if self.env_id is not None else warnings_of_task(self.trading_task(self.config))
 
 
 def compare_on_validation(challenger: SavedPolicy, incumbent: SavedPolicy) -> PairedDifference:

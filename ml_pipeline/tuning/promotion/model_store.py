@@ -295,8 +295,11 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _synchronize(folder: Path) -> None:

@@ -12,9 +12,11 @@ from optuna.trial import FrozenTrial
 
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import ended
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links
+from ml_pipeline.runs.trained.deployed import Warned
 from ml_pipeline.tuning.finished_trials import finished_trials
-from ml_pipeline.tuning.judgement import JudgedTrial, winner_of
+from ml_pipeline.tuning.judgement import JudgedTrial, why_no_winner, winner_of
 from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
 from ml_pipeline.tuning.promotion.paired_difference import PairedDifference
@@ -28,9 +30,9 @@ from ml_pipeline.tuning.promotion.promotion_rule import (
     incumbent_of,
     require_merits,
 )
-from ml_pipeline.tuning.promotion.version_files import write_version
+from ml_pipeline.tuning.promotion.version_files import beside_holding, write_version
 from ml_pipeline.tuning.report.test_opening import read_openings
-from ml_pipeline.tuning.study_files import named_folders
+from ml_pipeline.tuning.study_files import feature_warnings, named_folders
 
 TEST_FILE = "test.json"
 """In a version's folder, where the study's report opened the test split for its trial: the result, and how often the
@@ -41,14 +43,18 @@ split was seen."""
 class PromotionRules(PromotionRule):
     """What a winner must be. Raises UserError where a value is out of range.
 
-    trial: promote this one in place of the winner.
+    trial: promote this one in place of the winner. despite: why it is promoted though a feature may see ahead; the
+    version keeps the reason.
     """
 
     trial: int | None = None
+    despite: str | None = None
 
     def __post_init__(self) -> None:
         if self.trial is not None:
             check_count("trial", self.trial, minimum=0)
+        if self.despite is not None and not self.despite.strip():
+            raise UserError("despite must say why the features are sound, but is empty.")
         super().__post_init__()
 
 
@@ -80,6 +86,7 @@ class Promotion:
         self._store = store
         self._rules = rules
         self._compared: dict[tuple[str, str], PairedDifference] = {}
+        self._warnings: dict[str, tuple[str, ...]] = {}  # by the digest of a checkpoint
 
     @property
     def name(self) -> str:
@@ -100,13 +107,14 @@ class Promotion:
             if deployed is not None and deployed.promotion.get("files", {}).get(BEST_CHECKPOINT) == digest:
                 sentence = f"Trial {winner.number} is deployed already: it is {deployed.name} of {self._store.name}."
                 return Promoted(deployed, (sentence,), was_there=True)
+            warnings = self._require_sound_features(winner, digest)
             merits = self._require_merits(trials, winner, digest, number, deployed)
-            record = {**self._origin(winner), **merits.as_json()}
+            record = {**self._origin(winner), **merits.as_json(), **warnings.as_json()}
             try:
                 version = self._deploy(winner, record, instead_of=number)
             except DeployedMeanwhile:  # compare with that one
                 continue
-            return Promoted(version, merits.sentences)
+            return Promoted(version, (*merits.sentences, *beside_holding(version.promotion), *warnings.sentences()))
 
     def _chosen(self, trials: Sequence[JudgedTrial]) -> tuple[Sequence[JudgedTrial], JudgedTrial]:
         """The trials, of which the one to promote is the only one that may win where it was named; and that one."""
@@ -116,9 +124,13 @@ class Promotion:
                 known = ", ".join(str(trial.number) for trial in trials[:20]) or "none"
                 raise UserError(f"{self._study.study_name} has no finished trial {named}; finished are: {known}.")
             trials = [replace(trial, complete=trial.number == named) for trial in trials]
-            if winner_of(trials) is None:
+            if winner_of(trials) is None and why_no_winner(trials) is None:
                 raise NotPromoted(f"Trial {named} of {self._study.study_name} has no score.")
         winner = winner_of(trials)
+        if winner is None and (idle := why_no_winner(trials)) is not None:
+            if named is not None:
+                idle = f"Trial {named} is not promoted: it never traded on the validation data."
+            raise NotPromoted(idle)
         if winner is None:
             raise NotPromoted(f"The study {self._study.study_name} has no finished trial{self._others()}.")
         if winner.folder is None:
@@ -141,6 +153,22 @@ class Promotion:
         states = {"fail": "failed", "waiting": "waiting", "running": "running", "pruned": "pruned"}
         found = [f"{names.count(state)} {word}" for state, word in states.items() if state in names]
         return f" to promote ({', '.join(found)})" if found else " yet"
+
+    def _require_sound_features(self, winner: JudgedTrial, digest: str) -> Warned:
+        """The warnings about features of the study and of the winner, and why it is promoted despite them.
+
+        Raises NotPromoted if there are any and no reason was given.
+        """
+        if digest not in self._warnings:
+            own = SavedPolicy(_folder_of(winner)).feature_warnings()  # also where an earlier version began the study
+            self._warnings[digest] = tuple(dict.fromkeys([*feature_warnings(self._study), *own]))
+        found = self._warnings[digest]
+        if found and self._rules.despite is None:
+            raise NotPromoted(
+                f"Trial {winner.number} is not promoted, since a feature may see ahead: {ended('; '.join(found))} "
+                'Train without it, or say why it is sound by --despite "REASON", which the version keeps.'
+            )
+        return Warned(found, self._rules.despite if found else None)
 
     def _require_merits(
         self,

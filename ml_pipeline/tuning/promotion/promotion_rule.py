@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.runs.trained.restore import find_policy
-from ml_pipeline.tuning.judgement import LEVEL, JudgedTrial, Judgement, judge
+from ml_pipeline.tuning.judgement import LEVEL, NEEDS_TWO, JudgedTrial, Judgement, judge
 from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy
 from ml_pipeline.tuning.promotion.model_store import Version
 from ml_pipeline.tuning.promotion.paired_difference import PairedDifference
@@ -98,6 +98,8 @@ def require_merits(
     beside the incumbent on the same validation data, called once the winner is known to be no luck.
     """
     assert winner.folder is not None
+    if winner.never_traded:
+        raise NotPromoted(f"{wording.challenger} is not promoted: it never traded on the validation data.")
     judgement, about_luck = _require_skill(trials, winner, rule, wording)
     if isinstance(incumbent, str):
         return Merits(rule, judgement, None, None, (about_luck, incumbent))
@@ -140,15 +142,21 @@ def _require_skill(
             )
         return None, "Its deflated Sharpe ratio is not checked: there are no returns per bar."
     both = (judgement.dsr_of_trials, judgement.dsr_of_checkpoints)  # the study's report needs both, too
+    known = not any(map(math.isnan, both))
     figures = (
-        f"a deflated Sharpe ratio of {_figure(both[0])} as the best of {counted(judgement.n_trials, 'trial')} and "
-        f"{_figure(both[1])} as the best of {counted(judgement.n_checkpoints, 'checkpoint')}"
+        f"a deflated Sharpe ratio of {both[0]:.2f} as the best of {counted(judgement.n_trials, 'trial')} and "
+        f"{both[1]:.2f} as the best of {counted(judgement.n_checkpoints, 'checkpoint')}"
+        if known
+        else f"no deflated Sharpe ratio, since {NEEDS_TWO}"
     )
     if rule.min_dsr > 0 and not all(each >= rule.min_dsr for each in both):
+        luck = (
+            f"; its Sharpe ratio of {judgement.sharpe:.2f} a year on validation data may be luck, which alone is "
+            f"expected to reach {judgement.expected_maximum:.2f}"
+        )
         raise NotPromoted(
-            f"{wording.challenger} is not promoted: it has {figures}, and at least {rule.min_dsr:g} is "
-            f"asked for ({wording.min_dsr_flag}); its Sharpe ratio of {_figure(judgement.sharpe)} a year on validation "
-            f"data may be luck, which alone is expected to reach {_figure(judgement.expected_maximum)}."
+            f"{wording.challenger} is not promoted: it has {figures}, and at least {rule.min_dsr:g} is asked for "
+            f"({wording.min_dsr_flag}){luck if known else ''}."
         )
     return judgement, f"{wording.challenger} has {figures} (at least {rule.min_dsr:g} is asked for)."
 
@@ -175,7 +183,3 @@ def _seen(incumbent: Incumbent, run: Path) -> str:
     if first is None or str(theirs) < first:
         return ""
     return f" {incumbent.name} was trained on bars up to {theirs[:10]}, which are among them: that was in its favour."
-
-
-def _figure(value: float) -> str:
-    return "undefined" if math.isnan(value) else f"{value:.2f}"

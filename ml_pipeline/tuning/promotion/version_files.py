@@ -2,6 +2,7 @@
 and its evaluation on validation data."""
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
@@ -23,6 +24,9 @@ from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy
 DATA_FILE = "data.json"
 """What the policy was trained on: a fingerprint, and when its splits begin and end."""
 EXPORTED = "policy"
+HOLDING_KEY = "beside_holding"
+"""In promotion.json: whether the policy beats buy and hold on validation data, and a sentence that says so."""
+_TELLING = ("total_return", "volatility", "sharpe", "max_drawdown")  # which two equities have in common by chance only
 VALIDATION_FOLDER = "validation"
 
 
@@ -40,6 +44,7 @@ def write_version(run: Path, folder: Path) -> dict[str, Any]:
     (folder / DATA_FILE).write_text(json.dumps(_described(task), indent=2) + "\n", encoding="utf-8")
     evaluation = folder / VALIDATION_FOLDER
     evaluation.mkdir()
+    holding: dict[str, Any] | None = None
     if isinstance(task, GymTask):
         with closing(task.evaluation_env()) as env:
             act = policy.act_in(env)
@@ -47,8 +52,37 @@ def write_version(run: Path, folder: Path) -> dict[str, Any]:
     else:
         with closing(task.evaluation_env("validation")) as env:
             act = policy.act_in(env)
-        task.evaluate(act, "validation", evaluation)
-    return {"exported": _export(policy, folder)}
+        figures = task.evaluate(act, "validation", evaluation)
+        holding = _beside_holding(figures["agent"], figures["buy_and_hold"], by=config.trading.score)
+    return {"exported": _export(policy, folder), HOLDING_KEY: holding}
+
+
+def beside_holding(promotion: Mapping[str, Any]) -> tuple[str, ...]:
+    """The sentence of promotion.json about the policy beside buy and hold; none for a Gymnasium environment."""
+    told = promotion.get(HOLDING_KEY)
+    return (str(told["sentence"]),) if isinstance(told, Mapping) and "sentence" in told else ()
+
+
+def _beside_holding(agent: Mapping[str, Any], holding: Mapping[str, Any], *, by: str) -> dict[str, Any]:
+    """Whether a policy beats buy and hold on validation data. by: what the study's trials were scored by.
+
+    agent, holding: of an evaluation, see `TradingTask.evaluate`.
+    """
+    measure, words = ("sharpe", "Sharpe ratio") if by == "sharpe" else ("total_return", "return")
+    same = all(_same_figure(agent[name], holding[name]) for name in _TELLING)
+    beats = not same and agent[measure] > holding[measure]  # of NaN, nothing is known: it does not
+    verdict = "it is buy and hold to the digit" if same else f"it {'beats' if beats else 'does not beat'} buy and hold"
+    own, its = ("none" if math.isnan(each["sharpe"]) else f"{each['sharpe']:.2f}" for each in (agent, holding))
+    returned, held = (f"{100 * each['total_return']:+,.2f} %" for each in (agent, holding))
+    sentence = (
+        f"On validation data {verdict}, by its {words}: it returned {returned} and holding {held}, with Sharpe ratios "
+        f"of {own} and {its}."
+    )
+    return {"beats": beats, "same": same, "by": measure, "sentence": sentence}
+
+
+def _same_figure(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
 
 
 def _described(task: GymTask | TradingTask | SymbolsTask) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _facts(page: StudyPage) -> str:
 
 def _winner(page: StudyPage) -> str:
     if page.winner is None:
-        return "<h2>The winner</h2><p>There is none: no trial ended with a finite score.</p>"
+        return "<h2>The winner</h2><p>There is none.</p>"
     winner, folder = page.winner, page.winner_folder or " ".join(page.winner.folders)
     link = folder_link(folder, page.folder)
     shown = f'<a href="{html.escape(link)}">{_text(folder)}</a>' if link else _text(folder or "not known")

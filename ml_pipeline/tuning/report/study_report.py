@@ -10,14 +10,14 @@ import optuna
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.tuning.finished_trials import finished_trials
-from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, side_by_side, winner_of
+from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, side_by_side, why_no_winner, winner_of
 from ml_pipeline.tuning.report.importance import importance_of_settings
 from ml_pipeline.tuning.report.page import StudyPage, write_study_page
 from ml_pipeline.tuning.report.statistics import statistics_rows
 from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished, trial_rows
 from ml_pipeline.tuning.report.winner_test import Candidate, OpenTest, WinnerTest, see_test
 from ml_pipeline.tuning.selection import FloatArray, probability_of_backtest_overfitting
-from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, REPORT_FILE
+from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, REPORT_FILE, feature_warnings, warnings_in_words
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ def write_study_report(
         unfinished = _unfinished(rows, n_trials)
         candidate = Candidate(number=best.number, folder=best.folder, is_final=not unfinished, unfinished=unfinished)
     test = see_test(study, study_folder, candidate, open_test)
-    verdict = _verdict(rows, winner, judgement, test)
+    warnings = feature_warnings(study)
+    verdict = (
+        *warnings_in_words(warnings),
+        *_verdict(rows, winner, judgement, test, no_winner=why_no_winner(judged)),
+    )
     path = study_folder / REPORT_FILE
     page = StudyPage(
         name=study.study_name,
@@ -57,7 +61,7 @@ def write_study_report(
         winner=winner,
         winner_folder=_name_in(study_folder, best.folder if best else None),
         verdict=verdict,
-        evidence=None if judgement is None else judgement.evidence == "evidence",
+        evidence=None if judgement is None else judgement.evidence == "evidence" and not warnings,
         statistics=[] if judgement is None else statistics_rows(judgement),
         test=test,
         importance=importance_of_settings(study, rows),
@@ -91,12 +95,17 @@ def _unfinished(rows: list[TrialRow], n_trials: int | None) -> str:
 
 
 def _verdict(
-    rows: list[TrialRow], winner: TrialRow | None, judgement: Judgement | None, test: WinnerTest
+    rows: list[TrialRow],
+    winner: TrialRow | None,
+    judgement: Judgement | None,
+    test: WinnerTest,
+    *,
+    no_winner: str | None,
 ) -> tuple[str, ...]:
     if not rows:
         return ("No trial has begun.",)
     if winner is None:
-        return (_without_winner(rows),)
+        return (no_winner or _without_winner(rows),)
     if judgement is not None:
         return judgement.sentences()
     finished = counted(n_finished(rows), "finished trial")

@@ -52,7 +52,7 @@ def see_test(
     """
     openings = read_openings(study, study_folder)
     if candidate is None:
-        return _told(openings, None, ["No trial was scored, so there is no winner to test."])
+        return _told(openings, None, ["There is no winner to test."])
     own = _own(openings, candidate)
     resumable = own is not None and own.result is None and not own.is_under_way
     closed = _why_closed(openings, candidate, open_test, resumable=resumable)

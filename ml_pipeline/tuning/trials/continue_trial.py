@@ -21,7 +21,7 @@ from ml_pipeline.runs.stop import STOP_NOTE, StopRequest
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.runtime.regular_file import path_inside
-from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, RETURNS_FILE, named_folders
+from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, HEARTBEAT_FILE, RETURNS_FILE, named_folders
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns
 
@@ -89,6 +89,8 @@ def continue_trial(
             "host": this_process().host,
             "pid": this_process().pid,
         }
+        if outcome.feature_warnings:
+            attributes[FEATURE_WARNINGS] = list(outcome.feature_warnings)
         if outcome.validation_sharpe is not None:
             attributes["validation_sharpe"] = outcome.validation_sharpe
         study.add_trial(

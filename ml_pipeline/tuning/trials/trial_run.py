@@ -26,6 +26,7 @@ from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.tuning.study_files import trial_folder
+from ml_pipeline.tuning.study_identity import warnings_of_task
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.task_source import TaskSource
 from ml_pipeline.tuning.trials.trial_progress import Trial, TrialProgress
@@ -57,6 +58,8 @@ class TrialOutcome:
     global_step: int = 0
     n_evaluations: int = 0
     validation_sharpe: float | None = None
+    feature_warnings: tuple[str, ...] = ()
+    """Sentences about features of its runs that may see ahead."""
 
 
 class TrialRuns:
@@ -127,6 +130,7 @@ class TrialRuns:
                 say(f"Trial {trial.number} goes on in {name}.")
             its_cost = self._tasks.step_cost(config)
             progress.begin_run(self._study_folder / name, timesteps=config.timesteps)
+            ended.warnings.update(dict.fromkeys(warnings_of_task(task)))
             its_task = TrialTask(task, is_resumed=checkpoint is not None)
             make_run = partial(
                 Run, config, its_task, checkpoint=checkpoint, sinks=[progress], listener=progress, stop=progress.stop
@@ -233,6 +237,7 @@ class _Ended:
         self._scores: list[float] = []
         self._sharpes: list[float] = []
         self._global_step = 0
+        self.warnings: dict[str, None] = {}
 
     def add(self, result: RunResult, task: TrialTask) -> None:
         self._global_step += result.global_step
@@ -254,4 +259,5 @@ class _Ended:
             global_step=self._global_step,
             n_evaluations=self._progress.n_evaluations,
             validation_sharpe=None if math.isnan(sharpe) else sharpe,
+            feature_warnings=tuple(self.warnings),
         )

@@ -18,9 +18,11 @@ from ml_pipeline.runtime.rank_variables import variables_of_rank
 from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.service.queue.budget import Need
+from ml_pipeline.tuning.finished_trials import finished_trials
+from ml_pipeline.tuning.judgement import why_no_winner
 from ml_pipeline.tuning.progress import write_progress
 from ml_pipeline.tuning.study import make_study, space_of, steps_per_trial
-from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE
+from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, feature_warnings, warnings_in_words
 from ml_pipeline.tuning.tune_config import TuneOrder, flat_base
 from ml_pipeline.tuning.workers.jobs import Jobs, Listener
 from ml_pipeline.tuning.workers.n_jobs import jobs_that_fit, settings_of_workers, threads_of_workers
@@ -69,6 +71,13 @@ class StudyRun:
         with suppress(UserError):
             self._trials = self.study.get_trials(deepcopy=False)
         return self._trials
+
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be known of the study's figures: warnings about features, and why there is no winner."""
+        with suppress(UserError):
+            idle = why_no_winner(finished_trials(self.study, self._folder))
+            return (*warnings_in_words(feature_warnings(self.study)), *filter(None, [idle]))
+        return ()
 
     def run(self) -> bool:
         """Return whether the study has come to its end, as `Jobs.run` does, which says what is raised."""

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, named_folders
+from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, FOLDERS_ATTRIBUTE, feature_warnings, named_folders
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome
 from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
 from ml_pipeline.tuning.workers.disk_full import DiskFull, is_about_a_full_disk
@@ -167,6 +167,11 @@ class Worker:
             outcome = self._runs.train(trial, settings, folders=earlier, stop=stop, say=self._events.say)
         return None if beat.lost else outcome
 
+    def _own_warnings(self, warnings: Sequence[str]) -> list[str] | None:
+        """Those of a trial's features that the study does not know of; None: there are none."""
+        known = feature_warnings(self._study) if warnings else ()
+        return [each for each in warnings if each not in known] or None
+
     def _record(self, trial: optuna.Trial, outcome: TrialOutcome, *, seconds: float) -> TrialEnd:
         """Tell the study; attributes first, since those of a trial that has ended cannot be set."""
         is_full = outcome.state == "failed" and is_about_a_full_disk(outcome.reason)
@@ -179,6 +184,7 @@ class Worker:
             "reason": reason,
             "impossible": True if state == "impossible" else None,
             "validation_sharpe": outcome.validation_sharpe,
+            FEATURE_WARNINGS: self._own_warnings(outcome.feature_warnings),
         }
         for name, value in attributes.items():
             if value is not None:

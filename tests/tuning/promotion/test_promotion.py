@@ -11,6 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.trained.deployed import warned_of
 from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.named_study import open_study
@@ -52,6 +53,14 @@ def markets(tmp_path_factory):
     ]
     first, second = map(SavedPolicy, runs)
     return runs if compare_on_validation(first, second).difference > 0 else runs[::-1]
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory):
+    """A run on a market with a column that tells a little of the next bar."""
+    folder = tmp_path_factory.mktemp("leaking")
+    data = small_market(folder / "bars.csv", n=1500, hint=0.36)
+    return train_on_market(folder / "run", data=data, features=("log_return_1", "feature_hint"))
 
 
 @pytest.fixture(autouse=True)
@@ -214,11 +223,78 @@ def test_a_winner_that_is_more_than_luck_is_deployed(toy, store, markets):
 
 def test_a_ratio_that_is_undefined_is_refused(toy, store, markets):
     study, folder = toy
-    flat = returns_of(0.0, deviation=0.0)
+    flat = returns_of(0.001, deviation=0.0)
     add_trial(study, folder, markets[0], value=1.0, returns=flat)
     add_trial(study, folder, markets[0], value=0.0, returns=returns_of(0.001))
-    with pytest.raises(NotPromoted, match="deflated Sharpe ratio of undefined"):
+    with pytest.raises(NotPromoted, match="it has no deflated Sharpe ratio") as refusal:
         promoted(toy, store, PromotionRules())
+    assert "undefined" not in str(refusal.value)
+    assert "nan" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("rules", [ANY, PromotionRules(min_dsr=0.0, trial=0)])
+def test_a_winner_that_never_traded_is_refused_whatever_is_asked_for(toy, store, markets, rules):
+    add_trial(*toy, markets[0], value=0.0, returns=returns_of(0.0, deviation=0.0))
+    add_trial(*toy, markets[0], value=-0.1)
+    with pytest.raises(NotPromoted, match="never traded on the validation data"):
+        promoted(toy, store, rules)
+    assert store.versions() == []
+
+
+# A feature that may see ahead
+
+
+def test_a_feature_that_may_see_ahead_is_promoted_for_a_reason_alone_which_the_version_keeps(toy, store, leaking):
+    add_trial(*toy, leaking, value=1.0)
+    with pytest.raises(NotPromoted, match=r"since a feature may see ahead: .*feature_hint .*--despite"):
+        promoted(toy, store)
+    found = promoted(toy, store, PromotionRules(min_dsr=0.0, despite="it is published on Mondays"))
+    told = warned_of(found.version.folder)
+    assert told.despite == found.version.promotion["despite"] == "it is published on Mondays"
+    assert "feature_hint has a rank correlation" in told.warnings[0]
+    assert "It was promoted despite this: it is published on Mondays." in found.sentences
+
+
+def test_a_warning_that_only_another_trial_of_the_study_has_is_kept_as_well(toy, store, markets):
+    toy[0].set_user_attr("identity", {"feature warnings": ["up tells of the next bar"]})
+    add_trial(*toy, markets[0], value=1.0)
+    add_trial(*toy, markets[0], value=0.0, **{"feature warnings": ["down tells of it, too"]})
+    with pytest.raises(NotPromoted, match="up tells of the next bar; down tells of it, too"):
+        promoted(toy, store)
+
+
+def test_a_reason_without_a_warning_is_not_kept(toy, store, markets):
+    add_trial(*toy, markets[0], value=1.0)
+    found = promoted(toy, store, PromotionRules(min_dsr=0.0, despite="for any case"))
+    assert warned_of(found.version.folder) == ((), None)
+
+
+# Beside buy and hold
+
+
+def test_a_version_says_whether_it_beats_holding(toy, store, markets):
+    add_trial(*toy, markets[0], value=1.0)
+    found = promoted(toy, store)
+    card = found.version.promotion["beside_holding"]
+    agent, holding = (_validation_figures(found.version)[name] for name in ("agent", "buy_and_hold"))
+    assert card["beats"] == (agent["total_return"] > holding["total_return"])
+    assert card["sentence"] in found.sentences
+    assert (
+        f"{100 * agent['total_return']:+,.2f} % and holding {100 * holding['total_return']:+,.2f} %" in card["sentence"]
+    )
+
+
+def test_a_winner_that_is_buy_and_hold_to_the_digit_says_so(toy, store, markets, monkeypatch):
+    holds = lambda policy, env: lambda observation: env.action_space.n - 1  # noqa: E731
+    monkeypatch.setattr(SavedPolicy, "act_in", holds)
+    add_trial(*toy, markets[0], value=1.0)
+    card = promoted(toy, store).version.promotion["beside_holding"]
+    assert (card["same"], card["beats"]) == (True, False)
+    assert "it is buy and hold to the digit" in card["sentence"]
+
+
+def _validation_figures(version):
+    return json.loads((version.folder / "validation/evaluation.json").read_text())
 
 
 def test_a_market_s_winner_without_returns_is_refused(toy, store, markets):

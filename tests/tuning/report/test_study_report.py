@@ -296,3 +296,30 @@ def test_a_stopped_trial_that_was_queued_again_is_no_failure(tmp_path):
     add_trial(study, None, state=TrialState.FAIL, reason="stopped")
     add_trial(study, 1.0, failed_trial=0)
     assert [(row.number, row.state) for row in trial_rows(study)] == [(0, "stopped"), (1, "complete")]
+
+
+def test_a_feature_that_may_see_ahead_comes_before_the_verdict_and_makes_it_no_evidence(tmp_path):
+    study = noise_study(tmp_path, 6)
+    add_trial(
+        study, write_returns(trial_folder(tmp_path, 6), mean=0.01, seed=9), **{"feature warnings": [f"up {EVIL}"]}
+    )
+    study.set_user_attr("identity", {"feature warnings": ["week has a rank correlation of 0.29"]})
+    report = write_study_report(study, tmp_path, n_trials=10)
+    assert report.sentences[0].endswith("no figure holds: week has a rank correlation of 0.29")
+    assert report.sentences[1].endswith(f"up {EVIL}")
+    assert report.sentences[2].startswith("Evidence")
+    text = report.path.read_text(encoding="utf-8")
+    assert 'class="verdict bad"' in text
+    assert "<img" not in text
+
+
+def test_without_a_trade_there_is_no_winner(tmp_path):
+    study = new_study()
+    for number in range(3):
+        folder = trial_folder(tmp_path, number)
+        write_returns(folder, deviation=0.0)
+        add_trial(study, 0.0)
+    report = write_study_report(study, tmp_path, n_trials=3)
+    assert report.sentences[0].startswith("There is no winner: trial 0 has the highest value, 0, but it never traded")
+    assert "undefined" not in " ".join(report.sentences)
+    assert report.test.openings == ()
