@@ -24,6 +24,9 @@ _WORDS = {
     NoneType: "none",
 }
 
+# time=Date,close=Last: pairs in one word.
+_SEVERAL_PAIRS = re.compile(r"\w+=[^,=]+(,\w+=[^,=]+)+")
+
 
 def convert(value: object, hint: Any, *, name: str) -> Any:
     """`value` as the type `hint`; texts are read as numbers, "none" as None or as no value of a list.
@@ -48,6 +51,8 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
     """
     if is_schedule(hint):
         return _schedule(value, name)
+    if is_pairs(hint):
+        return _pairs(value, name)
     if is_mapping(hint):
         return _mapping(value, name)
     if NoneType in alternatives(hint) and value in (None, "none", ["none"]):
@@ -80,12 +85,21 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 def is_list(hint: Any) -> bool:
     """Whether a setting takes several values."""
-    return is_schedule(hint) or any(get_origin(alternative) is tuple for alternative in alternatives(hint))
+    return (
+        is_schedule(hint)
+        or is_pairs(hint)
+        or any(get_origin(alternative) is tuple for alternative in alternatives(hint))
+    )
 
 
 def is_mapping(hint: Any) -> bool:
     """Whether a setting takes values by name: a mapping in a file, and a JSON object as a flag."""
-    return get_origin(hint) is dict and not is_schedule(hint)
+    return get_origin(hint) is dict and not is_schedule(hint) and not is_pairs(hint)
+
+
+def is_pairs(hint: Any) -> bool:
+    """Whether a setting takes texts by name: a mapping in a file, and words NAME=TEXT as a flag."""
+    return bool(hint == dict[str, str])
 
 
 def is_schedule(hint: Any) -> bool:
@@ -136,6 +150,36 @@ def _schedule(value: object, name: str) -> dict[int, int]:
         if steps.count(step) > 1:
             raise UserError(f"{name} names step {step} twice; keep one of the two.")
     return dict(numbers)
+
+
+def _pairs(value: object, name: str) -> dict[str, str]:
+    """
+    >>> _pairs(["time=Trade Date", "close=Last"], "columns")
+    {'time': 'Trade Date', 'close': 'Last'}
+    """
+    if value in (None, "none", ["none"]):
+        return {}
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = _mapping(value, name)
+    if isinstance(value, dict):
+        pairs = [(key, text) for key, text in value.items()]
+    else:
+        texts = [
+            part
+            for word in _elements(value)
+            for part in (word.split(",") if isinstance(word, str) and _SEVERAL_PAIRS.fullmatch(word) else [word])
+        ]
+        words = [text.partition("=") if isinstance(text, str) else (text, "", "") for text in texts]
+        pairs = [(key, text if equals else None) for key, equals, text in words]
+    for key, text in pairs:
+        if not isinstance(key, str) or not isinstance(text, str | int) or isinstance(text, bool) or not key:
+            shown = key if text is None else f"{key}: {text}"
+            raise UserError(f'{name} must be pairs such as time=Date, but got "{shown}".')
+        if [other for other, _ in pairs].count(key) > 1:
+            raise UserError(f"{name} names {key} twice; keep one of the two.")
+    return {key: str(text) for key, text in pairs}
 
 
 def _mapping(value: object, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping, is_schedule
+from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping, is_pairs, is_schedule
 from ml_pipeline.config.env_schedule import shown
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.familiar_names import familiar_name, setting_for
@@ -169,8 +169,8 @@ def _unchecked(group: type, hints: dict[str, Any]) -> type:
 def _metavar(hint: Any) -> str | None:
     if get_origin(hint) is Literal:
         return "{" + ",".join(get_args(hint)) + "}"
-    if is_schedule(hint):
-        return "[STEP:N ...]"
+    if is_schedule(hint) or is_pairs(hint):
+        return "[STEP:N ...]" if is_schedule(hint) else "[NAME=TEXT ...]"
     if is_mapping(hint):
         return "JSON"
     if get_origin(hint) is tuple:

@@ -36,7 +36,7 @@ def open_feed(config: PaperTradeConfig, policy: DeployedPolicy) -> Feed:
         return ReplayFeed(market, speed=config.feed.speed, begins=config.feed.replay_begins)
     if config.feed.follow is not None:
         trading = policy.config
-        reading = Reading(policy.symbols, trading.bar_time, trading.form())
+        reading = Reading(policy.symbols, trading.bar_time, trading.form(), trading.dialect())
         return GrowingFileFeed(config.feed.follow, reading, config.feed)
     if config.broker != "alpaca":
         raise UserError(

@@ -81,6 +81,7 @@ def task_on(market: Any, settings: Mapping[str, Any]) -> "TradingTask":
             bar_time=given.bar_time,
             form=given.form(),
             faults=given.faults(),
+            dialect=given.dialect(),
         )
     elif market is not None and TradingConfig(**settings).form() != BarForm():
         raise UserError(

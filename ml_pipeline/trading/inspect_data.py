@@ -6,7 +6,7 @@ python -m ml_pipeline.trading.inspect_data folder_of_files --picture market.png
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,20 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
+from ml_pipeline.trading.market.columns import Dialect, make_dialect
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.diagnosis import NOTHING_TO_DO, Finding, diagnose
+from ml_pipeline.trading.market.diagnosis import NOTHING_TO_DO, Finding, diagnose, layouts_of
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.symbol_files import files_of
 from ml_pipeline.trading.market.timeframes import make_clock
-from ml_pipeline.trading.market.times import BarTime, as_text
+from ml_pipeline.trading.market.times import BarTime, DateOrder, as_text
 
 # At most so many symbols are named, and drawn in colors of their own.
 _MOST_NAMED = 3
 _MOST_COLORS = 10
+_PLAIN = Dialect()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,11 @@ class InspectionConfig:
 
     path: tyro.conf.Positional[Path]
     """CSV or Parquet file, or folder with one file per symbol."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Titles of columns by what they hold, such as time=timestamp_utc close=Last; in a file without a header their
+    numbers, from 1."""
+    date_order: DateOrder | None = None
+    """Order of day, month and year in dates such as 01/02/2024; none: as a row of the data tells."""
     bar_time: BarTime | None = None
     """Whether times are when bars open or close."""
     timeframe: str | None = None
@@ -76,20 +83,24 @@ def main(argv: list[str], *, prog: str = "inspect_data") -> int:
         config = parse_settings(argv, CommandLine, prog=prog, description=description).inspection
         faults = Faults("list", all_rows=config.all)
         form = BarForm(config.adjust_splits, config.timeframe, make_clock(config.session, config.timezone))
-        market = load_market(config.path, bar_time=config.bar_time, form=form, faults=faults)
-        print(describe(market, files_of(config.path), faults.sentences))
+        dialect = make_dialect(config.columns, config.date_order)
+        market = load_market(config.path, bar_time=config.bar_time, form=form, faults=faults, dialect=dialect)
+        print(describe(market, files_of(config.path), faults.sentences, dialect))
         if config.picture is not None:
             draw_market(market, config.picture)
             print(f"\nDrawn to {config.picture}")
     return 1 if faults.sentences else 0
 
 
-def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[str] = ()) -> str:
+def describe(
+    market: MarketData, files: Sequence[Path] = (), refused: Sequence[str] = (), dialect: Dialect = _PLAIN
+) -> str:
     """A description of `market`, loaded from `files`, and of its problems. refused: sentences about rows left out."""
     lines = [
         f"{market.source}: {counted(len(market.symbols), 'symbol')}, {counted(market.n_bars, 'bar')} from "
         f"{as_text(market.times[0])} to {as_text(market.times[-1])}",
         f"{market.calendar.reason} ({market.calendar.name}).",
+        *layouts_of(files, dialect),
         "",
     ]
     for a, symbol in enumerate(market.symbols):
@@ -105,7 +116,7 @@ def describe(market: MarketData, files: Sequence[Path] = (), refused: Sequence[s
         lines += ["", "Refused in training, left out here:", *(f"  {sentence}" for sentence in refused)]
     if market.notices:
         lines += ["", "Noticed while reading:", *(f"  {notice}" for notice in market.notices)]
-    findings = diagnose(market, files)
+    findings = diagnose(market, files, dialect)
     severe = _by_symbols([finding for finding in findings if finding.severe])
     others = _by_symbols([finding for finding in findings if not finding.severe])
     for title, found in (("Severe, results are wrong with it:", severe), ("Found:", others)):

@@ -164,6 +164,12 @@ TRADING_SECTIONS: dict[str, Reader] = {
     "feature_config": section("feature_config", {"features": same("features")}),
     "data_config": section(
         "data_config",
-        {"path": same("data"), "symbols": same("symbols"), "validation_split": same("validation_fraction")},
+        {
+            "path": same("data"),
+            "symbols": same("symbols"),
+            "columns": same("columns"),
+            "date_order": same("date_order"),
+            "validation_split": same("validation_fraction"),
+        },
     ),
 }

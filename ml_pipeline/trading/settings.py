@@ -9,10 +9,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, make_features
+from ml_pipeline.trading.market.columns import Dialect, make_dialect
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.timeframes import make_clock, timeframe_ns
-from ml_pipeline.trading.market.times import BarTime
+from ml_pipeline.trading.market.times import BarTime, DateOrder
 
 Score = Literal["log_return", "sharpe"]
 
@@ -25,6 +26,12 @@ class _MarketSource:
     """Market data: a CSV or Parquet file, or a folder with one file per symbol; none: the built-in market."""
     symbols: tuple[str, ...] = ()
     """Symbols to trade, in this order; none: all symbols."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Titles of the data's columns by what they hold (time, date, symbol, open, high, low, close, adjusted, bid, ask,
+    volume, feature_NAME), such as time=timestamp_utc close=Last, or volume=none to leave one out; in a file without a
+    header their numbers, from 1; otherwise known by their usual titles."""
+    date_order: DateOrder | None = None
+    """Order of day, month and year in dates such as 01/02/2024; none: as a row of the data tells."""
     bar_time: BarTime | None = None
     """Whether times in the data are when bars open or close; needed only if assets have bars of different length."""
     timeframe: str | None = None
@@ -91,6 +98,7 @@ class TraderConfig(MarketConditions):
         if self.bar_time is not None:
             check_choice("bar_time", self.bar_time, get_args(BarTime))
         self.form()
+        self.dialect()
         if self.timeframe is not None:
             timeframe_ns(self.timeframe)
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
@@ -110,6 +118,10 @@ class TraderConfig(MarketConditions):
     def form(self) -> BarForm:
         """What is done with the bars that are read."""
         return BarForm(self.adjust_splits, self.timeframe, make_clock(self.session, self.timezone))
+
+    def dialect(self) -> Dialect:
+        """What the titles and dates of the data mean."""
+        return make_dialect(self.columns, self.date_order)
 
     def faults(self) -> Faults:
         """What is done with rows that cannot be used."""

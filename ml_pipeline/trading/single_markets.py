@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -46,16 +47,22 @@ def listed(symbols: Iterable[str], most: int = 8) -> str:
 def _market_in(own: SymbolFiles, symbol: str, config: TradingConfig) -> MarketData:
     """The market of one symbol in its files, whatever they call it."""
     name = symbol if len(own.files) == 1 else None
-    market = load_market(own.files, bar_time=config.bar_time, form=config.form(), faults=config.faults(), name=name)
+    read = partial(
+        load_market,
+        own.files,
+        bar_time=config.bar_time,
+        form=config.form(),
+        faults=config.faults(),
+        dialect=config.dialect(),
+    )
+    market = read(name=name)
     if len(market.symbols) > 1:
         if symbol not in market.symbols:
             raise UserError(
                 f"{own.files[0].name} holds {counted(len(market.symbols), 'symbol')} ({listed(market.symbols)}), but a "
                 f"file of {symbol} alone is expected; name the file itself as the data."
             )
-        market = load_market(
-            own.files, symbols=[symbol], bar_time=config.bar_time, form=config.form(), faults=config.faults()
-        )
+        market = read(symbols=[symbol])
     called = market.symbols[0]
     if called == symbol:
         return market

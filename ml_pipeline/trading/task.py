@@ -372,6 +372,7 @@ def load_configured_market(config: TradingConfig) -> MarketData:
             bar_time=config.bar_time,
             form=config.form(),
             faults=config.faults(),
+            dialect=config.dialect(),
         )
         return _annualized(market, config)
     market = _annualized(synthetic_market(), config)

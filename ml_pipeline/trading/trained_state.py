@@ -62,10 +62,12 @@ def under_conditions(
 ) -> TradingConfig:
     """The settings of a training with other market conditions: by name, those that differ.
 
-    on_other_data: whether symbols, the meaning of times and the bars per year, which are of the data trained on, are
-    left out where `changes` does not name them; None: if `changes` names data. A fee that changes is that of sales too.
+    on_other_data: whether symbols, the meaning of columns and times, and the bars per year, which are of the data that
+    it was trained on, are left out if `changes` does not name them; None: if `changes` names data. A fee that changes
+    is that of sales too.
     """
-    own = {"symbols": (), "bar_time": None, "periods_per_year": None}  # of the data that it was trained on
+    own: dict[str, Any] = {"symbols": (), "periods_per_year": None}  # of the data that it was trained on
+    own |= {"bar_time": None, "columns": {}, "date_order": None}
     of_data: dict[str, Any] = own if ("data" in changes if on_other_data is None else on_other_data) else {}
     of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in changes else {}
     return replace(trained, **{**of_data, **of_fees, **changes})

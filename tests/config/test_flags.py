@@ -38,6 +38,8 @@ class Options:
     """Where."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Titles."""
 
     def __post_init__(self) -> None:
         assert isinstance(self.n_envs, int), "flags build no group"
@@ -102,6 +104,10 @@ def test_what_is_not_given_is_absent():
         ("--hidden-sizes [64, 32] --gamma 1", {"hidden_sizes": (64, 32), "gamma": 1.0}),
         ("--hidden-sizes (64,)", {"hidden_sizes": (64,)}),
         ("--symbols A,B", {"symbols": ("A,B",)}),  # a name may hold a comma
+        ("--columns time=When close=Last", {"columns": {"time": "When", "close": "Last"}}),
+        ("--columns time=When,close=Last", {"columns": {"time": "When", "close": "Last"}}),
+        ('--columns {"close":"Last"}', {"columns": {"close": "Last"}}),
+        ("--columns none", {"columns": {}}),
         ("--data a/b.csv --device cuda", {"data": Path("a/b.csv"), "device": "cuda"}),
     ],
 )

@@ -77,3 +77,11 @@ def test_what_cannot_be_had_is_named(content, sentence):
     with pytest.raises(UserError, match=sentence) as error:
         flatten_sections(content, TRADING_SECTIONS, SOURCE)
     assert str(error.value).startswith("settings.json: ")
+
+
+def test_a_section_of_data_names_their_columns():
+    data = {"path": "prices.csv", "columns": {"time": "timestamp_utc", "close": "Last"}, "date_order": "dmy"}
+    flat = {"data": "prices.csv", "columns": {"time": "timestamp_utc", "close": "Last"}, "date_order": "dmy"}
+    assert flatten_sections({"data_config": data}, TRADING_SECTIONS, SOURCE) == flat
+    within = flatten_sections({"environment": {"columns": {"close": "Last"}}}, TRADING_SECTIONS, SOURCE)
+    assert within == {"columns": {"close": "Last"}}

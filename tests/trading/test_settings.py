@@ -9,6 +9,8 @@ from ml_pipeline.trading.settings import TradingConfig
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"columns": {"closing": "Last"}}, 'columns cannot name a column "closing"'),
+        ({"date_order": "ydm"}, "date_order must be one of dmy, mdy, ymd"),
         ({"window": 0}, "window must be a whole number of at least 1, but got 0"),
         ({"episode_length": -5}, "episode_length must be a whole number of at least 1"),
         ({"embargo_bars": -1}, "embargo_bars must be a whole number of at least 0"),

@@ -100,9 +100,9 @@ class FileReader:
             if before is not None and before.signature == signature and before.whole >= whole:
                 return before
             if file.suffix.lower() not in _PLAIN_TEXT:
-                return _FileState(signature, True, read_table(file))
+                return _FileState(signature, True, read_table(file, dialect=self._reading.dialect))
             content, is_whole, n_rows = complete_lines(file, None if whole else self._tail_bytes)
-            return _FileState(signature, is_whole, read_table(file, content) if n_rows else None)
+            return _FileState(signature, is_whole, read_table(file, content, self._reading.dialect) if n_rows else None)
         except (UserError, OSError) as error:
             return _FileState(_UNREAD, True, None if before is None else before.table, str(error))
 

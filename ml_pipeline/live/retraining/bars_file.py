@@ -56,6 +56,8 @@ def reading(trading: TradingConfig, market: MarketData, path: Path) -> TradingCo
         trading,
         data=path,
         symbols=market.symbols,
+        columns={},
+        date_order=None,
         bar_time=market.timing.stamped,
         timeframe=None,
         adjust_splits=False,

@@ -1,7 +1,7 @@
 """The settings of an evaluation, and how the command line fills them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -66,7 +66,7 @@ class EvaluationStart:
 
 def _as_trained(each: Field[Any], hint: Any) -> tuple[str, Any, Any]:
     """A flag of training with its description; where it is not given, the value of training stays."""
-    default = field(default=each.default)
+    default: Any = field(default=each.default) if each.default is not MISSING else field(default_factory=dict)
     return each.name, Annotated[hint, tyro.conf.arg(help_behavior_hint="(default: as trained)")], default
 
 

@@ -1,6 +1,7 @@
 """Reads the bars of one asset from a table and checks every cell; messages name the row of an unusable one."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,11 @@ from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.numbers import parse_numbers, why_unread
 from ml_pipeline.trading.market.plausibility import outside_range
 from ml_pipeline.trading.market.row_checks import checks_of, price_columns
+from ml_pipeline.trading.market.sources import source_of
 from ml_pipeline.trading.market.times import BarTime, as_text
+
+if TYPE_CHECKING:
+    import polars as pl
 
 # A step between bars beyond both of these is no pause in trading.
 _JUMP = np.timedelta64(2 * 366, "D")
@@ -42,7 +47,8 @@ class AssetBars:
 
 def read_bars(asset: Asset, faults: Faults) -> AssetBars:
     """The bars of the asset, oldest first. Raises UserError for unusable rows, by `faults`, and if none is left."""
-    asset, cells = _read_cells(asset, faults)
+    notices = _about_header(asset)
+    asset, cells = _read_cells(asset, faults, notices)
     # In a wide table, a row without any price means that this asset has no bar; elsewhere it is an error.
     if asset.layout.symbol is None and "" not in asset.layout.fields:
         prices = [cells[name] for name in price_columns(cells)]
@@ -53,8 +59,9 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
             faults.report(asset.table, asset.rows[bad], sentence(int(np.argmax(bad))))
             asset, cells = only_rows(asset, cells, ~bad)
     if not len(asset.rows):
-        raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.")
-    notices = [*_about_units(asset), *_check_order(asset, faults)]
+        reason = next((f" {sentence}" for sentence in faults.sentences if asset.table.name in sentence), "")
+        raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.{reason}")
+    notices += [*_about_units(asset), *_check_order(asset, faults)]
     fields = _fields(asset, cells, notices)
     times = asset.times[asset.rows]
     days = None if asset.read_times.days is None else asset.read_times.days[asset.rows]
@@ -68,7 +75,7 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
     return AssetBars(asset.symbol, times, fields, asset.layout.bar_time, notices, days, outside)
 
 
-def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
+def _read_cells(asset: Asset, faults: Faults, notices: list[str]) -> tuple[Asset, Cells]:
     """The numbers in the rows of the asset; NaN for an empty cell."""
     frame = asset.table.frame.select([*dict.fromkeys(asset.fields.values())])
     if len(asset.rows) < frame.height:
@@ -78,12 +85,54 @@ def _read_cells(asset: Asset, faults: Faults) -> tuple[Asset, Cells]:
     usable = np.full(len(asset.rows), True)
     for (name, column), (numbers, unread) in zip(columns.items(), parse_numbers([*columns.values()]), strict=True):
         cells[name] = numbers
-        if unread.any():
+        if name == "volume":
+            cells[name] = _readable_volumes(asset, column, numbers, unread, faults, notices)
+        elif unread.any():
             cell = column[int(np.argmax(unread))]
             sentence = f'{column_title(asset, name)} is "{cell}", {why_unread(cell)}.'
             faults.report(asset.table, asset.rows[unread], sentence)
             usable &= ~unread
     return only_rows(asset, cells, usable)
+
+
+def _readable_volumes(  # noqa: PLR0917
+    asset: Asset,
+    column: "pl.Series",
+    volumes: FloatArray,
+    unread: NDArray[np.bool_],
+    faults: Faults,
+    notices: list[str],
+) -> FloatArray:
+    """The volumes with NaN where they cannot be; a column that holds no volume at all is a notice, and no fault."""
+    bad = unread | (volumes < 0) | np.isinf(volumes)
+    if not bad.any():
+        return volumes
+    i = int(np.argmax(bad))
+    title = column_title(asset, "volume")
+    why = (
+        f'"{column[i]}", {why_unread(str(column[i]))}'
+        if unread[i]
+        else f"{volumes[i]:g}, but a volume is finite and not negative; fix the cell or empty it"
+    )
+    if (bad | np.isnan(volumes)).all():
+        notices.append(
+            f"{asset.table.name}: {title} holds no volume in any row, first {column[i]}; taken as 0, so leave features "
+            "of volume out"
+        )
+    else:
+        faults.report(asset.table, asset.rows[bad], f"{title} is {why}.", emptied=True)
+    return np.where(bad, np.nan, volumes)
+
+
+def _about_header(asset: Asset) -> list[str]:
+    """A sentence about the columns of a file without a header."""
+    table, layout = asset.table, asset.layout
+    if table.has_titles or any(title.isdecimal() for _, title in table.dialect.columns):
+        return []
+    titles = [*layout.time, *table.frame.columns]
+    source = source_of(titles, has_header=False)
+    known = "" if source is None else f", as {source.name} have them"
+    return [f"{table.name}: it has no header; its columns were read as {', '.join(titles)}{known}"]
 
 
 def _check_order(asset: Asset, faults: Faults) -> list[str]:
@@ -173,6 +222,7 @@ def _volume(asset: Asset, volume: FloatArray | None, notices: list[str]) -> Floa
     if volume is None:
         notices.append(f"{asset.table.name}: no column for volume; taken as 0")
         return np.zeros(len(asset.rows))
-    if empty := int(np.isnan(volume).sum()):
+    empty = int(np.isnan(volume).sum())
+    if 0 < empty < len(volume) or (empty and not any("holds no volume" in notice for notice in notices)):
         notices.append(f"{asset.table.name}: {column_title(asset, 'volume')} was empty in {empty:,} rows; taken as 0")
     return np.nan_to_num(volume, nan=0.0)

@@ -1,10 +1,13 @@
 """Finds out what each column of a market file means; it knows the spellings of common exports."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, get_args
 
-from ml_pipeline.trading.market.times import BarTime
+from ml_pipeline.config.checks import check_choice
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.trading.market.times import BarTime, DateOrder
 
 # Feature columns in the data begin with this.
 FEATURE_PREFIX = "feature_"
@@ -12,25 +15,79 @@ FEATURE_PREFIX = "feature_"
 _NAMES = {
     "time": (
         *("datetime", "timestamp", "gmttime", "utctime", "time", "date", "localtime", "opentime", "candlebegintime"),
-        *("unix", "unixtime", "epoch", "ts", "t", "dt", "day", "closetime"),
+        *(
+            "unix",
+            "unixtime",
+            "epoch",
+            "ts",
+            "t",
+            "dt",
+            "day",
+            "closetime",
+            "snappedat",
+            "data",
+            "datum",
+            "windowstart",
+        ),
     ),
-    "symbol": ("symbol", "ticker", "tic", "asset", "pair", "instrument", "coin", "sym"),
-    "open": ("open", "o", "openprice", "priceopen"),
-    "high": ("high", "h", "highprice", "pricehigh", "max"),
-    "low": ("low", "l", "lowprice", "pricelow", "min"),
-    "close": ("close", "c", "closeprice", "priceclose", "closelast", "price", "last", "lastprice"),
+    "symbol": ("symbol", "ticker", "tic", "asset", "pair", "instrument", "coin", "sym", "secid"),
+    "open": ("open", "o", "openprice", "priceopen", "openingprice", "firstprice", "otwarcie", "erster", "eroffn"),
+    "high": ("high", "h", "highprice", "pricehigh", "max", "maxprice", "najwyzszy", "hoch"),
+    "low": ("low", "l", "lowprice", "pricelow", "min", "minprice", "najnizszy", "tief"),
+    "close": (
+        *("close", "c", "closeprice", "priceclose", "closelast", "price", "last", "lastprice", "closingprice"),
+        *("settle", "settlement", "settleprice", "settlementprice", "pxlast", "zamkniecie", "schlusskurs", "zuletzt"),
+    ),
     "adjusted": ("adjclose", "adjustedclose", "closeadj", "closeadjusted", "adjcp", "adjcloseprice"),
     "bid": ("bid", "closebid", "bidclose", "bidprice"),
     "ask": ("ask", "closeask", "askclose", "askprice", "offer"),
-    "volume": ("volume", "vol", "v", "tickvol", "tickvolume", "volumebase", "realvolume"),
+    "volume": (
+        *("volume", "vol", "v", "tickvol", "tickvolume", "volumebase", "realvolume", "totalvolume", "basevolume"),
+        *("wolumen", "stuecke", "tradevolume", "tradedvolume", "sharevolume"),
+    ),
 }
-# Names of time columns that say whether a bar opens or closes there.
-_BAR_TIMES: dict[str, BarTime] = {"opentime": "open", "candlebegintime": "open", "closetime": "close"}
+_TRADED = (
+    "(?:trade|trading|bar|session|market|exchange|quote|event|candle|kline|period|price|local|server|start|begin|end|"
+    "open|close|utc|gmt|unix|epoch)"
+)
+# Other names of times: Trade Date, timestamp_utc, Bar Start Time, unix_ms.
+_TIME = re.compile(
+    rf"{_TRADED}*(?:datetime|timestamp|time|date|epoch|unix|day|ts|utc|gmt)"
+    r"(?:utc|gmt|ms|us|ns|s|sec|secs|seconds|millis|milliseconds|est|edt|et|cet|eet|open|close|start|end)?"
+)
+_OPENS, _CLOSES = re.compile(r"open|start|begin"), re.compile(r"close|end")
+# A day in a column of its own, beside the time of day in another.
+_DAYS = ("date", "tradedate", "tradingdate", "day", "dtyyyymmdd", "datum")
+_TIMES_OF_DAY = ("time", "tradetime", "timeofday", "clock", "zeit")
 # pandas exports leave the name of the index empty; it is the time only if no other column is.
 _INDEX = ("", "unnamed0", "index")
 _PRICES = r"open|high|low|close|bid|ask|volume|adj[ _]?close|feature_\w+"
 _SYMBOL_FIRST = re.compile(rf"^(?P<symbol>.+)[:_./| -](?P<field>{_PRICES})$", re.IGNORECASE)
 _SYMBOL_LAST = re.compile(rf"^(?P<field>{_PRICES})[:_./| -](?P<symbol>.+)$", re.IGNORECASE)
+# What `columns` may name besides features; "date" is the day if `time` is the time of day.
+MEANINGS = ("time", "date", *(name for name in _NAMES if name != "time"))
+_LEFT_OUT = "none"
+
+
+class Dialect(NamedTuple):
+    """How a table is written, as far as its titles and rows do not tell.
+
+    columns: titles of columns by their meaning; "none" leaves a meaning out. date_order: of day, month and year.
+    """
+
+    columns: tuple[tuple[str, str], ...] = ()
+    date_order: DateOrder | None = None
+
+
+def make_dialect(columns: Mapping[str, str], date_order: DateOrder | None) -> Dialect:
+    """The dialect of the settings `columns` and `date_order`. Raises UserError if one of them cannot be meant."""
+    for meaning in columns:
+        if meaning not in MEANINGS and not meaning.startswith(FEATURE_PREFIX):
+            known = [*MEANINGS, f"{FEATURE_PREFIX}NAME"]
+            raise UserError(f'columns cannot name a column "{meaning}". {nearest(meaning, known)}')
+    if date_order is not None:
+        check_choice("date_order", date_order, get_args(DateOrder))
+    return Dialect(tuple(columns.items()), date_order)
 
 
 @dataclass(frozen=True)
@@ -46,45 +103,81 @@ class Layout:
     time: tuple[str, ...]
     symbol: str | None = None
     fields: dict[str, dict[str, str]] = field(default_factory=dict)
+    documented_bar_time: BarTime | None = None
 
     @property
     def bar_time(self) -> BarTime | None:
-        """Whether the times are when bars open or close, if the name of their column tells."""
-        return _BAR_TIMES.get(_plain(self.time[0])) if len(self.time) == 1 else None
+        """Whether the times are when bars open or close, if the name of their column or what wrote the file tells."""
+        name = _plain(self.time[0]) if len(self.time) == 1 else ""
+        opens, closes = (bool(_TIME.fullmatch(name) and word.search(name)) for word in (_OPENS, _CLOSES))
+        if opens == closes:
+            return self.documented_bar_time
+        return "open" if opens else "close"
 
 
-def find_layout(columns: Sequence[str]) -> Layout:
+def find_layout(columns: Sequence[str], chosen: Mapping[str, str] | None = None) -> Layout:
     """What the columns mean. `time` or `fields` is empty if no such column was recognized.
+
+    chosen: titles by meaning that the user gives, as in `Dialect`. Raises UserError if there is no such column.
 
     >>> find_layout(["Gmt time", "Open", "Close", "Adj Close"]).fields
     {'': {'open': 'Open', 'close': 'Close', 'adjusted': 'Adj Close'}}
     >>> sorted(find_layout(["", "BTC:close", "ETH:close", "ETH:volume"]).fields)
     ['BTC', 'ETH']
+    >>> find_layout(["stamp", "px", "RSI"], {"time": "stamp", "close": "px", "feature_rsi": "RSI"})
+    Layout(time=('stamp',), symbol=None, fields={'': {'close': 'px', 'feature_rsi': 'RSI'}}, documented_bar_time=None)
     """
+    chosen = dict(chosen or {})
+    left_out = {meaning for meaning, title in chosen.items() if title == _LEFT_OUT and title not in columns}
+    for title in (title for meaning, title in chosen.items() if meaning not in left_out and title not in columns):
+        raise UserError(f'columns names "{title}", but there is no such column. {nearest(title, columns)}')
     plain = {_plain(name): name for name in reversed(columns)}
     found = {
         meaning: name for meaning in _NAMES if (name := next((plain[n] for n in _NAMES[meaning] if n in plain), None))
     }
-    index = next((plain[name] for name in _INDEX if name in plain), None)
-    times = tuple(name for name in (found.pop("time", index),) if name is not None)
-    if "date" in plain and "time" in plain:
-        times = (plain["date"], plain["time"])
+    found |= {name: name for name in columns if name.startswith(FEATURE_PREFIX)}
+    found |= {meaning: title for meaning, title in chosen.items() if meaning not in left_out}
+    times = _times(columns, plain, found, chosen)
     symbol = found.pop("symbol", None)
-    if "adjusted" in found and "close" not in found:
+    if "adjusted" in found and "close" not in found and "close" not in left_out:
         found["close"] = found.pop("adjusted")
     volumes = [name for name in columns if _plain(name).startswith("volume")]
     if volumes:
         found.setdefault("volume", volumes[0])
+    found = {meaning: title for meaning, title in found.items() if meaning not in left_out}
     if _has_price(found):
-        found |= {name: name for name in columns if name.startswith("feature_")}
-        return Layout(times, symbol, {"": found})
+        return Layout(times, None if "symbol" in left_out else symbol, {"": found})
     return Layout(times, None, _wide_fields(columns))
+
+
+def _times(
+    columns: Sequence[str], plain: Mapping[str, str], found: dict[str, str], chosen: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The column of times, or those of the day and of the time of day; taken out of `found`."""
+    time, date = found.pop("time", None), found.pop("date", None)
+    if date is not None:
+        return (date, time) if "time" in chosen and time is not None else (date,)
+    if "time" in chosen and time is not None:
+        return (time,)
+    day = next((plain[name] for name in _DAYS if name in plain), None)
+    time_of_day = next((plain[name] for name in _TIMES_OF_DAY if name in plain), None)
+    if day is not None and time_of_day is not None:
+        return day, time_of_day
+    others = [name for name in columns if _TIME.fullmatch(_plain(name)) and name not in found.values()]
+    others.sort(key=lambda name: _CLOSES.search(_plain(name)) is not None)  # of two, the opening
+    index = next((plain[name] for name in _INDEX if name in plain), None)
+    return tuple(name for name in (time, *others, index) if name is not None)[:1]
 
 
 def is_usual(name: str) -> bool:
     """Whether the name of a column is known, even if another column with that meaning is read instead."""
     plain = _plain(name)
-    return plain in _INDEX or plain.startswith("volume") or any(plain in names for names in _NAMES.values())
+    return (
+        plain in _INDEX
+        or plain.startswith("volume")
+        or any(plain in names for names in _NAMES.values())
+        or _TIME.fullmatch(plain) is not None
+    )
 
 
 def _wide_fields(columns: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -103,4 +196,9 @@ def _has_price(found: dict[str, str]) -> bool:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    """Letters and digits alone, without what some exports number columns by.
+
+    >>> _plain("4. Close"), _plain("<TICKVOL>"), _plain("Adj Close**")
+    ('close', 'tickvol', 'adjclose')
+    """
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"^\d+[a-z]?\. ", "", name.lower()))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.market.columns import find_layout
-from ml_pipeline.trading.market.csv_header import find_header
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.columns import Dialect, find_layout
+from ml_pipeline.trading.market.csv_header import cells_of, find_header
 from ml_pipeline.trading.market.times import read_plain_times
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _LARGE = 1 << 25
 _PIECE = 1 << 23
 # The header lies within these first bytes of a file.
 _HEAD_BYTES = 1 << 16
+_HEAD_LINES = 8
+_PLAIN = Dialect()
 
 
 class RaggedRow(NamedTuple):
@@ -39,13 +42,18 @@ class RaggedRow(NamedTuple):
 class CsvFile:
     """A CSV file, plain or gzipped, in UTF-8 or UTF-16. header: where its titles are. titles: as polars names them.
 
-    content: what is read in place of the file, in UTF-8.
+    content: what is read in place of the file, in UTF-8. dialect: if it names columns of a file without a header, they
+    are called 1, 2, ...
     """
 
-    def __init__(self, path: Path, content: bytes | None = None) -> None:
+    def __init__(self, path: Path, content: bytes | None = None, dialect: Dialect = _PLAIN) -> None:
+        self._dialect = dialect
         self._source = _source(path) if content is None else content
         self._first_lines = _first_lines(self._source)
         self.header = find_header(self._first_lines)
+        if not self.header.has_titles and any(title.isdecimal() for _, title in dialect.columns):
+            numbers = [str(i + 1) for i in range(len(self.header.titles or ()))]
+            self.header = self.header._replace(titles=numbers)
         self._options: dict[str, Any] = {"separator": self.header.separator, "infer_schema": False}
         if self.header.titles is None:  # polars takes them from the header's line
             self._options |= {"skip_rows": self.header.line - 1}
@@ -68,8 +76,10 @@ class CsvFile:
     def ragged_row(self) -> RaggedRow | None:
         """The first row with more cells than the header, if there is one."""
         with BytesIO(self._source) if isinstance(self._source, bytes) else self._source.open("rb") as file:
-            counts = [line.count(self.header.separator.encode()) + 1 for line in file][self.header.line - 1 :]
-        rows = (RaggedRow(row, count, counts[0]) for row, count in enumerate(counts[1:]) if count > counts[0])
+            counts = [line.count(self.header.separator.encode()) + 1 for line in file][self.header.line :]
+        titles = self.header.titles or cells_of(self._first_lines[self.header.line - 1], self.header.separator)
+        expected = len(titles)
+        rows = (RaggedRow(row, count, expected) for row, count in enumerate(counts) if count > expected)
         return next(rows, None)
 
     def _as_numbers(self) -> "pl.DataFrame | None":
@@ -79,7 +89,10 @@ class CsvFile:
         """
         import polars as pl
 
-        layout = find_layout(self.titles)
+        try:
+            layout = find_layout(self.titles, dict(self._dialect.columns))
+        except UserError:  # a column that is not there, which is said with the name of the file
+            return None
         numeric = {title for fields in layout.fields.values() for title in fields.values()}
         numeric |= {title for title in self.titles if title.lower().startswith("volume")}
         if not numeric:
@@ -201,4 +214,4 @@ def _first_lines(source: Path | bytes) -> list[str]:
         with source.open("rb") as file:
             content = file.read(_HEAD_BYTES)
     lines = content.decode("utf-8-sig", errors="ignore" if len(content) == _HEAD_BYTES else "strict").splitlines()
-    return lines[:4]
+    return lines[:_HEAD_LINES]

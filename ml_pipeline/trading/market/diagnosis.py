@@ -3,6 +3,8 @@
 T bars of one asset.
 """
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,17 +14,27 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.calendar import infer_calendar
-from ml_pipeline.trading.market.columns import FEATURE_PREFIX, find_layout, is_usual
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, is_usual
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.numbers import parse_numbers
 from ml_pipeline.trading.market.plausibility import OwnBars, far_returns, find_splits, severe_problems, wrong_ticks
-from ml_pipeline.trading.market.tables import read_table, titles_of
+from ml_pipeline.trading.market.sources import Source
+from ml_pipeline.trading.market.tables import Table, head_of, read_table
 from ml_pipeline.trading.market.times import as_text
 
 # With this many equal closes in a row, the feed stood still.
 _STALE_BARS = 20
 # A market with at least this many symbols was selected from a larger one.
 _MANY = 5
+# A message names so many columns.
+_MOST_COLUMNS = 6
+# A market that closes on weekends is closed for at most so long, and on a holiday for at least so long.
+_LONGEST_CLOSED = np.timedelta64(4 * 24, "h")
+_LEAST_HOLIDAY = np.timedelta64(6, "h")
+# Sessions end, or begin, at the same time of day on this part of the days, and on so many at least.
+_PART_OF_SESSIONS = 0.15
+_FEW_SESSIONS = 3
+_PLAIN = Dialect()
 # What the remedy begins with where a finding is harmless.
 NOTHING_TO_DO = "nothing to do"
 
@@ -39,8 +51,8 @@ class Finding(NamedTuple):
     severe: bool = False
 
 
-def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
-    """The problems of the market, symbol by symbol, and of the files that it was loaded from."""
+def diagnose(market: MarketData, files: Sequence[Path] = (), dialect: Dialect = _PLAIN) -> list[Finding]:
+    """The problems of the market, symbol by symbol, and of the files that it was loaded from, in this dialect."""
     findings = []
     for a, symbol in enumerate(market.symbols):
         bars = market.own_bars(a)
@@ -54,32 +66,82 @@ def diagnose(market: MarketData, files: Sequence[Path] = ()) -> list[Finding]:
             findings.append(Finding(symbol, problem, remedy))
     findings += [Finding(market.source, *finding) for finding in _survivors(market)]
     for file in files:
-        titles = titles_of(file)
-        findings += [Finding(file.name, *finding) for finding in (*_adjusted(file, titles), *_unread_columns(titles))]
+        head = head_of(file, dialect)
+        findings += [Finding(file.name, *finding) for finding in (*_adjusted(file, head), *_unread_columns(head))]
     return findings
 
 
+def layouts_of(files: Sequence[Path], dialect: Dialect = _PLAIN) -> list[str]:
+    """A sentence for each known layout that files have: what wrote them, and what their times are."""
+    names: dict[Source, list[str]] = {}
+    for file in files:
+        if (source := head_of(file, dialect).source) is not None:
+            names.setdefault(source, []).append(file.name)
+    sentences = []
+    for source, those in names.items():
+        bars = "" if source.bar_time is None else f"when bars {source.bar_time}"
+        times = ", ".join(filter(None, (bars, source.zone)))
+        which = those[0] if len(those) == 1 else f"{len(those)} files"
+        sentences.append(f"Layout of {which}: {source.name}{f'; times are {times}' if times else ''}.")
+    return sentences
+
+
 def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tuple[str, str]]:
+    """A sentence for each kind of gap: over weekends, between sessions, holidays, and bars that are missing."""
     if len(times) < 3:
         return
     steps = np.diff(times)
     usual = np.median(steps)
-    longest_closed = np.timedelta64(4 * 24, "h") if weekends_off else np.timedelta64(0, "h")
     gaps = np.flatnonzero(steps > 1.5 * usual)
-    strange = gaps[steps[gaps] > longest_closed + usual]
-    if closed := len(gaps) - len(strange):
-        largest = steps[np.setdiff1d(gaps, strange)].max()
+    if not gaps.size:
+        return
+    kinds = _kinds_of_gaps(times, gaps, usual, weekends_off=weekends_off)
+    for kind, words in (("weekend", "over weekends"), ("session", "between sessions"), ("holiday", "as on holidays")):
+        those = gaps[kinds == kind]
+        if those.size:
+            up_to = f"of up to {_length(steps[those].max())} " if len(those) > 1 else f"of {_length(steps[those[0]])} "
+            yield f"{counted(len(those), 'gap')} {up_to}{words}", NOTHING_TO_DO
+    missing = gaps[kinds == "missing"]
+    if missing.size:
+        worst = missing[np.argmax(steps[missing])]
+        n_bars = int(np.sum(np.round(steps[missing] / usual)) - len(missing))
         yield (
-            f"{counted(closed, 'gap')} of up to {_hours(largest)}, as weekends and holidays leave them",
-            NOTHING_TO_DO,
-        )
-    if strange.size:
-        worst = strange[np.argmax(steps[strange])]
-        yield (
-            f"{counted(len(strange), 'gap')}, the longest of {_hours(steps[worst])} from {as_text(times[worst])} to "
-            f"{as_text(times[worst + 1])}",
+            f"{counted(len(missing), 'gap')} of {counted(n_bars, 'missing bar')}, the longest of "
+            f"{_length(steps[worst])} from {as_text(times[worst])} to {as_text(times[worst + 1])}",
             "add the missing bars, or keep in mind that a return over a gap is that of several bars",
         )
+
+
+def _kinds_of_gaps(
+    times: NDArray[np.datetime64], gaps: NDArray[np.int64], usual: np.timedelta64, *, weekends_off: bool
+) -> NDArray[np.str_]:
+    """ "weekend", "session", "holiday" or "missing" of each gap.
+
+    A gap is between sessions if many days have one that begins or ends at the same time of day.
+    """
+    day = np.timedelta64(1, "D")
+    closed, opened = times[gaps] + usual, times[gaps + 1]
+    lengths = opened - closed
+    kinds = np.full(len(gaps), "missing", dtype="<U8")
+    if usual < day:
+        n_days = len(np.unique(times.astype("datetime64[D]")))
+        often = max(_FEW_SESSIONS, n_days * _PART_OF_SESSIONS)
+        for moments in (closed, opened):
+            _, which, counts = np.unique(
+                moments - moments.astype("datetime64[D]"), return_inverse=True, return_counts=True
+            )
+            regular = (counts >= often)[which] & (lengths < day)
+            kinds[regular] = "session"
+    if weekends_off:
+        first = closed.astype("datetime64[D]")
+        last = (opened - np.timedelta64(1, "ns")).astype("datetime64[D]")
+        weekdays = np.busday_count(first, last + day)
+        span = (last - first) / day + 1
+        short = lengths <= _LONGEST_CLOSED
+        kinds[short & (span > weekdays)] = "weekend"
+        whole_days = lengths >= (day if usual >= day else _LEAST_HOLIDAY)
+        kinds[short & (span == weekdays) & whole_days & (kinds == "missing")] = "holiday"
+    return kinds
 
 
 def _outliers(bars: OwnBars) -> Iterator[tuple[str, str]]:
@@ -130,30 +192,47 @@ def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:
         )
 
 
-def _unread_columns(titles: Sequence[str]) -> Iterator[tuple[str, str]]:
-    layout = find_layout(titles)
+def _unread_columns(head: Table) -> Iterator[tuple[str, str]]:
+    layout = head.layout
     read = {*layout.time, layout.symbol, *(title for fields in layout.fields.values() for title in fields.values())}
-    unread = [name for name in titles if name not in read and not is_usual(name)]
+    unread = [name for name in head.frame.columns if name not in read and not is_usual(name)]
     if unread:
-        shown = ", ".join(unread[:6]) + (", ..." if len(unread) > 6 else "")
+        shown = ", ".join(unread[:_MOST_COLUMNS]) + (", ..." if len(unread) > _MOST_COLUMNS else "")
+        names = " ".join(shlex.quote(f"{_feature_name(title)}={title}") for title in unread[:_MOST_COLUMNS])
         yield (
             f"{counted(len(unread), 'column')} not used: {shown}",
-            f"to use them as features, name them {FEATURE_PREFIX}NAME and train with --features {FEATURE_PREFIX}*",
+            f"to observe them, say --columns {names} --features '{FEATURE_PREFIX}*', beside other features if you like",
         )
 
 
-def _adjusted(file: Path, titles: Sequence[str]) -> Iterator[tuple[str, str]]:
-    fields = find_layout(titles).fields.get("", {})
+def _feature_name(title: str) -> str:
+    """
+    >>> _feature_name("RSI (14)")
+    'feature_rsi_14'
+    """
+    return FEATURE_PREFIX + (re.sub(r"\W+", "_", title.lower()).strip("_") or "own")
+
+
+def _adjusted(file: Path, head: Table) -> Iterator[tuple[str, str]]:
+    fields = head.layout.fields.get("", {})
     if {"adjusted", "close"} <= fields.keys():
-        frame = read_table(file).frame
+        frame = read_table(file, dialect=head.dialect).frame
         (close, _), (adjusted, _) = parse_numbers([frame[fields[name]] for name in ("close", "adjusted")])
-        share = float(np.mean(close != adjusted))
-        yield (
-            f"{fields['close']} differs from {fields['adjusted']} in {share:.0%} of the rows",
-            f"{NOTHING_TO_DO}: every price was multiplied by their ratio",
-        )
+        known = ~(np.isnan(close) | np.isnan(adjusted))
+        differ = int(np.sum(close[known] != adjusted[known]))
+        if differ:
+            yield (
+                f"{fields['close']} differs from {fields['adjusted']} in {differ:,} of {int(known.sum()):,} rows",
+                f"{NOTHING_TO_DO}: prices were multiplied by their ratio",
+            )
 
 
-def _hours(step: np.timedelta64) -> str:
-    hours = step / np.timedelta64(1, "h")
-    return f"{hours / 24:g} days" if hours >= 72 else f"{hours:g} hours"
+def _length(step: np.timedelta64) -> str:
+    """
+    >>> _length(np.timedelta64(5, "m")), _length(np.timedelta64(49, "h")), _length(np.timedelta64(72, "h"))
+    ('5 minutes', '49 hours', '3 days')
+    """
+    seconds = step / np.timedelta64(1, "s")
+    units = ((1, "second", 120), (60, "minute", 7_200), (3_600, "hour", 259_200), (86_400, "day", np.inf))
+    unit, name, _ = next(each for each in units if seconds < each[2])
+    return f"{seconds / unit:.4g} {name}{'' if seconds == unit else 's'}"

@@ -15,25 +15,34 @@ class Faults:
     """What to do about unusable rows.
 
     policy: "refuse" the first; "drop" them and collect sentences; "list" is as "drop", and also collects what cannot
-    be mended by dropping rows. all_rows: name every row, not only the first twenty. sentences: about the rows.
+    be mended by dropping rows. Cells that can be done without are emptied, and their rows stay.
+    all_rows: name every row, not only the first twenty. sentences: about the rows.
     """
 
     policy: Literal["refuse", "drop", "list"] = "refuse"
     all_rows: bool = False
     sentences: list[str] = field(default_factory=list)
 
-    def report(self, table: Table, rows: NDArray[np.int64], sentence: str, *, droppable: bool = True) -> None:
-        """Report rows of the table, in order; the sentence is about the first. Raises UserError by `policy`."""
+    def report(
+        self, table: Table, rows: NDArray[np.int64], sentence: str, *, droppable: bool = True, emptied: bool = False
+    ) -> None:
+        """Report rows of the table, in order; the sentence is about the first. Raises UserError by `policy`.
+
+        emptied: the rows can be used without the cell.
+        """
         message = f"{table.place(int(rows[0]))}: {sentence}"
         if len(rows) > 1 and self.policy != "refuse":
             message += f" The same in {len(rows):,} rows in all: {table.numbers(rows, all_of_them=self.all_rows)}."
-        self.add(message, droppable=droppable)
+        self.add(message, droppable=droppable, emptied=emptied)
 
-    def add(self, message: str, *, droppable: bool = True) -> None:
+    def add(self, message: str, *, droppable: bool = True, emptied: bool = False) -> None:
         """Collect a sentence about unusable bars. Raises UserError with it by `policy`."""
-        if self.policy == "list" or (self.policy == "drop" and droppable):
+        if self.policy == "list":
             self.sentences.append(message)
+        elif self.policy == "drop" and droppable:
+            self.sentences.append(f"{'taken as empty' if emptied else 'left out'}: {message}")
         elif droppable:
-            raise UserError(f"{message} --drop-bad-rows leaves such rows out and lists them.")
+            done = "takes such cells as empty" if emptied else "leaves such rows out"
+            raise UserError(f"{message} --drop-bad-rows {done} and lists them.")
         else:
             raise UserError(message)

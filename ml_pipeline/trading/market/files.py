@@ -1,6 +1,6 @@
 """Market data from CSV and Parquet files and from data frames."""
 
-import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,10 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.market.alignment import align_bars, with_exchange_days
 from ml_pipeline.trading.market.asset import Asset
 from ml_pipeline.trading.market.asset_bars import AssetBars
-from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout, find_layout, is_usual
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, Layout, is_usual
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.numbers import parse_numbers
 from ml_pipeline.trading.market.quote_pairs import paired, read_asset
 from ml_pipeline.trading.market.resampling import BarForm, in_form
 from ml_pipeline.trading.market.symbol_files import files_of, symbol_of, symbols_of
@@ -27,6 +28,7 @@ from ml_pipeline.trading.market.times import (
     BarTime,
     ReadTimes,
     Times,
+    join_clock,
     parse_times,
     usual_spacing,
 )
@@ -35,12 +37,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+_PLAIN = Dialect()
+
+
 class Reading(NamedTuple):
     """What to read, and how: see `load_market`."""
 
     symbols: Sequence[str] | None = None
     bar_time: BarTime | None = None
     form: BarForm = BarForm()
+    dialect: Dialect = Dialect()
 
 
 def load_market(
@@ -51,6 +57,7 @@ def load_market(
     form: BarForm | None = None,
     faults: Faults | None = None,
     name: str | None = None,
+    dialect: Dialect = _PLAIN,
 ) -> MarketData:
     """The market in a file, in a folder with one file per symbol, or in these files of a folder.
 
@@ -65,15 +72,15 @@ def load_market(
     length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
     form: changes to the bars: of another length, of a session alone, or adjusted to splits.
     faults: what to do about unusable rows; None refuses the first.
-    name: the symbol of a file that names none; None: the name of the file.
+    name: the symbol of a file that names none; None: the name of the file. dialect: what its titles and dates mean.
     """
     files = files_of(Path(path)) if isinstance(path, str | Path) else path
     if symbols and len(files) > 1:  # other files of the folder need not be usable
         named = [own for own in symbols_of(files) if own.name in symbols]
         files = [file for own in named for file in own.files] if {own.name for own in named} == {*symbols} else files
     source = Path(path).name if isinstance(path, str | Path) else " and ".join(file.name for file in files)
-    tables = ((read_table(file), name or symbol_of(file)) for file in files)
-    return market_of_tables(tables, source, Reading(symbols, bar_time, form or BarForm()), faults or Faults())
+    tables = ((read_table(file, dialect=dialect), name or symbol_of(file)) for file in files)
+    return market_of_tables(tables, source, Reading(symbols, bar_time, form or BarForm(), dialect), faults or Faults())
 
 
 def market_from_frame(
@@ -84,6 +91,7 @@ def market_from_frame(
     bar_time: BarTime | None = None,
     form: BarForm | None = None,
     faults: Faults | None = None,
+    dialect: Dialect = _PLAIN,
 ) -> MarketData:
     """The market in a polars or pandas DataFrame with the columns of a `load_market` file; a pandas index is a column.
 
@@ -95,8 +103,8 @@ def market_from_frame(
 
     if not isinstance(frame, pl.DataFrame):
         frame = _of_pandas(frame)
-    reading = Reading(symbols, bar_time, form or BarForm())
-    return market_of_tables([(Table(name, frame, 0), name)], name, reading, faults or Faults())
+    reading = Reading(symbols, bar_time, form or BarForm(), dialect)
+    return market_of_tables([(Table(name, frame, 0, dialect), name)], name, reading, faults or Faults())
 
 
 def _of_pandas(frame: Any) -> "pl.DataFrame":
@@ -147,7 +155,7 @@ def market_of_tables(tables: Iterable[tuple[Table, str]], source: str, reading: 
     read = [read_asset(found.pop(symbol), faults) for symbol in reading.symbols or tuple(found)]
     read = [in_form(bars, reading.form, reading.bar_time or bars.bar_time or "open") for bars in read]
     read = align_bars(with_exchange_days(read), reading.bar_time)
-    left_out = [f"left out: {sentence}" for sentence in faults.sentences] if faults.policy == "drop" else []
+    left_out = faults.sentences if faults.policy == "drop" else []
     market = _on_one_timeline(read, source, left_out)
     stamps = {reading.bar_time or bars.bar_time for bars in read}
     stamped: BarTime = "close" if "close" in stamps and "open" not in stamps else "open"
@@ -197,20 +205,16 @@ def _all_times(of_assets: Sequence[Times]) -> Times:
 
 def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
     """The assets of a table, or one called `name` if the table names none; their cells are not read yet."""
-    titles = table.frame.columns
-    layout = find_layout(titles)
-    for there, kind, expected in (
-        (layout.fields, "price", "close (SYMBOL:close of several)"),
-        (layout.time, "time", "time"),
-    ):
-        if not there:
-            has = _listed(titles)
-            remedy = ""
-            if _lacks_header(table):
-                remedy = "; is the header missing? Write one above the rows"
-            elif kind == "price" and (bare := next((name for name in titles if not is_usual(name)), None)):
-                remedy = f"; if {bare} is a symbol and its column holds closes, name it {bare}:close"
-            raise UserError(f"{table.name} has no {kind} column; expected {expected}, but it has: {has}{remedy}.")
+    layout = table.layout
+    missing = [("price", "close"), ("time", "time")]
+    missing = [each for each, there in zip(missing, (layout.fields, layout.time), strict=True) if not there]
+    if missing:
+        kinds = " and ".join(f"no {kind} column" for kind, _ in missing)
+        expected = " and ".join("close (SYMBOL:close of several)" if each == "close" else each for _, each in missing)
+        raise UserError(
+            f"{table.name} has {kinds}; expected {expected}, but it has: {_listed(table.frame.columns)}; "
+            f"{_remedy(table, [meaning for _, meaning in missing])}."
+        )
     times = _times_of(table, layout, faults)
     known = ~np.isnat(times.utc)
     table = replace(table, frame=table.frame.drop(layout.time))  # texts of times are the largest part of most tables
@@ -227,27 +231,47 @@ def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
         yield Asset(symbol, table, layout, layout.fields[""], rows, times)
 
 
-def _lacks_header(table: Table) -> bool:
-    """Whether the header row consists of numbers."""
-    return table.header_line > 0 and any(re.fullmatch(r"[\d.]+", name.strip()) for name in table.frame.columns)
+def _remedy(table: Table, meanings: Sequence[str]) -> str:
+    """How the user says which columns have these meanings: the first whose cells may, as a flag to be pasted."""
+    frame = table.frame
+    if not table.has_titles:
+        columns = " ".join(
+            f"{name}={i}" for i, name in enumerate(("time", "open", "high", "low", "close", "volume"), 1)
+        )
+        return f"it has no header, and its rows are of no known layout; number its columns, as in --columns {columns}"
+    found = {
+        meaning: next(
+            (title for title in frame.columns if title and _may_hold(meaning, frame[title].head(100))), "TITLE"
+        )
+        for meaning in meanings
+    }
+    named = " ".join(shlex.quote(f"{meaning}={title}") for meaning, title in sorted(found.items(), reverse=True))
+    closes = found.get("close", "TITLE")
+    wide = "" if closes == "TITLE" or is_usual(closes) else f", or name the closes of symbols such as {closes}:close"
+    return f"say --columns {named}, if {'that is it' if len(found) == 1 else 'those are they'}{wide}"
+
+
+def _may_hold(meaning: str, cells: "pl.Series") -> bool:
+    try:
+        times = not np.isnat(parse_times(cells, "ymd").utc).all()
+    except AmbiguousTimesError:
+        times = True
+    return times if meaning == "time" else not times and not np.isnan(parse_numbers([cells])[0][0]).all()
 
 
 def _times_of(table: Table, layout: Layout, faults: Faults) -> ReadTimes:
     """The time of every row; NaT if it cannot be read, which is reported."""
     columns = [table.frame[name] for name in layout.time]
-    if len(columns) == 2:
-        clock = columns[1].cast(str)
-        joined = bool(clock.str.contains(r"^\s*\d{1,2}:\d\d").all())
-        columns = [columns[0].cast(str) + " " + clock] if joined else [columns[1]]
+    column = columns[0] if len(columns) == 1 else join_clock(*columns)
     try:
-        times = parse_times(columns[0])
+        times = parse_times(column, table.dialect.date_order)
     except AmbiguousTimesError as error:
         raise UserError(
-            f"{table.name}: a time like {error} can be read with the day first or the month first, "
-            "and no row tells which; write 2024-01-31."
+            f"{table.name}: a time like {error} can be read with the day first or the month first, and no row tells "
+            "which; say --date-order dmy or --date-order mdy."
         ) from error
     if (unread := np.flatnonzero(np.isnat(times.utc))).size:
-        cell = columns[0][int(unread[0])]
+        cell = column[int(unread[0])]
         problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
         faults.report(table, unread, f"{problem}; fix or drop the row.")
     return times

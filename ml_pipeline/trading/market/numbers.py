@@ -1,4 +1,4 @@
-"""Reads numbers as market files write them: with a decimal point or comma, with or without thousands separators."""
+"""Reads numbers as market files write them: with a decimal point or comma, thousands separators, or K, M and B."""
 
 import re
 from collections.abc import Sequence
@@ -12,13 +12,16 @@ from ml_pipeline.trading.market.data import FloatArray
 if TYPE_CHECKING:
     import polars as pl
 
-_EMPTY = ("", "na", "n/a", "null", "none", "-")
+_EMPTY = ("", "na", "n/a", "#n/a", "null", "none", "-", "--")
+# Volumes as web pages write them: 3.43M.
+_FACTORS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 # In 1,234 the comma may separate thousands or decimals. A number that can only have a decimal point has other digits
 # around it than 1.234 has, or several commas, as 1,234,567. Decimal commas are the mirror image.
 _SURELY_POINTS = (
     r"^[-+]?(\d+\.\d{1,2}|\d+\.\d{4,}|0*\.\d+|\d{4,}\.\d+|\d*\.\d+e[-+]?\d+|\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,})$"
 )
 _GROUPED = r"^[-+]?\d{1,3}(,\d{3})+(\.\d+)?$"
+_SHORT = r"^([-+]?\d[\d.,]*)\s?([kmbt])$"
 _EITHER = r"[-+]?[1-9]\d{0,2},\d{3}"
 
 
@@ -30,7 +33,8 @@ def parse_numbers(columns: "Sequence[pl.Series]") -> list[tuple[FloatArray, NDAr
     """
     import polars as pl
 
-    texts = {i: _cleaned(column) for i, column in enumerate(columns) if not column.dtype.is_numeric()}
+    cleaned = {i: _cleaned(column) for i, column in enumerate(columns) if not column.dtype.is_numeric()}
+    texts = {i: text.str.replace(_SHORT, "${1}") for i, text in cleaned.items()}
     points = any(_any(text, _SURELY_POINTS) for text in texts.values())
     commas = not points and any(_any(_mirrored(text), _SURELY_POINTS) for text in texts.values())
     parsed = []
@@ -43,6 +47,8 @@ def parse_numbers(columns: "Sequence[pl.Series]") -> list[tuple[FloatArray, NDAr
                 text = text.zip_with(~grouped, text.str.replace_all(",", "", literal=True))
             numbers = text.cast(pl.Float64, strict=False)
             unread = (numbers.is_null() & text.is_not_null()).to_numpy()
+            factors = cleaned[i].str.extract(_SHORT, 2).replace_strict(_FACTORS, default=1.0, return_dtype=pl.Float64)
+            numbers *= factors
         parsed.append((numbers.cast(pl.Float64).fill_null(float("nan")).to_numpy(), unread))
     return parsed
 
@@ -65,7 +71,8 @@ def _cleaned(column: "pl.Series") -> "pl.Series":
     """Text without blanks and currency signs; null where it means a missing value."""
     import polars as pl
 
-    text = column.cast(pl.String).str.strip_chars().str.strip_prefix("$").str.to_lowercase()
+    text = column.cast(pl.String).str.strip_chars().str.strip_chars_start("$€£¥").str.to_lowercase()
+    text = text.str.replace_all(r"(\d)[ \u{a0}\u{202f}'’](\d{3})", "${1}${2}")
     return text.set(text.is_in(_EMPTY), None)
 
 

@@ -35,8 +35,6 @@ def checks_of(cells: Cells) -> list[Check]:
         checks.append(_far_outside)
     if {"bid", "ask"} <= cells.keys():
         checks += [partial(_crossed, "bid", "ask"), _far_apart]
-    if "volume" in cells:
-        checks.append(_bad_volumes)
     return [*checks, _second_bars, *([_wrong_ticks] if "close" in cells else [])]
 
 
@@ -102,16 +100,6 @@ def _far_apart(asset: Asset, cells: Cells) -> Fault:
 
     with np.errstate(over="ignore"):
         return ask > MOST_ASK_OVER_BID * bid, sentence
-
-
-def _bad_volumes(asset: Asset, cells: Cells) -> Fault:
-    volume = cells["volume"]
-
-    def sentence(i: int) -> str:
-        title = column_title(asset, "volume")
-        return f"{title} is {volume[i]:g}, but a volume is finite and not negative; fix the cell or empty it."
-
-    return (volume < 0) | np.isinf(volume), sentence
 
 
 def _second_bars(asset: Asset, cells: Cells) -> Fault:

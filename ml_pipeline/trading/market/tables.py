@@ -1,7 +1,7 @@
 """Reads one file into a table of cells, and says where a row stands in the file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.columns import Dialect, Layout, find_layout
 from ml_pipeline.trading.market.csv_file import CsvFile
+from ml_pipeline.trading.market.sources import Source, source_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,18 +19,42 @@ if TYPE_CHECKING:
 # At most this many rows are listed.
 _MOST_LISTED = 20
 _PARQUET = (".parquet", ".pq")
+_PLAIN = Dialect()
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """frame: cells of a CSV file as numbers or as text, or typed cells of a Parquet file.
 
-    header_line: the last line of the header; 0 if the file has no lines.
+    header_line: the last line of the header; 0 if the file has no lines or no header. has_titles: whether the titles
+    are those of the file.
     """
 
     name: str
     frame: "pl.DataFrame"
     header_line: int
+    dialect: Dialect = _PLAIN
+    has_titles: bool = True
+
+    @property
+    def layout(self) -> Layout:
+        """What the columns mean. Raises UserError if the dialect names a column that is not there."""
+        try:
+            layout = find_layout(self.frame.columns, dict(self.dialect.columns))
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from error
+        source = self.source
+        if source is None:
+            return layout
+        fields = layout.fields
+        if source.volume is not None and "volume" not in dict(self.dialect.columns):
+            fields = {symbol: {**titles, "volume": source.volume} for symbol, titles in fields.items()}
+        return replace(layout, fields=fields, documented_bar_time=source.bar_time)
+
+    @property
+    def source(self) -> Source | None:
+        """What wrote the file, if its layout is known."""
+        return source_of(self.frame.columns, has_header=self.has_titles)
 
     def place(self, row: int) -> str:
         """The place of a row (from 0) in the file: data rows from 1, and the line of a text file."""
@@ -47,16 +73,23 @@ class Table:
         return f"{what} {listed}{f' and {more:,} more' if more > 0 else ''}"
 
 
-def titles_of(path: Path) -> list[str]:
-    """The titles of the columns of a file that `read_table` can read."""
+def head_of(path: Path, dialect: Dialect = _PLAIN) -> Table:
+    """The table of a file that `read_table` can read, without its rows."""
     import polars as pl
 
     if path.suffix.lower() in _PARQUET:
-        return list(pl.read_parquet_schema(path))
-    return CsvFile(path).titles
+        return Table(path.name, pl.DataFrame(schema=pl.read_parquet_schema(path)), 0, dialect)
+    file = CsvFile(path, dialect=dialect)
+    return Table(
+        path.name,
+        pl.DataFrame(schema=dict.fromkeys(file.titles, pl.String)),
+        file.header.line,
+        dialect,
+        file.header.has_titles,
+    )
 
 
-def read_table(path: Path, content: bytes | None = None) -> Table:
+def read_table(path: Path, content: bytes | None = None, dialect: Dialect = _PLAIN) -> Table:
     """The cells of the file. Raises UserError if it is empty, unreadable, or no table.
 
     content: what is read in place of a CSV file that is still being written, in UTF-8.
@@ -67,7 +100,7 @@ def read_table(path: Path, content: bytes | None = None) -> Table:
         if (path.stat().st_size if content is None else len(content)) == 0:
             raise UserError(f"{path.name} is empty; expected a header and one row per bar.")
         is_parquet = path.suffix.lower() in _PARQUET
-        table = Table(path.name, pl.read_parquet(path), 0) if is_parquet else _read_csv(path, content)
+        table = Table(path.name, pl.read_parquet(path), 0, dialect) if is_parquet else _read_csv(path, content, dialect)
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{path.name} cannot be read as a table: {reason}; expected CSV or Parquet.") from error
@@ -76,18 +109,19 @@ def read_table(path: Path, content: bytes | None = None) -> Table:
     return table
 
 
-def _read_csv(path: Path, content: bytes | None) -> Table:
+def _read_csv(path: Path, content: bytes | None, dialect: Dialect) -> Table:
     import polars as pl
 
-    file = CsvFile(path, content)
+    file = CsvFile(path, content, dialect)
     try:
-        return Table(path.name, file.read(), file.header.line)
+        return Table(path.name, file.read(), file.header.line, dialect, file.header.has_titles)
     except pl.exceptions.ComputeError:
         if (ragged := file.ragged_row()) is None:
             raise
         place = _place(path.name, ragged.row, file.header.line)
+        first = "header" if file.header.has_titles else "first row"
         raise UserError(
-            f"{place}: {ragged.n_cells} cells, but the header has {ragged.n_expected}; fix or drop the row."
+            f"{place}: {ragged.n_cells} cells, but the {first} has {ragged.n_expected}; fix or drop the row."
         ) from None
 
 

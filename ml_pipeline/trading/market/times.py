@@ -1,5 +1,6 @@
 """Reads times as market files write them, as UTC without a time zone, or as the days of an exchange."""
 
+import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ EXPECTED_TIMES = "2024-01-31 13:00, 31.01.2024 13:00 or Unix seconds"
 
 Times = NDArray[np.datetime64]
 BarTime = Literal["open", "close"]
+DateOrder = Literal["dmy", "mdy", "ymd"]
 
 _DATES = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y"),
@@ -22,7 +24,7 @@ _AMBIGUOUS_DATES = (
     *(("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y")),
     *(("%d/%m/%y", "%m/%d/%y"), ("%y-%m-%d", "%d-%m-%y", "%m-%d-%y")),
 )
-_CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", " %H%M%S")
+_CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", " %H%M%S", " %H%M")
 _PLAIN_SPELLINGS = tuple(
     date + written
     for date in _DATES
@@ -30,6 +32,10 @@ _PLAIN_SPELLINGS = tuple(
     for written in dict.fromkeys((clock, clock.replace(" %H", "T%H")))
 )
 _OFFSET = r"\s*[+-]\d\d:?\d\d$"
+# A time zone by name, as Interactive Brokers write it: 20240102 09:30:00 US/Eastern.
+_ZONE = r"\s([A-Z][A-Za-z]+(?:/[A-Za-z_]+)+)$"
+# Days, and times to the minute or second, in digits alone: no Unix time of this century has so many.
+_DIGITS = r"^(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?$"
 # Years that times in nanoseconds can hold. A year of two digits, read as one of four, lies outside.
 _YEARS = (1678, 2261)
 # Units of Unix times by size: (from, unit, units per second). Times since 1973 fit exactly one unit.
@@ -66,12 +72,13 @@ class ReadTimes(NamedTuple):
     unit_change: UnitChange | None = None
 
 
-def parse_times(column: "pl.Series") -> ReadTimes:
-    """The times of a column.
+def parse_times(column: "pl.Series", date_order: DateOrder | None = None) -> ReadTimes:
+    """The times of a column. date_order: of day, month and year in dates such as 01/02/2024; None: as the rows tell.
 
     Takes dates and times of any type, Unix times in s, ms, µs or ns, and text: ISO with or without an offset (converted
-    to UTC), DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day past the 12th tells day from month. A year may have
-    two digits. Raises AmbiguousTimesError if no row tells the day from the month, or from a year of two digits.
+    to UTC) or the name of one zone, DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day past the 12th tells day from
+    month. A year may have two digits. Raises AmbiguousTimesError if no row tells the day from the month, or from a year
+    of two digits.
     """
     import polars as pl
 
@@ -81,8 +88,23 @@ def parse_times(column: "pl.Series") -> ReadTimes:
     if isinstance(column.dtype, pl.Date | pl.Datetime):
         return ReadTimes(_array(column))
     if column.dtype.is_numeric():
-        return _from_epoch(column)
-    return _from_text(column.cast(pl.String))
+        text = column.drop_nulls().cast(pl.String) if column.dtype.is_integer() else column.clear().cast(pl.String)
+        if not (len(text) and text.str.contains(_DIGITS).all()):
+            return _from_epoch(column)
+    return _from_text(column.cast(pl.String), date_order)
+
+
+def join_clock(day: "pl.Series", clock: "pl.Series") -> "pl.Series":
+    """Days and times of day (9:30, 093000 or 930) as one column of text; if the second holds whole times, it alone."""
+    import polars as pl
+
+    days, clocks = (column.cast(pl.String).str.strip_chars() for column in (day, clock))
+    if clocks.str.contains(r"^\d{1,2}:\d\d").all():
+        return days + " " + clocks
+    if clocks.str.contains(r"^\d{1,6}$").all() and (clocks.cast(pl.Int64) < 240_000).all():
+        n_digits = 6 if (clocks.str.len_chars() > 4).any() else 4
+        return days + " " + clocks.str.zfill(n_digits)
+    return clock
 
 
 def as_text(time: np.datetime64) -> str:
@@ -101,23 +123,41 @@ def usual_spacing(times: Times) -> int:
     return int(np.quantile(np.diff(times).astype(np.int64), 0.25, method="lower"))
 
 
-def _from_text(column: "pl.Series") -> ReadTimes:
+def _from_text(column: "pl.Series", date_order: DateOrder | None) -> ReadTimes:
     import polars as pl
 
     if (plain := read_plain_times(column)) is not None:
         return ReadTimes(_array(plain[0]))
-    text = column.str.strip_chars().str.replace(r"(\d)T(\d)", "${1} ${2}").str.replace(r"\s*(Z|UTC|GMT)$", "")
+    text = column.str.strip_chars().str.replace_all(r"\s+", " ").str.replace(r"(\d)T(\d)", "${1} ${2}")
+    text = text.str.replace(r"\s*(Z|UTC|GMT)$", "").str.replace(r"\s*(?:UTC|GMT)([+-]\d)", "${1}")
+    text = text.str.replace(r"(:\d\d(?:\.\d+)?\s*[+-]\d\d)$", "${1}:00").str.replace(r"^(\d{8})-(\d\d:)", "${1} ${2}")
     known = text.filter(text.is_not_null() & (text != ""))
     if known.is_empty():
         return ReadTimes(np.full(len(column), "NaT", dtype="datetime64[ns]"))
     numbers = text.cast(pl.Float64, strict=False)
-    if numbers.is_not_null().any() and not known.str.contains(r"^(19|20)\d{6}$").all():
+    if known.str.contains(_DIGITS).all():
+        text = text.str.replace(r"^(\d{8})(\d{4,6})$", "${1} ${2}")
+    elif numbers.is_not_null().any():
         whole = text.cast(pl.Int64, strict=False)
         return _from_epoch(whole if whole.null_count() == numbers.null_count() else numbers)
     if known.str.contains(_OFFSET).all() and known.str.contains(":").all():
-        wall = _array(_in_best_spelling(text.str.replace(_OFFSET, ""), ""))
-        return _with_days(_array(_in_best_spelling(text, "%:z")), wall)
-    return ReadTimes(_array(_in_best_spelling(text, "")))
+        wall = _array(_in_best_spelling(text.str.replace(_OFFSET, ""), "", date_order))
+        return _with_days(_array(_in_best_spelling(text, "%:z", date_order)), wall)
+    zones = known.str.extract(_ZONE).unique()
+    if len(zones) == 1 and zones[0] is not None:
+        return _in_zone(_in_best_spelling(text.str.replace(_ZONE, ""), "", date_order), zones[0])
+    return ReadTimes(_array(_in_best_spelling(text, "", date_order)))
+
+
+def _in_zone(wall: "pl.Series", zone: str) -> ReadTimes:
+    """Times of a zone in UTC; NaT for a time that its clocks skip, the earlier of two that they repeat."""
+    import polars as pl
+
+    try:
+        local = wall.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+    except pl.exceptions.ComputeError:  # no such zone
+        return ReadTimes(np.full(len(wall), "NaT", dtype="datetime64[ns]"))
+    return _with_days(_array(local.dt.convert_time_zone("UTC").dt.replace_time_zone(None)), _array(wall))
 
 
 def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple[pl.Series, str] | None":
@@ -135,8 +175,8 @@ def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple
     return None
 
 
-def _in_best_spelling(text: "pl.Series", suffix: str) -> "pl.Series":
-    """The column in the spelling that reads most cells.
+def _in_best_spelling(text: "pl.Series", suffix: str, date_order: DateOrder | None) -> "pl.Series":
+    """The column in the spelling that reads most cells; of those that differ in the order of a date, in `date_order`.
 
     Raises AmbiguousTimesError if two spellings read all cells and differ, and not just one of them puts them in order.
     """
@@ -145,7 +185,9 @@ def _in_best_spelling(text: "pl.Series", suffix: str) -> "pl.Series":
     known = text.filter(text.is_not_null() & (text != ""))
     best = pl.Series([None] * len(text), dtype=pl.Datetime("ns"))
     for date in (*_DATES, *_AMBIGUOUS_DATES):
-        group = (date,) if isinstance(date, str) else date
+        group: tuple[str, ...] = (date,) if isinstance(date, str) else date
+        if date_order is not None and len(group) > 1:
+            group = tuple(each for each in group if "".join(re.findall("[dmy]", each.lower())) == date_order)
         for clock in _CLOCKS:
             readings = [_read(text, known[0], spelling + clock + suffix) for spelling in group]
             full = [reading for reading in readings if reading.count() == len(known)]

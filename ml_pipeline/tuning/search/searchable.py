@@ -36,7 +36,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     ),
     "it decides which bars are scored: trials would find the easiest ones": (
         *("train_fraction", "validation_fraction", "embargo_bars"),
-        *("data", "symbols", "per_symbol", "bar_time", "timeframe", "session", "timezone"),
+        *("data", "symbols", "per_symbol", "columns", "date_order", "bar_time", "timeframe", "session", "timezone"),
         *("drop_bad_rows", "adjust_splits", "periods_per_year"),
     ),
     "it decides what is scored, and trials are compared by the same score": ("score",),

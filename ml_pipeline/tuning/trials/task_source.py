@@ -93,7 +93,8 @@ class TaskSource:
 
     def _whole(self, config: TradingConfig) -> TradingTask | SymbolsTask:
         """The task of these settings, on the market that was loaded once."""
-        source = (config.data, config.symbols, config.bar_time, config.form(), config.faults(), config.periods_per_year)
+        read = (config.bar_time, config.form(), config.dialect(), config.faults(), config.periods_per_year)
+        source = (config.data, config.symbols, *read)
         if config.per_symbol:
             markets = _kept(self._symbols_markets, repr(source), lambda: load_single_markets(config))
             return SymbolsTask(config, markets=markets)
