@@ -35,6 +35,43 @@ def test_gaps():
     assert _problems(WALK, times=weekdays) == ["19 gaps of up to 3 days over weekends"]
 
 
+def test_gaps_are_counted_by_kind():
+    """A session of 09:30 to 16:00, with minutes missing inside, a weekend, and a Wednesday without bars."""
+    days = np.busday_offset("2024-01-01", np.arange(10), roll="forward")
+    days = days[days != np.datetime64("2024-01-03")]
+    minutes = np.concatenate([day + np.timedelta64(570, "m") + np.arange(390) for day in days]).astype("datetime64[ns]")
+    left_out = [50, 51, 52, 1_000, 2_500]
+    times = np.delete(minutes, left_out)
+    walk = 100 * np.exp(np.random.default_rng(0).normal(0, 1e-4, len(times)).cumsum())
+    assert _problems(walk, times=times) == [
+        "1 gap of 65.52 hours over weekends",
+        "6 gaps of up to 17.52 hours between sessions",
+        "1 gap of 41.52 hours as on holidays",
+        "3 gaps of 5 missing bars, the longest of 4 minutes from 2024-01-01 10:19:00 to 2024-01-01 10:23:00",
+    ]
+
+
+def test_five_minutes_missing_are_no_weekend():
+    times = np.datetime64("2024-01-01T00", "ns") + np.arange(5 * 1440) * np.timedelta64(1, "m")
+    times = np.delete(times, np.arange(100, 5_000, 97))
+    walk = 100 * np.exp(np.random.default_rng(0).normal(0, 1e-4, len(times)).cumsum())
+    (problem,) = _problems(walk, times=times)
+    assert problem.startswith("51 gaps of 51 missing bars, the longest of 2 minutes from")
+
+
+def test_an_adjusted_close_that_does_not_differ_is_not_said_to(tmp_path, capsys):
+    path = tmp_path / "prices.csv"
+    rows = [f"2024-01-0{i},{i},{i}" for i in range(1, 6)]
+    path.write_text("\n".join(["date,close,adj close", *rows]))
+    assert main([str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "differs" not in out
+    assert "ratio" not in out
+    path.write_text("\n".join(["date,close,adj close", *rows]).replace("5,5", "5,4"))
+    main([str(path)])
+    assert "close differs from adj close in 1 of 5 rows" in capsys.readouterr().out
+
+
 def test_weekends_are_none_to_an_asset_of_another_calendar():
     days = np.datetime64("2024-01-01") + np.arange(100)
     closes = np.column_stack([WALK, np.where(np.is_busday(days), WALK, np.nan)])

@@ -80,3 +80,40 @@ def test_futures_that_close_for_an_hour_a_day_keep_the_holidays_of_their_exchang
 def test_bars_of_a_sunday_alone_have_a_calendar():
     minutes = np.datetime64("2024-03-10", "ns") + np.arange(5) * np.timedelta64(1, "m")
     assert infer_calendar(minutes).periods_per_year == 252 * 5
+
+
+@pytest.mark.parametrize(
+    ("start", "n", "step", "calendar"),
+    [
+        # Ten minutes of one Saturday are not on weekdays, and no ten bars a day either.
+        (
+            "2024-03-09T10:00",
+            10,
+            (1, "m"),
+            (
+                "24/7",
+                365 * 1440,
+                "1-minute bars, taken as round the clock: 365 x 1440 a year; less than a week of bars",
+            ),
+        ),
+        ("2024-03-11", 4, (1, "D"), ("weekdays", 252, "daily bars on weekdays: 252 a year; less than a week of bars")),
+        ("2024-03-08", 3, (1, "D"), ("24/7", 365, "daily bars on weekends: 365 a year; less than a week of bars")),
+    ],
+)
+def test_less_than_a_week_of_bars_is_said_to_be(start, n, step, calendar):
+    times = np.datetime64(start, "ns") + np.arange(n) * np.timedelta64(*step)
+    assert infer_calendar(times) == calendar
+
+
+@pytest.mark.parametrize(
+    ("closed", "words"),
+    [
+        ((4, 5), "daily bars on Mondays, Tuesdays, Wednesdays, Thursdays, Sundays: 252 a year"),
+        ((3, 4), "daily bars on Mondays, Tuesdays, Wednesdays, Saturdays, Sundays: 252 a year"),
+        ((5, 6), "daily bars on weekdays: 252 a year"),
+    ],
+)
+def test_an_exchange_with_another_week_has_its_days_named(closed, words):
+    days = _every((1, "D"))
+    weekday = (days.astype("datetime64[D]").astype(int) + 3) % 7
+    assert infer_calendar(days[~np.isin(weekday, closed)]) == ("weekdays", 252, words)
