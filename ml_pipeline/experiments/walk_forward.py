@@ -27,6 +27,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import report_folder
 from ml_pipeline.trading.evaluation.baselines import Act
+from ml_pipeline.trading.evaluation.looks import Look
 from ml_pipeline.trading.evaluation.page import write_page
 from ml_pipeline.trading.evaluation.remarks import alarms
 from ml_pipeline.trading.evaluation.report import results_table, write_report
@@ -101,9 +102,12 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
         embargo_bars=config.embargo_bars,
         source=market.source,
     )
+    look = Look("walk-forward")  # one, at all folds
     for splits in folds:
         task = whole.with_splits(splits)
-        yield closed_at_the_end(task.compare(_trained(task, walk.total_timesteps, walk.seed), "test").evaluation)
+        yield closed_at_the_end(
+            task.compare(_trained(task, walk.total_timesteps, walk.seed), "test", look=look).evaluation
+        )
 
 
 def described(evaluation: Evaluation) -> str:

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from ml_pipeline.runs.environments.ids import import_module_of
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import Task
-from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 
@@ -23,7 +21,7 @@ from ml_pipeline.trading.task import TradingTask
 def describe_task(task: Task) -> dict[str, Any]:
     """What is learned, and a fingerprint of what it is learned from: of two machines they are equal, or differ."""
     if isinstance(task, SymbolsTask):
-        each = {symbol: market_fingerprint(one.market) for symbol, one in task.tasks.items()}
+        each = {symbol: one.fingerprint for symbol, one in task.tasks.items()}
         return {"kind": "trading, one account per symbol", "symbols": [*task.symbols], "data": each}
     if isinstance(task, TradingTask):
         market = task.market
@@ -31,32 +29,11 @@ def describe_task(task: Task) -> dict[str, Any]:
             "kind": "trading",
             "symbols": [*market.symbols],
             "bars": market.n_bars,
-            "data": market_fingerprint(market),
+            "data": task.fingerprint,
         }
     if isinstance(task, GymTask):
         return {"kind": "Gymnasium", "environment": task.env_id, "code": describe_environment(task.env_id)}
     return {"kind": f"{type(task).__module__}.{type(task).__qualname__}", "name": task.name}
-
-
-def market_fingerprint(market: MarketData) -> str:
-    """A text that differs where two markets differ in any bar, quote or column; their names in messages do not count.
-
-    The same on every machine of one byte order.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    arrays: dict[str, Any] = {
-        "times": market.times.astype("datetime64[ns]").view(np.int64),
-        **{name: getattr(market, name) for name in ("open", "high", "low", "close", "volume", "tradable")},
-        "half_spread": market.half_spread,
-        "outside": market.outside,
-        **{f"column {name}": market.columns[name] for name in sorted(market.columns)},
-    }
-    digest.update(repr((market.symbols, market.calendar, market.timing)).encode())
-    for name, values in arrays.items():
-        if values is not None:
-            digest.update(f"{name} {values.shape}".encode())
-            digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
 
 
 def describe_environment(env_id: str) -> str:

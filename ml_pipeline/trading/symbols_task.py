@@ -21,6 +21,7 @@ from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.evaluation.equity_path import EquityPath
+from ml_pipeline.trading.evaluation.looks import Look, evaluation_look
 from ml_pipeline.trading.evaluation.page import write_page
 from ml_pipeline.trading.evaluation.report import results_table, without_nan, write_report
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
@@ -72,6 +73,11 @@ class SymbolsTask:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self.tasks)})"
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Of the data of each symbol: see `market_fingerprint`."""
+        return tuple(task.fingerprint for task in self.tasks.values())
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -159,16 +165,18 @@ class SymbolsTask:
         *,
         page: bool = False,
         certify: bool = False,
+        look: Look | None = None,
     ) -> dict[str, Any]:
-        """Run `act` through a split of each symbol, as `TradingTask.evaluate`.
+        """Run `act` through a split of each symbol, as `TradingTask.evaluate`; it is one look.
 
         Returns the figures of all accounts together under its names, those of each symbol in "symbols", and "table".
         """
         each: dict[str, dict[str, Any]] = {}
         evaluations: list[Evaluation] = []
+        look = look or evaluation_look(folder)
         for symbol, task in self.tasks.items():
             own = None if folder is None else Path(folder) / SYMBOLS_FOLDER / _as_folder(symbol)
-            comparison = task.compare(act, split)
+            comparison = task.compare(act, split, look=look)
             each[symbol] = task.report_on(comparison, split, own, page=page, certify=certify)
             evaluations.append(comparison.evaluation)
         together = evaluation_together(evaluations)

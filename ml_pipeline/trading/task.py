@@ -24,6 +24,7 @@ from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.equity_path import EquityPath, equity_path
 from ml_pipeline.trading.evaluation.implausible_results import columns_by_feature
+from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, evaluation_look, record_look
 from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
 from ml_pipeline.trading.evaluation.page import write_metrics, write_page
 from ml_pipeline.trading.evaluation.page_tables import Observed
@@ -34,7 +35,7 @@ from ml_pipeline.trading.features.leaks import FeatureWarning, check_features
 from ml_pipeline.trading.features.ranges import FeatureRanges
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.calendar import Calendar
-from ml_pipeline.trading.market.data import FloatArray, MarketData
+from ml_pipeline.trading.market.data import FloatArray, MarketData, market_fingerprint
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
 from ml_pipeline.trading.market.synthetic import synthetic_market
@@ -246,6 +247,7 @@ class TradingTask:
         *,
         page: bool = False,
         certify: bool = False,
+        look: Look | None = None,
     ) -> dict[str, Any]:
         """Run `act`, observation -> action, through a split, and compare it with its baselines.
 
@@ -254,8 +256,10 @@ class TradingTask:
         folder: where to write ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
         page: also write report.html and metrics.json, which add its orders run again at other fees and later.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
+        look: how this is written down if it opens the test split; None: as an evaluation into `folder`.
         """
-        return self.report_on(self.compare(act, split), split, folder, page=page, certify=certify)
+        comparison = self.compare(act, split, look=look or evaluation_look(folder))
+        return self.report_on(comparison, split, folder, page=page, certify=certify)
 
     def report_on(
         self,
@@ -286,8 +290,19 @@ class TradingTask:
             write_metrics(Path(folder) / "metrics.json", evaluation, sensitivity)
         return {**evaluation.figures, "table": "\n".join(lines)}
 
-    def compare(self, act: Act, split: str = "test") -> Comparison:
-        """Run `act` and its baselines through a split."""
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of its data: see `market_fingerprint`."""
+        return market_fingerprint(self.market)
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        return (self.fingerprint,)
+
+    def compare(self, act: Act, split: str = "test", *, look: Look | None = None) -> Comparison:
+        """Run `act` and its baselines through a split. A look at the test part of the data is written down before."""
+        if split in LOOKED_AT:
+            record_look(look or evaluation_look(None), self.fingerprints)
         # If they were looked for: `sanity` trains on leaks on purpose.
         found = [warning.sentence for warning in self.__dict__.get("feature_warnings", ())]
         part = MarketPart(

@@ -12,7 +12,8 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.task_identity import describe_environment, market_fingerprint
+from ml_pipeline.runs.task_identity import describe_environment
+from ml_pipeline.trading.market.data import market_fingerprint
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask

@@ -7,12 +7,14 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
+from ml_pipeline.config.wording import shown_path
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, report_folder
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.deployed import EVALUATIONS_FOLDER, is_version_folder
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
+from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, looks_in_words, read_looks
 from ml_pipeline.trading.symbols_task import trading_task_from_state
 from ml_pipeline.trading.trained_state import under_conditions
 
@@ -54,8 +56,13 @@ def _evaluate_trading(
         notices = task.notices  # before the policy acts on features that see ahead
         policy = restore_policy(config, env, saved, start.config.checkpoint)
     with report_folder(folder):
-        figures = task.evaluate(policy.act, split, folder, page=True, certify=start.config.certify)
-    return EvaluationReport(str(figures["table"]), folder, notices)
+        run = start.config.checkpoint.parent
+        look = Look(
+            f"evaluate of {shown_path(start.config.checkpoint)}", beside=None if is_version_folder(run) else run
+        )
+        figures = task.evaluate(policy.act, split, folder, page=True, certify=start.config.certify, look=look)
+    looks = [looks_in_words(read_looks(task.fingerprints, [run]))] if split in LOOKED_AT else []
+    return EvaluationReport("\n\n".join([str(figures["table"]), *looks]), folder, notices)
 
 
 def _evaluate_episodes(

@@ -8,6 +8,7 @@ import gymnasium
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, record_look
 from ml_pipeline.trading.symbols_task import trading_task_from_state
 
 RenderMode = Literal["rgb_array", "human"]
@@ -27,4 +28,6 @@ def make_saved_env(
     if render_mode == "human":
         raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
     task = trading_task_from_state(task_state, config.trading, run.seed)
+    if split in LOOKED_AT:
+        record_look(Look("enjoy"), task.fingerprints)
     return task.evaluation_env(split, render_mode=render_mode)

@@ -3,6 +3,7 @@
 T bars, A assets. This module reads no files (`market.files` does) and computes no features (`features` does).
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -284,3 +285,24 @@ def _column(symbol: str, symbols: Sequence[str]) -> int:
     if symbol not in symbols:
         raise UserError(f'There is no symbol "{symbol}" in the market. {nearest(symbol, symbols)}')
     return tuple(symbols).index(symbol)
+
+
+def market_fingerprint(market: MarketData) -> str:
+    """A text that differs where two markets differ in any bar, quote or column; their names in messages do not count.
+
+    The same on every machine of one byte order.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    arrays: dict[str, Any] = {
+        "times": market.times.astype("datetime64[ns]").view(np.int64),
+        **{name: getattr(market, name) for name in ("open", "high", "low", "close", "volume", "tradable")},
+        "half_spread": market.half_spread,
+        "outside": market.outside,
+        **{f"column {name}": market.columns[name] for name in sorted(market.columns)},
+    }
+    digest.update(repr((market.symbols, market.calendar, market.timing)).encode())
+    for name, values in arrays.items():
+        if values is not None:
+            digest.update(f"{name} {values.shape}".encode())
+            digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()

@@ -15,6 +15,7 @@ from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links, report_folder
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import load_run, restore_policy
+from ml_pipeline.trading.evaluation.looks import Look
 from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task_from_state
 from ml_pipeline.trading.task import TradingTask
 
@@ -31,12 +32,13 @@ HeldOut = Literal["the test split", "fresh episodes"]
 class HeldOutTest:
     """A loaded policy and the task to try it in; nothing was evaluated yet.
 
-    checkpoint: SHA-256 of the file. run: evaluates, writes a report into a folder, and returns the figures.
+    checkpoint: SHA-256 of the file. run: evaluates, writes a report into a folder, and returns the figures; the look is
+    written down.
     """
 
     what: HeldOut
     checkpoint: str
-    run: Callable[[Path], Mapping[str, Any]]
+    run: Callable[[Path, Look], Mapping[str, Any]]
 
 
 def held_out_test(run_folder: Path) -> HeldOutTest:
@@ -55,11 +57,11 @@ def held_out_test(run_folder: Path) -> HeldOutTest:
         gym_task = gym_task.with_seed(config.run.seed + _HELD_OUT_SEED_OFFSET)
         with closing(gym_task.evaluation_env()) as env:
             act = restore_policy(config, env, saved, path).act
-        return HeldOutTest("fresh episodes", digest, lambda folder: _play(gym_task, act, folder))
+        return HeldOutTest("fresh episodes", digest, lambda folder, look: _play(gym_task, act, folder))
     task = _trading_task(config, saved)
     with closing(task.evaluation_env("test")) as env:
         act = restore_policy(config, env, saved, path).act
-    return HeldOutTest("the test split", digest, lambda folder: _trade(task, act, folder))
+    return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look))
 
 
 def _trading_task(config: TrainConfig, saved: Mapping[str, Any]) -> TradingTask | SymbolsTask:
@@ -68,9 +70,9 @@ def _trading_task(config: TrainConfig, saved: Mapping[str, Any]) -> TradingTask 
     return task
 
 
-def _trade(task: TradingTask | SymbolsTask, act: Callable[[Any], Any], folder: Path) -> Mapping[str, Any]:
+def _trade(task: TradingTask | SymbolsTask, act: Callable[[Any], Any], folder: Path, look: Look) -> Mapping[str, Any]:
     with report_folder(folder):
-        figures = task.evaluate(act, "test", folder, page=True)
+        figures = task.evaluate(act, "test", folder, page=True, look=look)
     names = ("return", "total_return", "sharpe", "sharpe_se", "max_drawdown", "n_trades")
     return {
         **{name: _finite(figures["agent"][name]) for name in names},

@@ -1,7 +1,7 @@
 """The report of a study: what was searched, what won, whether it is more than luck, and who saw the test."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,14 @@ import optuna
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.evaluation.looks import looks_in_words
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, side_by_side, why_no_winner, winner_of
 from ml_pipeline.tuning.report.importance import importance_of_settings
 from ml_pipeline.tuning.report.page import StudyPage, write_study_page
 from ml_pipeline.tuning.report.statistics import statistics_rows
 from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished, trial_rows
+from ml_pipeline.tuning.report.test_opening import looks_at_test
 from ml_pipeline.tuning.report.winner_test import Candidate, OpenTest, WinnerTest, see_test
 from ml_pipeline.tuning.selection import FloatArray, probability_of_backtest_overfitting
 from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, REPORT_FILE, feature_warnings, warnings_in_words
@@ -47,6 +49,8 @@ def write_study_report(
         unfinished = _unfinished(rows, n_trials)
         candidate = Candidate(number=best.number, folder=best.folder, is_final=not unfinished, unfinished=unfinished)
     test = see_test(study, study_folder, candidate, open_test)
+    if looks := looks_at_test(study, study_folder, test.openings):
+        test = replace(test, sentences=(*test.sentences, looks_in_words(looks)))
     warnings = feature_warnings(study)
     verdict = (
         *warnings_in_words(warnings),

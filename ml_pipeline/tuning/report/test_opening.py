@@ -23,6 +23,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.monitoring.line_file import read_lines
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import identity_from, is_alive, this_process
+from ml_pipeline.trading.evaluation.looks import Look, read_looks
+from ml_pipeline.tuning.study_files import IDENTITY_ATTRIBUTE
 
 ATTRIBUTE = "test_opened"
 """Of the study: a list of openings, the earliest first."""
@@ -62,6 +64,10 @@ class Opening:
         except (TypeError, ValueError):
             return True
 
+    def as_look(self, study_name: str) -> Look:
+        """As a look at the data, which is the same one whoever ends the evaluation."""
+        return Look(f"report of the study {study_name} for trial {self.trial}", self.when, self.by)
+
     def same_look(self, other: "Opening") -> bool:
         """Whether the two are one look at the data, told twice."""
         return (self.when, self.trial, self.by) == (other.when, other.trial, other.by)
@@ -74,6 +80,19 @@ def read_openings(study: optuna.Study, study_folder: Path) -> list[Opening]:
         with contextlib.suppress(ValueError):  # a torn line
             openings += [each for each in _from_data([json.loads(line)]) if not any(map(each.same_look, openings))]
     return sorted(openings, key=lambda opening: opening.when)
+
+
+def looks_at_test(study: optuna.Study, study_folder: Path, openings: Sequence[Opening]) -> list[Look]:
+    """Every look at the test part of the study's data, by whatever and wherever it was, the earliest first."""
+    identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
+    task = identity.get("task") if isinstance(identity, dict) else None
+    data = task.get("data") if isinstance(task, dict) else None
+    fingerprints = [each for each in (data.values() if isinstance(data, dict) else [data]) if isinstance(each, str)]
+    folders = (folder for folder in study_folder.glob("trial-*") if not folder.is_symlink())
+    looks = {(look.when, look.by): look for look in read_looks(fingerprints, folders)}
+    for opening in openings:
+        looks.setdefault((opening.when, opening.by), opening.as_look(study.study_name))
+    return sorted(looks.values(), key=lambda look: look.when)
 
 
 def record_opening(

@@ -73,7 +73,7 @@ def see_test(
             "result will not be known."
         ]
     elif take_over(study, study_folder, own):  # the same policy on the same data is no second look
-        record_result(study, study_folder, own, test.run(study_folder / own.folder))
+        record_result(study, study_folder, own, test.run(study_folder / own.folder, own.as_look(study.study_name)))
     return _told(read_openings(study, study_folder), candidate, remarks)
 
 
@@ -108,7 +108,9 @@ def _open(
         expected=openings,
     )
     if opening is not None:
-        record_result(study, study_folder, opening, test.run(study_folder / opening.folder))
+        record_result(
+            study, study_folder, opening, test.run(study_folder / opening.folder, opening.as_look(study.study_name))
+        )
 
 
 def _own(openings: Sequence[Opening], candidate: Candidate) -> Opening | None:

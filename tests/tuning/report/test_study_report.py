@@ -3,11 +3,17 @@
 import json
 import math
 import re
+import shutil
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
+from ml_pipeline.runs.task_identity import describe_task
+from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
+from ml_pipeline.runs.trained.evaluate_config import EvaluationConfig, EvaluationStart
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import judge
 from ml_pipeline.tuning.report.study_report import trials_asked_for, write_study_report
@@ -106,7 +112,7 @@ def test_what_the_winner_came_to_on_the_test_split_is_said_beside_buy_and_hold(t
     opening = {"when": "2026-05-04T03:02:01+00:00", "trial": 0, "version": "1", "by": "here", "result": result}
     study.set_user_attr(ATTRIBUTE, [opening])
     report = write_study_report(study, tmp_path, n_trials=1)
-    assert report.sentences[-1] == (
+    assert report.sentences[-2] == (
         "There, after costs, trial 0 returned -4.2 % with a Sharpe ratio of -4.75 ± 2.58 (standard error), "
         "and buy and hold +3.6 % with one of 3.93."
     )
@@ -323,3 +329,31 @@ def test_without_a_trade_there_is_no_winner(tmp_path):
     assert report.sentences[0].startswith("There is no winner: trial 0 has the highest value, 0, but it never traded")
     assert "undefined" not in " ".join(report.sentences)
     assert report.test.openings == ()
+
+
+@pytest.mark.slow
+def test_looks_are_counted_over_copies_of_a_study_and_evaluations_of_its_trials(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "state"))
+    study, folder = new_study(), tmp_path / "root/study"
+    run = untrained_trader(trial_folder(folder, 0))
+    add_trial(study, write_returns(run, mean=0.001))
+    task = TradingTask(TradingConfig(features=("log_return_1",), data=folder / "walk-0.csv"))
+    study.set_user_attr("identity", {"task": describe_task(task)})
+    shutil.copytree(folder, tmp_path / "copy/study")
+    copied = new_study("copied")
+    add_trial(copied, 0.1)
+    copied.set_user_attr("identity", {"task": describe_task(task)})
+    evaluate_checkpoint(EvaluationStart(config=EvaluationConfig(checkpoint=run, split="test"), changes={}))
+    assert (
+        "looked at once, by evaluate of"
+        in write_study_report(copied, tmp_path / "copy/study", n_trials=9).sentences[-1]
+    )
+    write_study_report(copied, tmp_path / "copy/study", n_trials=1)
+    said = write_study_report(study, folder, n_trials=1).sentences[-1]
+    assert said.startswith("The test part of these data was looked at 3 times, by ")
+    assert "report of the study copied for trial 0, report of the study first for trial 0" in said
+    again = write_study_report(study, folder, n_trials=1).sentences[-1]
+    assert again == said
+    shutil.rmtree(tmp_path / "state")
+    assert "looked at 2 times, by evaluate of" in write_study_report(study, folder, n_trials=1).sentences[-1]

@@ -30,7 +30,7 @@ def evaluated(monkeypatch):
     runs = []
 
     def held_out_test(folder):
-        def run(report):
+        def run(report, look):
             runs.append(folder.name)
             return {"sharpe": 0.5}
 
@@ -70,7 +70,7 @@ def test_cartpole_is_played_in_episodes_that_no_trial_was_scored_by(tmp_path):
 def test_the_record_is_written_before_the_evaluation_begins(tmp_path, monkeypatch):
     study = new_study()
 
-    def run(report):
+    def run(report, look):
         assert [each["trial"] for each in study.user_attrs[ATTRIBUTE]] == [0]
         assert (tmp_path / "test_opened.jsonl").read_text().count("\n") == 1
         raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_the_test_of_an_unfinished_study_stays_closed(tmp_path, evaluated, how):
 
 
 def test_without_a_winner_there_is_nothing_to_open(tmp_path, evaluated):
-    assert see_test(new_study(), tmp_path, None).sentences == ("No trial was scored, so there is no winner to test.",)
+    assert see_test(new_study(), tmp_path, None).sentences == ("There is no winner to test.",)
 
 
 def test_a_winner_whose_folder_is_elsewhere_leaves_the_test_closed(tmp_path):
@@ -160,7 +160,7 @@ def test_another_checkpoint_does_not_end_an_evaluation_that_was_cut_off(tmp_path
     study = new_study()
     see_test(study, tmp_path, candidate(tmp_path))
     cut_off(study, tmp_path)
-    other = held_out.HeldOutTest("the test split", "another", lambda report: pytest.fail("evaluated"))
+    other = held_out.HeldOutTest("the test split", "another", lambda report, look: pytest.fail("evaluated"))
     monkeypatch.setattr(winner_test, "held_out_test", lambda folder: other)
     seen = see_test(study, tmp_path, candidate(tmp_path))
     assert "another one now" in seen.sentences[-1]
