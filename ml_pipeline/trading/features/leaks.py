@@ -2,10 +2,12 @@
 
 1. A feature is computed three times: with every bar after some t changed, and without them; up to t it keeps its bits.
 2. A user's function is also run on the bars so far, where it can reach no others: see `blind_runs`.
-3. No feature may tell more of returns to come than what is known at its bar can: see `foresight`.
+3. Columns of the data, and functions that may have later bars from elsewhere, may not tell more of bars to come than
+   what is known at their bar can: see `foresight` and `period_ends`. Functions that 1 and 2 have shown to see no later
+   bars, and built-in features, are not measured; if the past of the market predicts it, a warning says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -15,12 +17,21 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
 from ml_pipeline.trading.features.foresight import foresight
 from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function, runs_alone
+from ml_pipeline.trading.features.innovations import innovations
+from ml_pipeline.trading.features.own_bars import bars_of
+from ml_pipeline.trading.features.period_ends import periods_of, told_of_period
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.times import as_text
 
 # So many bars before and after a bar are tested with it, and more where features need more to warm up: a test takes no
 # longer for more bars.
 _REACH = 20_000
+# Bars whose relation to features is measured at once.
+_MOST_AT_ONCE = 524_288
+_FEWEST_BARS = 60
+# Fraction of the variance of returns that the past explains; of real markets it is 0.04 at most.
+_PREDICTABLE = 0.15
 # Files that are named.
 _MOST_NAMED = 5
 
@@ -74,14 +85,15 @@ def check_features(
         _refuse_different(part, its_table, its_t, cut, "is another without")
     functions = [name for name in names if is_function(name)]
     alone = [name for name in functions if runs_alone(name)]
-    warnings = _about_functions(market, alone, table) if alone else []
+    warnings, unseen = _about_functions(market, alone, table) if alone else ([], [])
     if more := [name for name in functions if name not in alone]:
         sentence = (
             f"{', '.join(more)} ask for longer bars or for all symbols: look-ahead was looked for on changed and on "
             f"cut data at {n_samples} bars, not where later bars cannot be reached"
         )
         warnings.append(FeatureWarning("unchecked", tuple(more), sentence))
-    return tuple(_with_reason(warning, accepted) for warning in (*warnings, *_about_foresight(market, table, accepted)))
+    warnings += _about_foresight(market, table, accepted, {*unseen, *more})
+    return tuple(_with_reason(warning, accepted) for warning in warnings)
 
 
 def _require_observed(accepted: Mapping[str, str], market: MarketData, table: FeatureTable) -> None:
@@ -123,40 +135,73 @@ def _refuse_different(market: MarketData, table: FeatureTable, t: int, other: Fe
         )
 
 
-def _about_functions(market: MarketData, functions: Sequence[str], table: FeatureTable) -> list[FeatureWarning]:
+def _about_functions(
+    market: MarketData, functions: Sequence[str], table: FeatureTable
+) -> tuple[list[FeatureWarning], list[str]]:
+    """Warnings, and the functions that may have later bars from elsewhere."""
     runs = refuse_what_sees_ahead(market, functions, table)
-    warnings = []
+    warnings, unseen = [], []
     named = ", ".join(functions)
     if runs.opened:
+        unseen = [*functions]
         shown = ", ".join(runs.opened[:_MOST_NAMED])
         sentence = f"{named} read from {shown}: nothing here can tell whether later bars are in there"
         warnings.append(FeatureWarning("files", tuple(functions), sentence))
     if not runs.every_bar:
         sentence = f"{named} took too long to be run at every bar; look-ahead was looked for at {runs.n_cuts:,} of them"
         warnings.append(FeatureWarning("unchecked", tuple(functions), sentence))
-    return warnings
+    return warnings, unseen
 
 
-def _about_foresight(market: MarketData, table: FeatureTable, accepted: Mapping[str, str]) -> list[FeatureWarning]:
-    """Raise UserError for a feature that is impossible without later bars; sentences about unlikely ones."""
-    warnings = []
-    for a in range(len(market.symbols)):
-        own = market.tradable[:, a]
-        for column in range(a * table.n_asset_features, (a + 1) * table.n_asset_features):
-            name = table.columns[column]
-            found = foresight(table.values[own, column], market.close[own, a])
-            if found is None:
+def _about_foresight(
+    market: MarketData, table: FeatureTable, accepted: Mapping[str, str], unseen: Collection[str]
+) -> list[FeatureWarning]:
+    """Raise UserError for a column that is impossible without later bars; warnings about unlikely ones.
+
+    unseen: functions that are measured as columns are.
+    """
+    warnings: dict[tuple[str, str], FeatureWarning] = {}
+    for part, values in _parts(market, table):
+        for a, symbol in enumerate(market.symbols):
+            own = part.tradable[:, a]
+            if own.sum() < _FEWEST_BARS:
                 continue
-            plain = name.removeprefix(f"{market.symbols[a]}:")
-            if found.impossible and plain not in accepted:
-                raise UserError(
-                    f"Feature {name} {found.sentence}, so it was made from later bars; move it forward until each "
-                    f"value was known when its bar closed, or leave it out. If it was known, --accept-feature {plain} "
-                    '"why" trains with it and keeps the reason in the run.'
+            columns = range(a * table.n_asset_features, (a + 1) * table.n_asset_features)
+            plain = {column: table.columns[column].removeprefix(f"{symbol}:") for column in columns}
+            known = innovations(bars_of(part, a))
+            if known.explained >= _PREDICTABLE:
+                sentence = (
+                    f"{symbol} can be predicted: its past explains {known.explained:.0%} of the variance of the next "
+                    "bar's return, as of smoothed, averaged or rounded prices; nobody may have traded at these"
                 )
-            sentence = f"{name} {found.sentence}: was each value known when its bar closed?"
-            warnings.append(FeatureWarning("later bars", (plain,), sentence))
-    return warnings
+                warnings.setdefault((symbol, "predictable"), FeatureWarning("predictable", (), sentence))
+            measured = [c for c in columns if plain[c].startswith(FEATURE_PREFIX) or plain[c] in unseen]
+            periods = periods_of(known, part.timing) if measured else []
+            for column in measured:
+                told, name = values[own, column], plain[column]
+                every = [found for found in (foresight(told, known), told_of_period(told, known, periods)) if found]
+                if not every:
+                    continue
+                found = next((each for each in every if each.impossible), every[0])
+                if found.impossible and name not in accepted:
+                    raise UserError(
+                        f"Feature {symbol}:{name} {found.sentence}, so it was made from later bars; move it forward "
+                        "until each value was known when its bar closed, or leave it out. If each was known, "
+                        f'--accept-feature {name} "why" trains with it and keeps the reason in the run.'
+                    )
+                sentence = f"{symbol}:{name} {found.sentence}: was each value known when its bar closed?"
+                warnings.setdefault((symbol, name), FeatureWarning("later bars", (name,), sentence))
+    return [*warnings.values()]
+
+
+def _parts(market: MarketData, table: FeatureTable) -> Iterator[tuple[MarketData, FloatArray]]:
+    """The bars and their features; of very many the first, those in the middle and the last."""
+    if market.n_bars <= _MOST_AT_ONCE:
+        yield market, table.values
+        return
+    size = _MOST_AT_ONCE // 2
+    for start in (0, (market.n_bars - size) // 2, market.n_bars - size):
+        yield market.bars(start, start + size), table.values[start : start + size]
 
 
 def with_future_changed(market: MarketData, t: int, generator: np.random.Generator) -> MarketData:

@@ -8,13 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from ml_pipeline.trading.features.foresight import foresight, rank_correlation
+from benchmarks.leak_alarms import KINDS, alarms, honest_columns, leaking_columns, made_market
+from ml_pipeline.trading.features import foresight as module
+from ml_pipeline.trading.features.formulas import Bars
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, compute_features
+from ml_pipeline.trading.features.innovations import centred_ranks, innovations
+from ml_pipeline.trading.features.own_bars import bars_of
+from ml_pipeline.trading.features.period_ends import periods_of, told_of_period
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.synthetic import synthetic_market
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 HONEST = [*DEFAULT_FEATURES, "log_return_2", "log_return_60", "volatility_60", "rsi_2", "rsi_100"]
+
+
+def foresight(values, close):
+    times = np.arange(len(close)).astype("datetime64[D]")
+    return module.foresight(values, innovations(Bars(times, close, close, close, close, np.zeros(len(close)), {})))
 
 
 def walk(n, seed=0, deviation=0.01):
@@ -50,7 +60,7 @@ def test_the_size_of_moves_to_come_is_impossible():
     found = foresight(np.abs(np.append(np.diff(np.log(close)), 0.0)), close)
     assert found is not None
     assert found.impossible
-    assert "bits about the size of the return of the next bar" in found.sentence
+    assert "the range of the next bar" in found.sentence
 
 
 def test_a_leak_that_begins_late_is_found():
@@ -78,19 +88,69 @@ def test_what_knows_nothing_raises_no_alarm(seed, n):
         assert foresight(values, close) is None
 
 
-def alarms(market):
+@pytest.fixture(scope="module")
+def minutes():
+    return made_market(KINDS[0], 0, minutes=True, n_bars=7_800)
+
+
+FAR = [
+    *(f"{what} over the next {span}" for what in ("return", "volume", "range") for span in (1, 5, 20, 60, 250)),
+    *("up over the next 60", "close 1440 later", "return over the next 1440", "volume over the next 1440"),
+]
+
+
+def test_what_was_made_from_bars_far_ahead_is_found(minutes):
+    known, leaks = innovations(bars_of(minutes, 0)), leaking_columns(minutes)
+    assert [name for name in FAR if not module.foresight(leaks[name], known)] == []
+
+
+def test_the_sentence_names_how_far_ahead(minutes):
+    found = module.foresight(leaking_columns(minutes)["close 240 later"], innovations(bars_of(minutes, 0)))
+    assert found is not None
+    assert found.impossible
+    assert "with the return 240 bars later, where at most 0.12" in found.sentence
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_honest_columns_of_made_markets_raise_no_alarm(kind):
+    market = made_market(kind, 1, minutes=False, n_bars=600)
+    assert set.union(*alarms(market, honest_columns(market, 1)).values()) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_honest_columns_of_made_minutes_raise_no_alarm(kind):
+    market = made_market(kind, 1, minutes=True, n_bars=7_800)
+    assert set.union(*alarms(market, honest_columns(market, 1)).values()) == set()
+
+
+def test_of_very_many_bars_stretches_are_looked_at(monkeypatch):
+    close = walk(9_000)
+    ahead = np.append(close[100:], np.full(100, close[-1]))
+    known = innovations(Bars(np.arange(9_000).astype("datetime64[D]"), close, close, close, close, np.zeros(9_000), {}))
+    monkeypatch.setattr("ml_pipeline.trading.features.innovations._MOST_AT_ONCE", 8_000)
+    monkeypatch.setattr("ml_pipeline.trading.features.innovations._STRETCH", 2_000)
+    assert [start for start, _ in known.stretches] == [0, 2333, 4666, 7000]
+    honest_until_the_last = np.where(np.arange(9_000) < 7_000, np.random.default_rng(0).normal(size=9_000), ahead)
+    assert "100 bars later" in module.foresight(honest_until_the_last, known).sentence
+
+
+def alarms_of_features(market):
     table = compute_features(market, HONEST)
     found = []
     for a in range(len(market.symbols)):
         own = market.tradable[:, a]
+        known = innovations(bars_of(market, a))
+        periods = periods_of(known, market.timing)
         for column in range(a * table.n_asset_features, (a + 1) * table.n_asset_features):
-            if foresight(table.values[own, column], market.close[own, a]):
+            values = table.values[own, column]
+            if module.foresight(values, known) or told_of_period(values, known, periods):
                 found.append(table.columns[column])
     return found
 
 
 def test_honest_features_of_the_built_in_market_raise_no_alarm():
-    assert alarms(synthetic_market()) == []
+    assert alarms_of_features(synthetic_market()) == []
 
 
 @pytest.mark.parametrize(
@@ -100,7 +160,7 @@ def test_honest_features_of_real_markets_raise_no_alarm(name):
     path = SHARED / f"{name}.csv"
     if not path.exists():
         pytest.skip(f"{path.name} is not here")
-    assert alarms(load_market(path)) == []
+    assert alarms_of_features(load_market(path)) == []
 
 
 def test_constants_and_short_series_tell_nothing():
@@ -113,4 +173,4 @@ def test_constants_and_short_series_tell_nothing():
 def test_rank_correlation_is_spearmans():
     generator = np.random.default_rng(0)
     one, other = generator.integers(0, 9, 200) * 1.0, generator.normal(size=200)
-    assert rank_correlation(one, other) == pytest.approx(spearmanr(one, other).statistic)
+    assert np.mean(centred_ranks(one) * centred_ranks(other)) == pytest.approx(spearmanr(one, other).statistic)

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from benchmarks.leak_alarms import KINDS, leaking_columns, made_market
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features import leaks
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, compute_features
@@ -224,3 +227,51 @@ def test_only_a_feature_in_use_is_accepted(market):
     config = TradingConfig(features=("rsi_14",), accept_feature=("rsi_15", "known"))
     with pytest.raises(UserError, match=r'accept_feature names "rsi_15", which is not observed.*"rsi_14"'):
         TradingTask(config, market=market).require_trainable()
+
+
+def _predictable(kind):
+    """Closes, (1500,), of a market that its own past predicts."""
+    generator = np.random.default_rng(0)
+    noise = 0.01 * generator.standard_normal(1500)
+    if kind == "sine":
+        return 100 + 10 * np.sin(np.arange(1500) / 15)
+    if kind == "money market":
+        return 100 * 1.0001 ** np.arange(1500) * np.exp(1e-7 * noise)
+    if kind == "mean reversion":
+        levels = np.zeros(1500)
+        for t in range(1, 1500):
+            levels[t] = 0.6 * levels[t - 1] + noise[t]
+        return 100 * np.exp(levels)
+    if kind == "bid-ask bounce":
+        return 100 * np.exp(0.1 * noise.cumsum()) + generator.choice([-0.5, 0.5], 1500)
+    return 100 * np.exp(np.convolve(noise.cumsum(), np.ones(10) / 10)[:1500])
+
+
+@pytest.mark.parametrize("kind", ["sine", "mean reversion", "bid-ask bounce", "smoothed", "money market"])
+@pytest.mark.usefixtures("module")
+def test_features_that_cannot_hold_later_bars_are_never_refused(kind):
+    """Nor is the same, computed elsewhere and handed in as a column."""
+    close = _predictable(kind)[:, None]
+    times = np.arange(1500).astype("datetime64[D]")
+    names = ("log_return_1", "log_return_5", "rsi_14", "ema_distance_20", "volatility_20")
+    plain = market_from_arrays(["X"], times, close)
+    table = compute_features(plain, names)
+    columns = {f"feature_{name}": table.values[:, [i]] for i, name in enumerate(names)}
+    market = market_from_arrays(["X"], times, close, columns=columns)
+    task = TradingTask(TradingConfig(features=(*names, "my_features:honest", "feature_*")), market=market)
+    task.train_env_fns(1)
+    assert [warning.kind for warning in task.feature_warnings] == ["predictable"]
+    assert "X can be predicted: its past explains" in " ".join(task.notices)
+
+
+def test_a_columns_daily_value_is_refused_on_minutes():
+    market = made_market(KINDS[0], 3, minutes=True, n_bars=390 * 6)
+    columns = {"feature_x": leaking_columns(market)["return of the day"]}
+    task = TradingTask(
+        TradingConfig(features=("feature_x", "rsi_14")),
+        market=replace(market, columns={name: values[:, None] for name, values in columns.items()}),
+    )
+    with pytest.raises(
+        UserError, match="Feature MADE:feature_x is the log return since open of the day from its first"
+    ):
+        task.require_trainable()
