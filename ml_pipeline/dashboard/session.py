@@ -135,7 +135,7 @@ def orders_of(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The life of each order in one row, from the order, update and fill events of a session's log, the oldest first.
 
     {"bar": on which it was decided, "symbol", "ordered", "filled": signed quantities, "price": mean of its fills,
-    "limit", "costs": money, "status": the broker's last word, "reason", "at": of its last event}.
+    "limit", "costs": money, "status": the broker's last word, "steps": every one, "reason"}.
     The newest comes first. What the log no longer holds of an order, or holds oddly, is None.
     """
     orders: dict[str, dict[str, Any]] = {}
@@ -143,16 +143,17 @@ def orders_of(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         which = text(event.get("client_order_id"))
         if which is None or event.get("event") not in ORDER_EVENTS:
             continue
-        names = ("bar", "symbol", "ordered", "limit", "filled", "price", "costs", "status", "reason", "at")
-        order = orders.setdefault(which, dict.fromkeys(names))
+        names = ("bar", "symbol", "ordered", "limit", "filled", "price", "costs", "status", "reason")
+        order = orders.setdefault(which, {**dict.fromkeys(names), "steps": []})
         for name in ("bar", "symbol"):
             order[name] = order[name] or text(event.get(name))
-        order["at"] = text(event.get("at"))
         if event["event"] == "order":
             order |= {"ordered": finite(event.get("quantity")), "limit": finite(event.get("limit_price"))}
-            order["status"] = order["status"] or "sent"
+            order["steps"].append("sent")
         elif event["event"] == "update":
             order |= {"status": text(event.get("status")), "reason": text(event.get("reason")) or None}
+            if order["status"] and order["steps"][-1:] != [order["status"]]:
+                order["steps"].append(order["status"])
         else:
             _take_fill(order, event)
     return [*orders.values()][::-1]

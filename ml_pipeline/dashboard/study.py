@@ -86,7 +86,7 @@ class StudySummary:
     updated: str | None = None
     has_report: bool = False
     value_unit: str | None = None
-    """What the value of a trial is, as `RunSummary.score_unit` says of its run."""
+    """What the value of a trial is: the objective, or what `RunSummary.score_unit` says of its run."""
 
     @property
     def progress(self) -> float | None:
@@ -137,7 +137,9 @@ def study_summary(
         began=text(values.get("began")),
         updated=text(values.get("updated")),
         has_report=has_report,
-        value_unit=next((run.score_unit for run in runs.values() if run.folder.parent == folder), None),
+        value_unit="Sharpe ratio"
+        if values.get("objective") == "sharpe"
+        else next((run.score_unit for run in runs.values() if run.folder.parent == folder), None),
     )
 
 

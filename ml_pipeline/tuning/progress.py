@@ -18,6 +18,7 @@ from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.active_time import active_seconds
 from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, STUDY_FILE, feature_warnings, known_folders
+from ml_pipeline.tuning.study_identity import IDENTITY_ATTRIBUTE
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -55,8 +56,10 @@ class _Ended(NamedTuple):
 class StudyProgress:
     """What study.json tells; keeps what it knows of trials that ended, which do not change any more."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, objective: str | None = None) -> None:
+        """objective: what the value of a trial is, as `ObjectiveConfig.objective` says; None: not known."""
         self._name = name
+        self._objective = objective
         self._ended: dict[int, _Ended | None] = {}  # None: does not count
 
     def text(
@@ -92,6 +95,7 @@ class StudyProgress:
         values = {
             "name": self._name,
             "direction": "maximize",
+            "objective": self._objective,
             "state": "finished" if len(finished) >= n_trials and not running else state,
             "n_trials": n_trials,
             "finished": len(finished),
@@ -126,7 +130,10 @@ class _Writer:
     """How a process writes the file of one study."""
 
     def __init__(self, study: "Study") -> None:
-        self.progress = StudyProgress(study.study_name)
+        identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
+        objective = identity.get("objective") if isinstance(identity, dict) else None
+        name = objective.get("objective") if isinstance(objective, dict) else None
+        self.progress = StudyProgress(study.study_name, objective=name)
         self.due_s = -math.inf
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_charts_are_chosen_by_name_and_closed(page):
     wait_for_points(shown, 8)
     shown.locator("#add-chart").select_option("time/stepping_s")
     wait_for_points(shown, 8, "time/stepping_s")
-    shown.get_by_label("Close the chart of train/policy_loss").click()
+    shown.get_by_label("Close the chart of Policy loss").click()
     shown.locator('[data-metric="train/policy_loss"]').wait_for(state="detached")
     log = shown.locator(f'[data-metric="{RETURN}"] button', has_text="log")
     log.click()
@@ -237,10 +238,123 @@ def test_parts_of_the_page_count_and_shorten_as_they_should(page):
     assert call(shown, "chart", "valuesBetween([[[0, 1], [0, 100]]], 4, 6)") is None
     assert call(shown, "format", "marks([345, 345.5, 346])") == ["345", "345.5", "346"]
     long = "CartPole-v1-seed3-20261122-142033-6b2883"
-    assert call(shown, "run_names", f"parts('{long}')") == ["CartPole-v1", "-seed3…6b2883"]
+    assert call(shown, "run_names", f"parts('{long}')") == ["CartPole-v1-seed3", "22 Nov 14:20:33"]
+    assert call(shown, "run_names", "parts('eurusd/trial-0002')") == ["eurusd/trial-0002", ""]
+    assert call(shown, "run_names", f"modelName('checkpoints/{long}/best.pt')") == long
+    assert call(shown, "format", "logMarks(0.8, 120, 20)") == [1, 2, 5, 10, 20, 50, 100]
+    assert call(shown, "format", "logMarks(1e-7, 1e7, 8)") == [1e-7, 1e-5, 1e-3, 0.1, 10, 1e3, 1e5, 1e7]
+    assert call(shown, "format", "logMarks(310, 420, 4)") == [350, 400]
     raw = call(shown, "chart", "look({faint: true, isFocused: true, anyFocused: true})")
     others = call(shown, "chart", "look({faint: false, isFocused: false, anyFocused: true})")
     assert (raw["width"], others["width"], others["opacity"] > raw["opacity"]) == (1, 1.5, True)
+
+
+def test_every_metric_of_the_docs_has_a_plain_name(page):
+    shown = page()
+    table = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    ids = re.findall(r"^\| `([a-z]+/\w+)` \|", table, re.MULTILINE)
+    assert len(ids) > 25
+    for each in ids:
+        named = call(shown, "metric_names", f"metricName('{each}')")
+        assert named["title"] != each
+        assert named["unit"]
+
+
+def test_a_chart_has_a_plain_name_its_axes_units_and_each_line_its_last_value(page):
+    shown = page("#run=first&run=third")
+    wait_for_points(shown, 11)
+    chart = shown.locator(f'[data-metric="{RETURN}"]')
+    assert chart.locator("h3").inner_text() == "Mean return, last 100 episodes"
+    assert chart.locator(".ends").inner_text().split() == ["8", "3"]
+    assert "reward" in chart.get_attribute("aria-label")
+    scored = shown.locator(f'[data-metric="{SCORE}"]')
+    assert "ends at 6 mean return" in scored.get_attribute("aria-label")
+    assert "best 1.5 mean return" in shown.locator("#legend").inner_text()
+
+
+def test_numbers_of_filters_count_what_matches_the_words(page):
+    shown = page()
+    shown.locator("#filter").fill("ir")  # first and third
+    assert shown.locator("#states").inner_text().split() == ["all", "2", "running", "1", "failed", "1"]
+    shown.locator("#states").get_by_role("button", name="failed").click()
+    assert names(shown) == ["third"]
+    shown.locator("#filter").fill("first")
+    assert names(shown) == []
+    assert shown.locator("#states").inner_text().split() == ["all", "1", "running", "1", "failed", "0"]
+    shown.locator("#states").get_by_role("button", name="all").click()
+    assert names(shown) == ["first"]
+
+
+def test_a_run_that_waits_is_no_alarm_and_one_that_evaluates_says_so(page, root):
+    make_run(root, "waits", status="queued", reason="It waits for memory.", n_rows=0)
+    make_run(root, "ready", status="running", n_rows=10)
+    shown = page("#run=ready")
+    reason = shown.locator('tr[data-run="waits"] .reason')
+    color = "getComputedStyle(document.querySelector('tr[data-run=\"{}\"] .reason')).color"
+    assert reason.inner_text() == "It waits for memory."
+    assert shown.evaluate(color.format("waits")) != shown.evaluate(color.format("third"))
+    assert shown.locator('tr[data-run="ready"] .state').inner_text() == "evaluating"
+    assert shown.locator("#current h2 .state").inner_text() == "evaluating"
+    assert "evaluating 1" in shown.locator("#states").inner_text().replace("\n", " ")
+
+
+def test_settings_of_one_run_stand_beside_the_defaults(page, root):
+    make_run(root, "usual", learning_rate=0.5, eval_interval=25)
+    shown = page("#run=usual&view=settings")
+    rows = shown.locator(".settings tbody tr")
+    shown.get_by_text("settings differ from the defaults").wait_for()
+    assert "learning_rate\t0.5\t0.0003" in rows.all_inner_texts()
+    few = rows.count()
+    shown.get_by_label("Only what differs").uncheck()
+    assert rows.count() > few
+
+
+def test_back_and_a_typed_address_show_what_they_name(page):
+    shown = page("#run=first")
+    wait_for_points(shown, 8)
+    shown.locator('tr[data-run="second"]').click()
+    wait_for_points(shown, 5)
+    shown.get_by_role("tab", name="Settings").click()
+    shown.locator("#panel .settings").wait_for()
+    shown.go_back()
+    wait_for_points(shown, 5)
+    shown.go_back()
+    wait_for_points(shown, 8)
+    assert shown.url.endswith("#run=first")
+    shown.go_forward()
+    wait_for_points(shown, 5)
+    shown.evaluate("location.hash = '#run=third&view=log'")  # as if typed into the open tab
+    shown.locator("#tab-log[aria-selected=true]").wait_for()
+    assert "third" in shown.locator("#current h2").inner_text()
+    shown.evaluate("location.hash = '#run=nobody'")
+    shown.get_by_text('holds no run "nobody".').wait_for()
+    shown.go_back()
+    shown.locator("#tab-log[aria-selected=true]").wait_for()
+    before = shown.url
+    shown.locator(".skip").focus()
+    shown.keyboard.press("Enter")
+    shown.wait_for_timeout(200)
+    assert shown.url == before
+
+
+def test_columns_are_sorted_by_keys(page):
+    shown = page()
+    wait_for_points(shown, 8)
+    shown.locator("th.name button").focus()
+    shown.keyboard.press("Enter")
+    assert shown.locator("th.name").get_attribute("aria-sort") == "ascending"
+    shown.keyboard.press("Enter")
+    assert names(shown) == ["third", "second", "first"]
+    assert shown.evaluate("document.activeElement.textContent") == "Run"
+
+
+def test_a_table_that_scrolls_says_so(page):
+    shown = page("#run=first&run=second&run=third&view=settings", width=390, height=844)
+    shown.locator("#panel .settings").wait_for()
+    hint = shown.locator("#panel .scroll-hint")
+    hint.get_by_text("More columns to the right").wait_for()
+    shown.locator("#panel .scroll").evaluate("(node) => { node.scrollLeft = node.scrollWidth; }")
+    hint.wait_for(state="hidden")
 
 
 def test_text_from_files_stays_text(page, tmp_path):

@@ -47,6 +47,31 @@ def test_a_session_is_opened_by_a_click_and_shows_its_account(page, session):
     assert shown.title() != "broken"
 
 
+def test_an_order_is_one_row_and_a_position_has_value_and_profit(page, tmp_path):
+    make_run(tmp_path / "runs", "mine")
+    order = {"client_order_id": "a", "symbol": "GOLD", "bar": "2024-03-01T14:35:00", "at": "x"}
+    events = [
+        {"event": "order", "quantity": 20.0, "limit_price": None, **order},
+        {"event": "update", "status": "accepted", "reason": "", **order},
+        {"event": "fill", "quantity": 20.0, "price": 10.0, "costs": 0.5, **order},
+        {"event": "update", "status": "filled", "reason": "", **order},
+    ]
+    ledger = "time,equity,cash,close_GOLD,position_GOLD,filled_GOLD,fill_price_GOLD\n"
+    ledger += "2024-03-01T14:35:00,1000,1000,10,0,0,10\n2024-03-01T14:36:00,1100,800,15,20,20,10\n"
+    make_session(
+        tmp_path / "live", "gold", events=events, ledger_text=ledger, positions={"GOLD": 20.0}, symbols=["GOLD"]
+    )
+    shown = page("#session=gold")
+    shown.wait_for_selector("#session .study-chart[data-points='2']")
+    (row,) = shown.get_by_role("region", name="Orders").locator("tbody tr").all_inner_texts()
+    assert row.split("\t")[1:] == ["GOLD", "buy", "20", "market", "sent → accepted → filled", "20", "10", "0.5"]
+    (row,) = shown.get_by_role("region", name="Positions").locator("tbody tr").all_inner_texts()
+    assert row.split("\t") == ["GOLD", "long", "20", "15", "300", "100 (+50.00 %)"]
+    keys = shown.locator("#session .study-chart .keys").inner_text()
+    assert all(each in keys for each in ("1,100 (+10.00 %)", "buy and hold", "1,500 (+50.00 %)"))
+    assert shown.get_by_text("fill", exact=True).count() == 0  # not told again among what happened
+
+
 def test_a_session_is_followed_while_it_trades(page, session, tmp_path):
     shown = page("#session=eurusd")
     shown.wait_for_selector("#session .study-chart[data-points='3']")

@@ -139,6 +139,7 @@ def test_the_life_of_an_order_is_one_row(tmp_path):
     # (6 * 2.0 + 3 * 2.3) / 9 = 2.1
     assert (a["ordered"], a["filled"], a["status"], a["reason"]) == (10.0, 9.0, "canceled", "the bar ended")
     assert (a["price"], a["costs"]) == (pytest.approx(2.1), pytest.approx(0.15))
+    assert a["steps"] == ["sent", "accepted", "canceled"]
     assert (b["ordered"], b["filled"], b["limit"], b["status"]) == (-4.0, None, 2.5, "rejected")
     assert (c["ordered"], c["filled"], c["status"]) == (None, 1.0, None)
     assert [each["event"] for each in found["events"]] == ["refusal"]

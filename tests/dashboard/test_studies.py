@@ -237,3 +237,10 @@ def test_runs_tell_whose_trials_they_are(tmp_path):
 
 def test_a_value_that_no_file_can_hold_long_is_cut():
     assert len(study._shown("x" * 10_000)) < 300
+
+
+def test_the_value_of_a_study_says_what_it_is(tmp_path):
+    make_study(tmp_path, "of-runs", n_runs=1)
+    make_study(tmp_path, "of-ratios", n_runs=1, objective="sharpe")
+    units = {study.name: study.value_unit for study in read_studies(tmp_path, read_summaries(tmp_path))}
+    assert units == {"of-runs": "mean return", "of-ratios": "Sharpe ratio"}

@@ -49,6 +49,8 @@ def test_a_study_is_one_row_and_its_trials_are_folded(page):
         "1h",
         "2m",
         "3",
+        "mean",
+        "return",
     ]
     chip = shown.locator("#states").get_by_role("button", name="trials")
     assert chip.inner_text().split() == ["trials", "4"]
@@ -66,7 +68,7 @@ def test_a_study_shows_its_figures_and_a_trial_opens_its_run(page):
     assert all(each in text for each in ("eurusd", "3 of 10", "57.5", "1h 2m", "trial 1", "learning_rate 0.002", "CPU"))
     assert shown.locator(".running li").inner_text().split()[:4] == ["trial", "3", "30", "%"]
     assert trials(shown) == ["2", "1", "0"]
-    shown.locator(".trials").get_by_role("button", name="Value").click()
+    shown.locator(".trials").get_by_role("button", name="Value, mean return").click()
     assert trials(shown) == ["1", "2", "0"]
     assert shown.locator("#tabs").is_hidden()
     shown.reload()
@@ -77,6 +79,22 @@ def test_a_study_shows_its_figures_and_a_trial_opens_its_run(page):
     assert shown.locator("#study").is_hidden()
     shown.get_by_role("button", name="A trial of the study eurusd").click()
     shown.locator("#study h2").get_by_text("eurusd").wait_for()
+
+
+def test_pruned_trials_look_different_and_are_counted(page, root):
+    values = study_values(values=(1.0, 3.0, 2.0), pruned=1, complete=2)
+    values["trials"][2]["state"] = "pruned"
+    write_study(root / "eurusd", values)
+    shown = page("#study=eurusd")
+    shown.wait_for_selector('.study-chart[data-points="3"]')
+    keys = shown.locator("#study .keys").inner_text().replace("\n", " ")
+    assert " ".join(keys.split()) == "complete 2 pruned, at its last value 1 best so far 3"
+    kinds = """(canvas) => {
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height), found = new Set();
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200) found.add([...data.slice(i, i + 3)].join(" "));
+        return [found.has("28 35 48"), found.has("154 98 0")]; // --ink, --warn
+    }"""
+    assert shown.locator("#study .study-chart canvas").evaluate(kinds) == [True, True]
 
 
 def test_what_changes_appears_without_being_asked_for(page, root):

@@ -1,11 +1,13 @@
 // One chart: a metric of the chosen runs over each other.
 import { css, element, nColors, strokeOf } from "./elements.js";
-import { duration, marks, number } from "./format.js";
-import { nameNode } from "./run_names.js";
+import { duration, logMarks, marks, number } from "./format.js";
+import { metricName } from "./metric_names.js";
+import { label, nameNode } from "./run_names.js";
 
 const durations = [0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
 const counts = ["workers/count", "time/n_envs"];
 const dashes = [undefined, [6, 4], [2, 3]];
+const markSpace = 28, mostEnds = 6;
 
 // How a line is drawn. Beside the run under the pointer, others keep their smoothed lines alone, so that none of these
 // is taken for a raw one.
@@ -33,21 +35,23 @@ export function valuesBetween(tables, low, high) {
 }
 
 export class Chart {
-  // view: what all charts share: axis, zoom, and the runs with their slots.
-  constructor(metric, { view, onZoom, onWhole, onClose, height = 210 }) {
+  // view: what all charts share: axis, zoom, the runs with their slots, and the unit of a run's score.
+  constructor(metric, { view, onZoom, onWhole, onClose, height = 230 }) {
     Object.assign(this, { metric, view, onZoom, onWhole, height });
     this.logarithmic = false;
     this.plot = null;
     this.key = "";
-    this.title = element("h3", {}, metric);
+    const { title } = metricName(metric);
+    this.title = element("h3", { title: metric }, title);
+    this.ends = element("div", { class: "ends" });
     this.note = element("span", { class: "note" });
     this.log = element("button", { type: "button", class: "quiet", "aria-pressed": "false", title: "Logarithmic scale", onclick: () => this.setLog(!this.logarithmic) }, "log");
     this.canvas = element("div", { class: "canvas" });
     this.tip = element("div", { class: "tip", hidden: true });
     this.node = element("article", { class: "chart", tabindex: "0", role: "img", "data-metric": metric },
       element("div", { class: "chart-head" }, this.title, this.note, this.log,
-        onClose && element("button", { type: "button", class: "quiet", "aria-label": `Close the chart of ${metric}`, onclick: () => onClose(metric) }, "×")),
-      this.canvas);
+        onClose && element("button", { type: "button", class: "quiet", "aria-label": `Close the chart of ${title}`, onclick: () => onClose(metric) }, "×")),
+      this.ends, this.canvas);
     this.node.addEventListener("keydown", (event) => this.keyPressed(event));
   }
 
@@ -72,9 +76,11 @@ export class Chart {
     }
     this.series = series;
     this.tables = tables;
+    this.unit = metricName(this.metric, runs.map((run) => this.view.unitOf?.(run))).unit;
+    this.drawEnds();
     const few = [...curves.values()].every((curve) => curve.x.length < 60);
     const data = tables.length ? uPlot.join(tables) : [[]];
-    const key = JSON.stringify([series, this.logarithmic, this.view.axis, few, this.canvas.clientWidth]);
+    const key = JSON.stringify([series, this.logarithmic, this.view.axis, few, this.unit, this.canvas.clientWidth]);
     if (!this.plot || key !== this.key) {
       this.key = key;
       this.draw(data, series, few);
@@ -86,12 +92,20 @@ export class Chart {
     const [left, right] = this.range();
     this.note.textContent = !valuesBetween(this.tables, left, right) ? "nothing in this range" : low ? "values up to 0 are not on a log scale" : "";
     this.node.dataset.points = String([...curves.values()].reduce((sum, curve) => sum + curve.x.length, 0));
-    this.node.setAttribute("aria-label", `${this.metric} of ${runs.length === 1 ? runs[0] : `${runs.length} runs`}${this.lastValues(smoothed)}. Arrow keys move, + and - zoom, 0 shows the whole range, L switches the scale.`);
+    this.node.setAttribute("aria-label", `${metricName(this.metric).title} of ${runs.length === 1 ? label(runs[0]) : `${runs.length} runs`}${this.lastValues(smoothed)}. Arrow keys move, + and - zoom, 0 shows the whole range, L switches the scale.`);
   }
 
   lastValues() {
-    const parts = [...this.curves].slice(0, 4).map(([run, { y }]) => (y.length ? `${run} ends at ${number(y[y.length - 1])}` : ""));
+    const parts = [...this.curves].slice(0, 4).map(([run, { y }]) => (y.length ? `${label(run)} ends at ${number(y[y.length - 1])}${this.unit ? ` ${this.unit}` : ""}` : ""));
     return parts.filter(Boolean).length ? `: ${parts.filter(Boolean).join(", ")}` : "";
+  }
+
+  // The last value of each line, beside its color.
+  drawEnds() {
+    const ends = [...this.curves].filter(([, { y }]) => y.length);
+    this.ends.replaceChildren(...ends.slice(0, mostEnds).map(([run, { y }]) => element("span", { title: `${run}: last value` },
+      element("i", { style: { background: `var(--c${this.view.slots.get(run) % nColors})` } }), number(y[y.length - 1]))),
+    ends.length > mostEnds ? `and ${ends.length - mostEnds} more` : "");
   }
 
   bounds() {
@@ -131,6 +145,7 @@ export class Chart {
     const axis = {
       stroke: () => css("--faint"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif",
     };
+    const title = (text) => (text ? { label: text, labelSize: 16, labelGap: 0, labelFont: "11px system-ui, sans-serif" } : {});
     const options = {
       width: Math.max(this.canvas.clientWidth, 120),
       height: this.height,
@@ -143,8 +158,10 @@ export class Chart {
         y: { distr: this.logarithmic ? 3 : 1, auto: false, min: bottom, max: top, range: (_, min, max) => [min, max] },
       },
       axes: [
-        { ...axis, size: 26, ...(isTime ? { incrs: durations, values: (_, splits) => splits.map(duration) } : { values: (_, splits) => marks(splits) }) },
-        { ...axis, size: 54, space: 28, values: (_, splits) => marks(splits), ...(counts.includes(this.metric) ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] } : {}) },
+        { ...axis, ...title(isTime ? "training time" : "environment steps"), size: 24, ...(isTime ? { incrs: durations, values: (_, splits) => splits.map(duration) } : { values: (_, splits) => marks(splits) }) },
+        { ...axis, ...title(this.unit), size: 50, space: markSpace, values: (_, splits) => marks(splits),
+          ...(this.logarithmic ? { splits: (plot, _, min, max) => logMarks(min, max, Math.max(plot.bbox.height / devicePixelRatio / markSpace, 2)), filter: (_, splits) => splits } : {}),
+          ...(counts.includes(this.metric) ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] } : {}) },
       ],
       series: [{}, ...series.map(({ run, slot, faint }) => ({
         stroke: () => {

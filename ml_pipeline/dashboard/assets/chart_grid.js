@@ -6,9 +6,9 @@ import { get } from "./server.js";
 const mostPoints = 6; // times what was asked for: from there on, the curves are thinned anew
 
 export class ChartGrid {
-  constructor(place, { onClose, onZoomed, onFailure, emptyText }) {
+  constructor(place, { onClose, onZoomed, onFailure, emptyText, unitOf }) {
     Object.assign(this, { place, onClose, onZoomed, onFailure, emptyText });
-    this.view = { axis: "step", zoom: null, slots: new Map(), wholeRange: () => this.wholeRange() };
+    this.view = { axis: "step", zoom: null, slots: new Map(), wholeRange: () => this.wholeRange(), unitOf };
     this.smoothing = 0;
     this.metrics = [];
     this.charts = new Map();

@@ -1,6 +1,6 @@
 // The run that is looked at: what it is, how it stands, and where a service serves the page, what can be done to it.
 import { element } from "./elements.js";
-import { compact, duration, percent } from "./format.js";
+import { compact, duration, number, percent } from "./format.js";
 import { ResumeDialog, ScaleDialog } from "./run_dialogs.js";
 import { hasControls, post } from "./server.js";
 
@@ -40,12 +40,13 @@ export class CurrentRun {
       run.n_workers === null ? null : run.n_workers === 0 ? "no workers" : `${run.n_workers} worker${run.n_workers === 1 ? "" : "s"}`,
       steps,
       run.status === "running" && run.steps_per_second !== null ? `${compact(run.steps_per_second)} steps/s` : null,
-      run.seconds_left === null ? null : `${duration(run.seconds_left)} left`,
+      run.seconds_left === null || run.activity === "evaluating" ? null : `${duration(run.seconds_left)} left`,
+      run.best_score === null ? null : `best score ${number(run.best_score)}${run.score_unit ? ` ${run.score_unit}` : ""}`,
     ].filter((fact) => fact !== null).map((fact) => fact.replaceAll(" ", "\u00a0"));
-    const key = JSON.stringify([run.name, run.status, run.reason, run.study, facts]);
+    const key = JSON.stringify([run.name, run.activity, run.reason, run.study, facts]);
     if (key === this.key) return;
     this.key = key;
-    this.title.replaceChildren(run.name, " ", element("span", { class: "state", "data-state": run.status }, run.status));
+    this.title.replaceChildren(run.name, " ", element("span", { class: "state", "data-state": run.activity }, run.activity));
     this.study.hidden = !run.study;
     this.study.textContent = run.study ? `A trial of the study ${run.study}` : "";
     this.facts.textContent = facts.join(" · ");

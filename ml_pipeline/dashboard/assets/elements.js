@@ -19,6 +19,20 @@ export const nColors = 10;
 export const colorOf = (slot) => `var(--c${slot % nColors})`;
 export const strokeOf = (slot) => css(`--c${slot % nColors}`);
 
+// A node that may scroll, and below it a line that says so as long as there is more beyond its edges.
+export function sayIfItScrolls(node) {
+  const hint = element("p", { class: "hint scroll-hint", hidden: true });
+  const look = () => {
+    const right = node.scrollWidth - node.clientWidth - node.scrollLeft > 8, below = node.scrollHeight - node.clientHeight - node.scrollTop > 8;
+    hint.hidden = !right && !below;
+    setText(hint, [right ? "More columns to the right: scroll sideways →" : "", below ? "More rows below: scroll down ↓" : ""].filter(Boolean).join("  "));
+  };
+  new ResizeObserver(look).observe(node);
+  new MutationObserver(look).observe(node, { childList: true, subtree: true, characterData: true });
+  node.addEventListener("scroll", look, { passive: true });
+  return [node, hint];
+}
+
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

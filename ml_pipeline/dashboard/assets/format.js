@@ -11,12 +11,37 @@ export function number(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
+// An amount of the account's currency.
+export function money(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return dash;
+  const size = Math.abs(value);
+  return size > 0 && size < 1 ? number(value, 3) : value.toLocaleString("en", { maximumFractionDigits: size < 1e6 ? 2 : 0 });
+}
+
 // The marks of an axis, with as many digits as tell them apart.
 export function marks(values) {
   for (let digits = 3; digits < 9; digits++) {
     const texts = values.map((value) => (value === null ? "" : compact(value, digits)));
     if (digits === 8 || new Set(texts).size === texts.length || values.includes(null)) return texts;
   }
+}
+
+// The marks of a logarithmic axis: 1, 2 and 5 of each power of ten, or powers alone if there are many; within less than that,
+// marks at equal distances. most: so many have room.
+export function logMarks(low, high, most) {
+  const decades = Math.log10(high / low), found = [];
+  const within = decades * 3 > most ? [1] : [1, 2, 5], jump = Math.max(1, Math.ceil((decades * within.length) / most));
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += jump) {
+    for (const each of within) {
+      const mark = Number(`${each}e${power}`);
+      if (mark >= low && mark <= high) found.push(mark);
+    }
+  }
+  if (found.length > 1) return found;
+  const raw = (high - low) / Math.max(most - 1, 1), size = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((each) => each * size).find((each) => each >= raw), evenly = [];
+  for (let k = Math.ceil(low / step); k * step <= high; k++) evenly.push(Number((k * step).toPrecision(12)));
+  return evenly;
 }
 
 export function compact(value, digits = 3) {

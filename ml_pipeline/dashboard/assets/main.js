@@ -2,6 +2,8 @@
 import { ChartGrid } from "./chart_grid.js";
 import { CurrentRun } from "./current_run.js";
 import { byId, colorOf, element, setText, store, stored } from "./elements.js";
+import { number } from "./format.js";
+import { metricName } from "./metric_names.js";
 import { RunList } from "./run_list.js";
 import { nameNode } from "./run_names.js";
 import { get, mostRuns, root, Stream } from "./server.js";
@@ -28,10 +30,11 @@ const state = {
   metrics: stored("charts", usual),
 };
 if (!Array.isArray(state.metrics)) state.metrics = usual;
-const address = new URLSearchParams(location.hash.slice(1)); // as it was when the page was opened
 let panel = null; // of the view that is open
 let grid = null; // the charts in it, if it has some
+const opened = location.hash; // as it was before the page kept its own
 let connected = null; // what the stream was opened for
+let isQuiet = true; // while the page follows its address, or what is gone: that is no step to go back to
 
 const onFailure = (error) => say(error.message);
 
@@ -118,7 +121,7 @@ function closeFolders(except = null) {
 function showFolders(kind, found) {
   const { list: those, view } = folders[kind];
   those.update(found);
-  if (state[kind] && !those.items.has(state[kind])) choose([...state.slots.keys()], state.current);
+  if (state[kind] && !those.items.has(state[kind])) quietly(() => choose([...state.slots.keys()], state.current));
   else if (state[kind]) view.show(those.items.get(state[kind]));
 }
 
@@ -130,17 +133,56 @@ function showStudies(found) {
 function drawLegend() {
   const several = state.slots.size > 1;
   byId("legend").replaceChildren(...(several ? [...state.slots] : []).map(([name, slot]) => element("span", { role: "listitem", class: "chip", title: name },
-    element("i", { style: { background: colorOf(slot) } }), nameNode(name, { class: "chip-name" }),
+    element("i", { style: { background: colorOf(slot) } }), nameNode(name, { class: "chip-name" }), bestOf(list.runs.get(name)),
     element("button", { type: "button", "aria-label": `Take ${name} out`, onclick: () => list.onToggle(name) }, "×"))));
 }
 
+function bestOf(run) {
+  if (!run || run.best_score === null) return null;
+  return element("b", { class: "chip-score", title: "Best score of an evaluation" }, `best ${number(run.best_score)}${run.score_unit ? ` ${run.score_unit}` : ""}`);
+}
+
+function quietly(act) {
+  const before = isQuiet;
+  isQuiet = true;
+  try { act(); } finally { isQuiet = before; }
+}
+
+// The address names what is shown. What a person chose is a step to go back to.
 function keepAddress() {
   const parts = new URLSearchParams();
   if (state.session) parts.set("session", state.session);
   else if (state.study) parts.set("study", state.study);
   else for (const name of state.slots.keys()) parts.append("run", name);
   if (!state.study && !state.session && state.view !== "curves") parts.set("view", state.view);
-  history.replaceState(null, "", `#${parts}`);
+  if (`#${parts}` === location.hash) return;
+  history[isQuiet ? "replaceState" : "pushState"](null, "", `#${parts}`);
+}
+
+// Show what the address names; what it does not name is chosen as when the page is opened.
+function follow(hash) {
+  const address = new URLSearchParams(hash.slice(1));
+  const named = address.getAll("run"), asked = named.filter((name) => list.runs.has(name));
+  const own = list.order.filter((name) => !list.runs.get(name).study);
+  const running = own.filter((name) => list.runs.get(name).status === "running").slice(0, chosenAtFirst);
+  const names = asked.length ? asked : running.length ? running : own.slice(0, 1);
+  const study = address.get("study") || (address.get("session") || names.length ? null : [...studies.items.keys()][0]);
+  const session = address.get("session") || (names.length || study ? null : [...sessions.items.keys()][0]);
+  const view = views[address.get("view")] ? address.get("view") : "curves";
+  quietly(() => {
+    choose(names, names[0]);
+    if (study) openFolder("study", study);
+    if (session) openFolder("session", session);
+    if (!study && !session && view !== state.view) open(view);
+  });
+  const missing = named.filter((name) => !list.runs.has(name));
+  if (missing.length) say(`${root} holds no run "${missing[0]}".`);
+}
+
+// By Back, Forward, or an address that was typed into this tab.
+function addressChanged() {
+  if (location.hash === "#main") quietly(keepAddress); // the link to the charts
+  else follow(location.hash);
 }
 
 // Views
@@ -185,6 +227,7 @@ function makeGrid(place, view) {
     onClose: view === "curves" ? closeChart : null,
     onZoomed: (range) => { byId("whole").hidden = !range; },
     onFailure,
+    unitOf: (run) => list.runs.get(run)?.score_unit,
     emptyText: ({ runs, drawn, loaded }) => {
       if (drawn.length) return "";
       if (!runs.length) return list.runs.size ? "Choose runs in the list: their curves are drawn over each other." : "Runs appear here as soon as they begin.";
@@ -203,7 +246,9 @@ async function show() {
     grid.view.axis = state.axis;
     grid.smoothing = state.smoothing;
     grid.metrics = state.view === "machine" ? machine : state.metrics;
-    await grid.load();
+    const shown = grid;
+    await shown.load();
+    if (grid !== shown) return; // another view was opened meanwhile
     drawChoices();
   } else {
     await panel.load(chosen);
@@ -231,7 +276,7 @@ function received(message) {
     if (message.problem) say(message.problem);
     else if (say.until?.()) say("");
     const gone = [...state.slots.keys()].filter((name) => !list.runs.has(name));
-    if (gone.length) choose([...state.slots.keys()].filter((name) => !gone.includes(name)), state.current);
+    if (gone.length) quietly(() => choose([...state.slots.keys()].filter((name) => !gone.includes(name)), state.current));
     else if (!state.slots.size && !received.chose && (list.runs.size || studies.items.size || sessions.items.size)) chooseFirst();
     const now = list.runs.get(state.current);
     current.show(now);
@@ -257,7 +302,7 @@ function drawChoices() {
     const group = name.includes("/") ? name.split("/")[0] : "other";
     groups.set(group, [...(groups.get(group) || []), name]);
   }
-  select.replaceChildren(element("option", { value: "" }, "choose a metric"), ...[...groups].map(([group, members]) => element("optgroup", { label: group }, ...members.map((name) => element("option", { value: name }, name)))),
+  select.replaceChildren(element("option", { value: "" }, "choose a metric"), ...[...groups].map(([group, members]) => element("optgroup", { label: group }, ...members.map((name) => element("option", { value: name, title: name }, metricName(name).title)))),
     element("option", { value: " usual" }, "the usual charts"));
 }
 
@@ -292,6 +337,7 @@ function listen() {
     drawTools();
     if (grid) { grid.smoothing = state.smoothing; grid.loadSoon(40); }
   });
+  addEventListener("popstate", addressChanged);
   byId("whole").addEventListener("click", () => grid?.zoom(null));
   document.addEventListener("keydown", (event) => { if (event.key === "Escape" && grid?.view.zoom && !document.querySelector("dialog[open]")) grid.zoom(null); });
   byId("theme").addEventListener("click", () => {
@@ -317,22 +363,15 @@ function drawTools() {
 
 function chooseFirst() {
   received.chose = true;
-  const asked = address.getAll("run").filter((name) => list.runs.has(name));
-  const own = list.order.filter((name) => !list.runs.get(name).study);
-  const running = own.filter((name) => list.runs.get(name).status === "running").slice(0, chosenAtFirst);
-  const names = asked.length ? asked : running.length ? running : own.slice(0, 1);
-  const first = address.get("study") || (names.length ? null : [...studies.items.keys()][0]);
-  choose(names, names[0]);
-  const asksSession = address.get("session") || (names.length || first ? null : [...sessions.items.keys()][0]);
-  if (first) openFolder("study", first);
-  if (asksSession) openFolder("session", asksSession);
+  follow(opened);
+  isQuiet = false;
 }
 
 async function begin() {
   makeTabs();
   drawTools();
   listen();
-  const view = address.get("view");
+  const view = new URLSearchParams(opened.slice(1)).get("view");
   const first = await get("runs").catch((error) => { onFailure(error); return null; });
   if (first) {
     showStudies(first.studies);

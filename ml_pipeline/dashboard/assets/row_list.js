@@ -1,11 +1,13 @@
 // A list above that of runs: one row for each thing, opened by a click or by keys. Its heirs say what a row shows.
-import { byId, element } from "./elements.js";
+import { byId, element, sayIfItScrolls } from "./elements.js";
 
 export class RowList {
   // id: of the table, whose section is ID-part. headings: [text, classes] of each column. label: of one row's thing.
   constructor(id, headings, { label, onOpen }) {
     Object.assign(this, { id, label, onOpen, items: new Map(), rows: new Map(), current: null });
     this.body = byId(id).tBodies[0];
+    const part = byId(`${id}-part`);
+    part.after(sayIfItScrolls(part)[1]);
     byId(id).tHead.replaceChildren(element("tr", {}, ...headings.map(([heading, kind]) => element("th", { scope: "col", class: kind }, heading))));
     this.body.addEventListener("click", (event) => { const row = event.target.closest("tr"); if (row) this.onOpen(row.dataset.name); });
     this.body.addEventListener("keydown", (event) => this.key(event));

@@ -1,5 +1,5 @@
 // The list of runs: sorted, filtered, and walked through by keys.
-import { byId, colorOf, element, setText } from "./elements.js";
+import { byId, colorOf, element, sayIfItScrolls, setText } from "./elements.js";
 import { compact, duration, number, percent, when } from "./format.js";
 import { nameNode } from "./run_names.js";
 
@@ -9,8 +9,8 @@ const columns = [
   { key: "progress", label: "Progress" },
   { key: "steps_per_second", label: "Steps/s", number: true, narrow: false, title: "Environment steps per second of the last iterations" },
   { key: "seconds_left", label: "Left", number: true, narrow: false, title: "Time until training ends, at this speed" },
-  { key: "last_score", label: "Last", number: true, narrow: false, title: "Score of the last evaluation" },
-  { key: "best_score", label: "Best", number: true, title: "Best score of an evaluation" },
+  { key: "last_score", label: "Last score", number: true, narrow: false, title: "Score of the last evaluation, and what it is: a mean return, a log return or a Sharpe ratio" },
+  { key: "best_score", label: "Best score", number: true, title: "Best score of an evaluation, and what it is: a mean return, a log return or a Sharpe ratio" },
 ];
 const shown = {
   steps_per_second: compact,
@@ -18,7 +18,8 @@ const shown = {
   last_score: number,
   best_score: number,
 };
-const states = ["running", "queued", "finished", "stopped", "failed", "broken", "unknown"];
+const scores = ["last_score", "best_score"];
+const states = ["running", "evaluating", "queued", "finished", "stopped", "failed", "broken", "unknown"];
 
 export class RunList {
   constructor({ onOnly, onToggle, emptyText }) {
@@ -39,6 +40,8 @@ export class RunList {
     this.body = byId("runs").tBodies[0];
     this.makeHead();
     this.listen();
+    const list = byId("runs").parentNode;
+    list.after(sayIfItScrolls(list)[1]);
   }
 
   makeHead() {
@@ -131,16 +134,18 @@ export class RunList {
     cells.name.title = [run.name, run.task].filter(Boolean).join("\n");
     const trouble = ["failed", "broken", "queued"].includes(run.status) && run.reason ? run.reason : "";
     setText(cells.reason, trouble);
+    cells.reason.classList.toggle("bad", run.status !== "queued");
     cells.reason.hidden = !trouble;
     cells.reason.title = trouble;
-    setText(cells.status, run.status);
-    cells.status.dataset.state = run.status;
+    setText(cells.status, run.activity);
+    cells.status.dataset.state = run.activity;
     cells.statusCell.title = [run.reason, run.began && `Began ${when(run.began)}`, run.ended && `Ended ${when(run.ended)}`].filter(Boolean).join("\n");
     const share = run.progress;
     cells.bar.style.width = `${Math.max(0, Math.min(share || 0, 1)) * 100}%`;
     setText(cells.share, percent(share));
     cells.progress.title = run.global_step === null ? "" : `${run.global_step.toLocaleString("en")} of ${run.total_timesteps === null ? "?" : run.total_timesteps.toLocaleString("en")} steps`;
-    for (const key of Object.keys(shown)) setText(cells[key], shown[key](run[key]));
+    for (const key of Object.keys(shown)) setText(cells[key].firstChild, shown[key](run[key]));
+    for (const key of scores) setText(cells[key].lastChild, run[key] === null ? "" : run.score_unit || "");
   }
 
   makeRow(name) {
@@ -154,28 +159,29 @@ export class RunList {
     cells.bar = element("i", { class: "fill" });
     cells.share = element("span", { class: "share" });
     cells.progress = element("td", { class: "progress" }, element("span", { class: "track", "aria-hidden": "true" }, cells.bar), cells.share);
-    for (const column of columns) if (shown[column.key]) cells[column.key] = element("td", { class: `number ${column.narrow === false ? "wide" : ""}` });
+    for (const column of columns) if (shown[column.key]) cells[column.key] = element("td", { class: `number ${column.narrow === false ? "wide" : ""}` }, element("span", {}), scores.includes(column.key) ? element("small", { class: "unit" }) : null);
     const node = element("tr", { role: "row", tabindex: "-1", "aria-selected": "false", "data-run": name },
       element("td", { class: "box" }, box), cells.name, cells.statusCell, cells.progress, ...Object.keys(shown).map((key) => cells[key]));
     return { node, cells, box };
   }
 
   matches(run) {
-    if (this.state && run.status !== this.state) return false;
-    const text = `${run.name} ${run.task} ${run.status} ${run.algorithm} ${run.reason || ""}`.toLowerCase();
+    const text = `${run.name} ${run.task} ${run.activity} ${run.status} ${run.algorithm} ${run.reason || ""}`.toLowerCase();
     return this.words.split(/\s+/).every((word) => text.includes(word));
   }
 
   draw() {
     const place = new Map(this.order.map((name, i) => [name, i]));
-    const nTrials = [...this.runs.values()].filter((run) => run.study).length;
+    const trials = [...this.runs.values()].filter((run) => run.study), nTrials = trials.length;
     let runs = [...this.runs.values()].filter((run) => this.withTrials || !run.study || this.chosen.has(run.name));
-    this.drawStates(runs, nTrials);
+    if (this.state && !runs.some((run) => run.activity === this.state)) this.state = null;
     runs = runs.filter((run) => this.matches(run));
+    this.drawStates(runs, nTrials ? trials.filter((run) => this.matches(run)).length : null);
+    runs = runs.filter((run) => !this.state || run.activity === this.state);
     runs.sort((a, b) => place.get(a.name) - place.get(b.name));
     if (this.sorting) {
       const { key, up } = this.sorting, sign = up ? 1 : -1;
-      const value = (run) => (key === "status" ? states.indexOf(run.status) : run[key]);
+      const value = (run) => (key === "status" ? states.indexOf(run.activity) : run[key]);
       runs.sort((a, b) => {
         const left = value(a), right = value(b);
         if (left === null || right === null) return (left === null) - (right === null);
@@ -197,19 +203,19 @@ export class RunList {
     this.mark();
   }
 
+  // runs: those that match the words of the filter, which the numbers count. nTrials: as many trials do; null if there are none.
   drawStates(runs, nTrials) {
-    const counts = new Map();
-    for (const run of runs) counts.set(run.status, (counts.get(run.status) || 0) + 1);
-    if (this.state && !counts.has(this.state)) this.state = null;
+    const counts = new Map(this.state ? [[this.state, 0]] : []);
+    for (const run of runs) counts.set(run.activity, (counts.get(run.activity) || 0) + 1);
     const parts = [[null, "all", runs.length], ...states.filter((state) => counts.has(state)).map((state) => [state, state, counts.get(state)])];
     const key = JSON.stringify([parts, this.state, nTrials, this.withTrials]);
     if (key === this.statesKey) return;
     this.statesKey = key;
     const had = byId("states").contains(document.activeElement) && document.activeElement.dataset.state;
-    byId("states").replaceChildren(...(runs.length ? parts : []).map(([state, label, count]) => element("button", {
+    byId("states").replaceChildren(...(runs.length || this.words ? parts : []).map(([state, label, count]) => element("button", {
       type: "button", class: "chip", "aria-pressed": String(this.state === state), "data-state": state || "all",
       onclick: () => { this.state = this.state === state ? null : state; this.draw(); },
-    }, label, element("b", {}, String(count)))), ...(nTrials ? [element("button", {
+    }, label, element("b", {}, String(count)))), ...(nTrials !== null ? [element("button", {
       type: "button", class: "chip", "aria-pressed": String(this.withTrials), "data-state": "trials", title: "List the trials of studies among the runs",
       onclick: () => { this.withTrials = !this.withTrials; this.draw(); },
     }, "trials", element("b", {}, String(nTrials)))] : []));

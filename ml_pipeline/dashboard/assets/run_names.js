@@ -1,19 +1,27 @@
-// Names of runs where there is little room: cut in their middle, so that what they differ by stays.
+// Names of runs as they are shown: what they mean, and if the run was not named by its user, when it began. The random end
+// that the service adds is left out; the full name is in the title.
 import { element } from "./elements.js";
 
-// Without the time in a name that the service made: "CartPole-v1-seed0-20260101-120000-6b2882".
-export const shortName = (name) => name.replace(/-\d{8}-\d{6}-(?=[0-9a-f]{6}$)/, "…");
+const began = /-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(?:-[0-9a-f]{6})?(?=$|\/|-)/;
+const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-// [what may be cut, what stays]: from the last word on, if that is short.
+// [what it means, when it began].
 export function parts(name) {
-  const short = shortName(name), mark = short.indexOf("…");
-  if (short.length <= 12) return ["", short];
-  const at = Math.max(...["-", "_", "/"].map((sign) => short.lastIndexOf(sign, mark < 0 ? short.length : mark)));
-  const from = at > 0 && short.length - at <= 16 ? at : short.length - 8;
-  return [short.slice(0, from), short.slice(from)];
+  const found = began.exec(name);
+  if (!found) return [name, ""];
+  const [text, , month, day, ...clock] = found;
+  return [name.replace(text, ""), `${Number(day)} ${months[Number(month) - 1] || month} ${clock.slice(0, 3).join(":")}`];
+}
+
+export const label = (name) => parts(name).filter(Boolean).join(", ");
+
+// The model of a session: the name of a deployed one, or the run whose checkpoint it is.
+export function modelName(model) {
+  const folders = (model || "").split("/"), isFile = /\.(pt|onnx)$/.test(folders[folders.length - 1]);
+  return isFile && folders.length > 1 ? folders[folders.length - 2] : model || "";
 }
 
 export function nameNode(name, attributes = {}) {
-  const [head, tail] = parts(name);
-  return element("span", { ...attributes, class: `cut ${attributes.class || ""}` }, element("span", { class: "cut-head" }, head), element("span", { class: "cut-tail" }, tail));
+  const [meaning, when] = parts(name);
+  return element("span", { title: name, ...attributes, class: `run-name ${attributes.class || ""}` }, meaning, when ? element("span", { class: "when" }, ` ${when}`) : null);
 }

@@ -1,8 +1,8 @@
 // The list of trading sessions: the model of each, its equity, and what it made of its start.
 import { element, setText } from "./elements.js";
-import { number, signedPercent } from "./format.js";
+import { money, signedPercent } from "./format.js";
 import { RowList } from "./row_list.js";
-import { nameNode } from "./run_names.js";
+import { label, modelName, nameNode } from "./run_names.js";
 
 const headings = [["Session", ""], ["State", ""], ["Model", "wide"], ["Equity", "number"], ["Return", "number"]];
 
@@ -18,8 +18,9 @@ export class SessionList extends RowList {
   fillCells(cells, session) {
     setText(cells.state, session.status);
     cells.state.dataset.state = session.status;
-    setText(cells.model, [session.model, session.version].filter(Boolean).join(" "));
-    setText(cells.equity, number(session.equity, 6));
+    setText(cells.model, [label(modelName(session.model)), session.version].filter(Boolean).join(" "));
+    cells.model.title = session.model || "";
+    setText(cells.equity, money(session.equity));
     setText(cells.made, signedPercent(session.simple_return));
     return `equity ${cells.equity.textContent}, ${cells.made.textContent}`;
   }

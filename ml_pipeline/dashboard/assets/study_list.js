@@ -4,7 +4,7 @@ import { compact, duration, number, percent } from "./format.js";
 import { RowList } from "./row_list.js";
 import { nameNode } from "./run_names.js";
 
-const headings = [["Study", ""], ["State", ""], ["Trials", ""], ["Trials/h", "number wide"], ["Left", "number wide"], ["Best", "number"]];
+const headings = [["Study", ""], ["State", ""], ["Trials", ""], ["Trials/h", "number wide"], ["Left", "number wide"], ["Best value", "number"]];
 
 export class StudyList extends RowList {
   constructor({ onOpen }) { super("studies", headings, { label: "Study", onOpen }); }
@@ -12,9 +12,10 @@ export class StudyList extends RowList {
   makeCells(name) {
     const cells = { state: element("span", { class: "state" }), bar: element("i", { class: "fill" }), share: element("span", { class: "share" }) };
     for (const key of ["pace", "left"]) cells[key] = element("td", { class: "number wide" });
-    cells.best = element("td", { class: "number" });
+    cells.best = element("span", {});
+    cells.unit = element("small", { class: "unit" });
     cells.columns = [element("td", { class: "name" }, nameNode(name, { class: "title", title: name })), element("td", {}, cells.state),
-      element("td", {}, element("span", { class: "track", "aria-hidden": "true" }, cells.bar), cells.share), cells.pace, cells.left, cells.best];
+      element("td", {}, element("span", { class: "track", "aria-hidden": "true" }, cells.bar), cells.share), cells.pace, cells.left, element("td", { class: "number" }, cells.best, cells.unit)];
     return cells;
   }
 
@@ -26,6 +27,7 @@ export class StudyList extends RowList {
     setText(cells.pace, compact(study.trials_per_hour_last_hour ?? study.trials_per_hour));
     setText(cells.left, duration(study.seconds_left));
     setText(cells.best, number(study.best?.value));
+    setText(cells.unit, study.best && study.value_unit ? study.value_unit : "");
     return `${cells.share.textContent} trials, ${percent(study.progress)}`;
   }
 }

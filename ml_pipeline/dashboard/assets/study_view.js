@@ -33,8 +33,9 @@ export class StudyView extends FolderView {
   }
 
   showDetails(found) {
-    this.chart.show(found.history);
-    this.trials.show(found, this.shown.best?.number);
+    const { best, value_unit: unit } = this.shown;
+    this.chart.show(found.history, { unit, states: new Map(found.trials.map(({ number: which, state }) => [which, state])) });
+    this.trials.show(found, { best: best?.number, unit });
   }
 
   async look() {
@@ -71,7 +72,7 @@ export class StudyView extends FolderView {
       ["Trials", `${study.finished ?? 0} of ${study.n_trials ?? "?"}`, bar],
       ["Trials per hour", number(study.trials_per_hour_last_hour ?? study.trials_per_hour, 3), `${number(study.trials_per_hour, 3)} in all`],
       ["Time left", duration(study.seconds_left), ""],
-      ["Best value", number(study.best?.value), study.best ? `trial ${study.best.number}` : ""],
+      ["Best value", number(study.best?.value), study.best ? [study.value_unit, `trial ${study.best.number}`].filter(Boolean).join(", ") : ""],
     ];
     if (machine) {
       tiles.push(["CPU", `${Math.round(machine.cpu_percent)} %`, `${machine.n_cores} core${machine.n_cores === 1 ? "" : "s"}, ${memory(machine.memory_gib, machine.total_gib)}`]);

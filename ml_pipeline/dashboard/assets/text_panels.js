@@ -1,7 +1,7 @@
 // Settings side by side, logs, and reports.
-import { element, setText, stored, store } from "./elements.js";
+import { element, sayIfItScrolls, setText, stored, store } from "./elements.js";
 import { number } from "./format.js";
-import { nameNode } from "./run_names.js";
+import { label, nameNode } from "./run_names.js";
 import { get, reportAddress } from "./server.js";
 
 export class SettingsPanel {
@@ -12,7 +12,7 @@ export class SettingsPanel {
     this.only.addEventListener("change", () => { store("only differing", this.only.checked); this.draw(); });
     this.count = element("span", { class: "hint" });
     this.table = element("div", { class: "scroll" });
-    place.replaceChildren(element("div", { class: "panel-tools" }, element("label", {}, this.only, " Only what differs"), this.count), this.table);
+    place.replaceChildren(element("div", { class: "panel-tools" }, element("label", {}, this.only, " Only what differs"), this.count), ...sayIfItScrolls(this.table));
   }
 
   async load({ runs }) {
@@ -28,18 +28,18 @@ export class SettingsPanel {
 
   draw() {
     const { runs, content } = this;
-    this.only.disabled = runs.length < 2;
     if (!content) { this.table.replaceChildren(element("p", { class: "empty" }, "Choose runs in the list.")); setText(this.count, ""); return; }
     const differing = content.rows.filter((row) => row.differs).length;
-    const rows = runs.length > 1 && this.only.checked ? content.rows.filter((row) => row.differs) : content.rows;
-    setText(this.count, runs.length > 1 ? `${differing} of ${content.rows.length} settings differ` : `${content.rows.length} settings`);
+    const isAlone = runs.length === 1;
+    const rows = this.only.checked ? content.rows.filter((row) => row.differs) : content.rows;
+    setText(this.count, `${differing} of ${content.rows.length} settings differ${isAlone ? " from the defaults" : ""}`);
     const notes = Object.values(content.notes).map((note) => element("p", { class: "message" }, note));
     const body = rows.map((row) => element("tr", { class: row.differs ? "differs" : "" }, element("th", { scope: "row" }, row.name),
-      ...row.values.map((value) => element("td", { class: value === null ? "none" : "" }, value === null ? "–" : value))));
+      ...[...row.values, ...(isAlone ? [row.default] : [])].map((value) => element("td", { class: value === null ? "none" : "" }, value === null ? "–" : value))));
     const table = element("table", { class: "settings" },
-      element("thead", {}, element("tr", {}, element("th", {}, "Setting"), ...runs.map((run) => element("th", { scope: "col", title: run }, nameNode(run))))),
+      element("thead", {}, element("tr", {}, element("th", {}, "Setting"), ...runs.map((run) => element("th", { scope: "col" }, nameNode(run))), isAlone ? element("th", { scope: "col" }, "Default") : null)),
       element("tbody", {}, ...body));
-    this.table.replaceChildren(...notes, rows.length ? table : element("p", { class: "empty" }, content.rows.length ? "These runs have the same settings." : "No settings were written yet."));
+    this.table.replaceChildren(...notes, rows.length ? table : element("p", { class: "empty" }, content.rows.length ? (isAlone ? "Every setting of this run is the default." : "These runs have the same settings.") : "No settings were written yet."));
   }
 
   remove() {
@@ -134,7 +134,7 @@ export class ReportPanel {
     this.onFailure = onFailure;
     this.figures = element("div", { class: "scroll" });
     this.frame = element("div", { class: "report" });
-    place.replaceChildren(this.figures, this.frame);
+    place.replaceChildren(...sayIfItScrolls(this.figures), this.frame);
   }
 
   async load({ runs, current, status }) {
@@ -159,7 +159,7 @@ export class ReportPanel {
     else {
       const address = reportAddress(current);
       this.frame.replaceChildren(
-        element("div", { class: "chart-head" }, element("h3", {}, `Report of ${current}`), element("a", { href: address, target: "_blank", rel: "noopener" }, "Open in a tab of its own")),
+        element("div", { class: "chart-head" }, element("h3", {}, `Report of ${label(current)}`), element("a", { href: address, target: "_blank", rel: "noopener" }, "Open in a tab of its own")),
         element("iframe", { src: address, sandbox: "allow-scripts", title: `Report of ${current}` }));
     }
   }

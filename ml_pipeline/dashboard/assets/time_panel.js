@@ -1,7 +1,7 @@
 // Where the time goes: a bar per run, and over the run that is looked at, its shares as they changed.
 import { css, element } from "./elements.js";
 import { duration, marks, percent } from "./format.js";
-import { nameNode } from "./run_names.js";
+import { label, nameNode } from "./run_names.js";
 import { get } from "./server.js";
 
 const stages = [
@@ -52,7 +52,7 @@ export class TimePanel {
       const total = found[run]?.total || {}, sum = Object.values(total).reduce((a, b) => a + b, 0);
       const parts = stages.map(([key, name], i) => [name, i, total[key] || 0]).filter(([, , spent]) => spent > 0);
       return element("div", { class: "bar-row" },
-        nameNode(run, { class: "bar-name", title: run }),
+        nameNode(run, { class: "bar-name" }),
         element("span", { class: "stack", role: "img", "aria-label": parts.map(([name, , spent]) => `${name} ${percent(spent / sum)}`).join(", ") },
           ...parts.map(([name, i, spent]) => element("i", { title: `${name}: ${duration(spent)}, ${percent(spent / sum)}`, style: { width: `${(spent / sum) * 100}%`, background: `var(--s${i})` } },
             spent / sum > 0.09 ? percent(spent / sum) : ""))),
@@ -70,7 +70,7 @@ export class TimePanel {
     this.plot = null;
     const spent = found[run];
     if (!spent || !spent.x.length) { this.chart.hidden = true; return; }
-    this.title.textContent = `Shares of each iteration: ${run}`;
+    this.title.textContent = `Shares of each iteration: ${label(run)}`;
     const present = stages.map(([key], i) => [key, i]).filter(([key]) => spent.stages[key]);
     const totals = spent.x.map((_, at) => present.reduce((sum, [key]) => sum + spent.stages[key][at], 0));
     const levels = [];
@@ -79,7 +79,7 @@ export class TimePanel {
       below = below.map((level, at) => level + (totals[at] ? spent.stages[key][at] / totals[at] : 0));
       levels.push(below);
     }
-    this.chart.setAttribute("aria-label", `Shares of acting, stepping, waiting, learning and evaluating over the run ${run}`);
+    this.chart.setAttribute("aria-label", `Shares of acting, stepping, waiting, learning and evaluating over the run ${label(run)}`);
     const style = { stroke: () => css("--faint"), grid: { show: false }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     // The highest level first: what lies below is painted over it.
     const order = present.map((_, at) => present.length - 1 - at);

@@ -1,5 +1,5 @@
 // The trials of a study in a table: sorted by a click on a heading; a trial opens its run.
-import { element, setText } from "./elements.js";
+import { element, sayIfItScrolls, setText } from "./elements.js";
 import { duration, number } from "./format.js";
 
 const fixed = [
@@ -16,7 +16,8 @@ export class TrialTable {
     this.heading = element("h3", {}, "Trials");
     this.thead = element("thead", {});
     this.tbody = element("tbody", {});
-    this.node = element("section", { class: "trials", "aria-label": "Trials", hidden: true }, this.heading, element("div", { class: "scroll" }, element("table", { class: "settings" }, this.thead, this.tbody)));
+    this.node = element("section", { class: "trials", "aria-label": "Trials", hidden: true }, this.heading,
+      ...sayIfItScrolls(element("div", { class: "scroll" }, element("table", { class: "settings" }, this.thead, this.tbody))));
     this.clear();
   }
 
@@ -31,13 +32,13 @@ export class TrialTable {
   }
 
   // found: { trials, settings: names }. What ended does not change any more: rows are made once.
-  show({ trials, settings }, best) {
+  show({ trials, settings }, { best, unit }) {
     this.trials = trials;
-    this.best = best;
-    this.columns = [...fixed, ...settings.map((name) => ({ key: `settings ${name}`, label: name, value: (trial) => this.setting(trial, name), text: (value) => value ?? "–" }))];
+    const named = fixed.map((column) => (column.key === "value" && unit ? { ...column, label: `Value, ${unit}` } : column));
+    this.columns = [...named, ...settings.map((name) => ({ key: `settings ${name}`, label: name, value: (trial) => this.setting(trial, name), text: (value) => value ?? "–" }))];
     this.node.hidden = !trials.length;
     setText(this.heading, `Trials (${trials.length})`);
-    const key = JSON.stringify(settings);
+    const key = JSON.stringify([settings, unit]);
     if (key !== this.headKey) { this.headKey = key; this.rows.clear(); this.drawHead(); }
     for (const trial of trials) if (!this.rows.has(trial.number)) this.rows.set(trial.number, this.makeRow(trial));
     for (const [number, row] of this.rows) row.classList.toggle("best", number === best);

@@ -26,6 +26,8 @@ from ml_pipeline.tuning.report.tables import failures_table, folder_link, trials
 from ml_pipeline.tuning.report.winner_test import WinnerTest
 
 _LONGEST_VALUE = 120
+_SHARES = ("total_return", "cagr", "volatility", "max_drawdown", "time_in_market", "win_rate")
+"""Figures of an evaluation that are shown in percent, those of baselines as well."""
 _COUNTED = ("complete", "pruned", "failed", "impossible", "running")
 _LEGEND = (
     ("complete", "complete"),
@@ -132,7 +134,10 @@ def _test(page: StudyPage) -> list[str]:
             continue
         link = folder_link(opening.folder, page.folder)
         told = f'; its <a href="{html.escape(link)}">report</a>' if link.endswith(PAGE_FILE) else ""
-        rows = [["figure", "value"], *([_figure(name), _number(value)] for name, value in opening.result.items())]
+        rows = [
+            ["figure", "value"],
+            *([_figure(name), _figure_value(name, value)] for name, value in opening.result.items()),
+        ]
         parts.append(f'<h3>Trial {opening.trial}{told}</h3><div class="plain rows">{html_table(rows)}</div>')
     return parts
 
@@ -203,6 +208,8 @@ def _text(text: str) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
     return in_one_line(written(value), _LONGEST_VALUE)
 
 
@@ -217,8 +224,19 @@ def _figure(name: str) -> str:
     return name.removesuffix("_se").replace("_", " ") + (", standard error" if name.endswith("_se") else "")
 
 
+def _figure_value(name: str, value: Any) -> str:
+    """A figure with its unit.
+
+    >>> _figure_value("max_drawdown", -0.108952), _figure_value("sharpe", 1.23456789), _figure_value("sharpe", None)
+    ('-10.9 %', '1.2346', 'undefined')
+    """
+    if isinstance(value, int | float) and name.removesuffix("_se").endswith(_SHARES):
+        return f"{100 * value:,.1f} %"
+    return _number(value)
+
+
 def _number(value: Any) -> str:
-    return "undefined" if value is None else f"{value:,.6g}" if isinstance(value, int | float) else str(value)
+    return "undefined" if value is None else f"{value:,.5g}" if isinstance(value, int | float) else str(value)
 
 
 @cache

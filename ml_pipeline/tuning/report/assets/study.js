@@ -62,14 +62,14 @@
     }
     if (scale.log) {
       const found = [], decades = Math.log10(scale.high / scale.low);
-      const parts = decades > wanted ? [1] : decades > wanted / 2.5 ? [1, 3] : [1, 2, 5];
+      const parts = decades > wanted / 1.5 ? [1] : [1, 2, 5];
       const jump = decades > 2 * wanted ? Math.ceil(decades / wanted) : 1;
       for (let power = Math.floor(Math.log10(scale.low)); power <= Math.log10(scale.high); power += jump)
         for (const each of parts) {
           const value = each * 10 ** power;
           if (value >= scale.low && value <= scale.high) found.push([value, short(value)]);
         }
-      return found;
+      if (found.length > 1) return found; // else at equal distances
     }
     const raw = (scale.high - scale.low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
     const least = scale.whole ? 1 : 0;
