@@ -156,11 +156,16 @@ ROOMS = {
     "service.control": Room(
         ("config", "runtime", "runs", "service.queue", "service.scheduling", "service.agent_training_service")
     ),
+    # What a study's files are called: read without Optuna.
+    f"{TUNING}.study_files": Room(GROUND, lazy=("optuna",)),
     # The parts of the command `submit`.
-    "service.commands": Room(("config", "runtime", RL, TRADING, "runs"), ("gymnasium",)),
+    "service.commands": Room(("config", "runtime", RL, TRADING, "runs", f"{TUNING}.study_files"), ("gymnasium",)),
     SELECTION: Room(("config.errors",), ("numpy",)),
     TUNING: Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),
+        (
+            *("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),
+            f"{TUNING}.study_files",
+        ),
         ("numpy", "gymnasium", "tyro", "optuna", "sqlalchemy"),
         ("torch", "matplotlib", "psycopg", "cmaes"),
     ),

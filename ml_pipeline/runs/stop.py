@@ -1,8 +1,12 @@
 """A request to stop a run, made at any time by a signal handler or by another thread."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from ml_pipeline.runtime.regular_file import read_regular
+from ml_pipeline.runtime.whole_file import written_whole
 
 STOP_NOTE = "stop.request"
 ON_REQUEST = "Stopped on request."
@@ -24,6 +28,23 @@ def take_stop_note(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def ask_study_to_stop(folder: Path) -> None:
+    """Leave a note for every `tune` that works in a study's folder, here or on a machine that shares it.
+
+    Raises OSError if it cannot be written.
+    """
+    with written_whole(folder / STOP_NOTE, "w", encoding="utf-8") as file:
+        file.write(secrets.token_hex(16))
+
+
+def study_note(folder: Path) -> bytes:
+    """What the note in a study's folder holds, which is another with each request; nothing where there is none."""
+    try:
+        return read_regular(folder / STOP_NOTE, most_bytes=100)
+    except OSError:
+        return b""
 
 
 class StopRequest:

@@ -1,5 +1,6 @@
 """A study's folder: what its files are called. Its trials are run folders in it."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.runtime.regular_file import path_inside
+from ml_pipeline.runtime.process_identity import identity_from, is_alive
+from ml_pipeline.runtime.regular_file import path_inside, read_regular
 
 if TYPE_CHECKING:
     import optuna
@@ -30,6 +32,7 @@ IDENTITY_ATTRIBUTE = "identity"
 FEATURE_WARNINGS = "feature warnings"
 """In the identity: sentences about features that may see ahead. Trials with features of their own have an attribute of
 this name."""
+_MOST_BYTES = 50_000_000
 _MOST_WARNINGS, _LONGEST_WARNING = 20, 500
 _TRIAL = re.compile(r"trial-\d{4,}(-|$)", re.ASCII)
 
@@ -50,6 +53,15 @@ def is_trial(folder: Path) -> bool:
     (True, False)
     """
     return _TRIAL.match(folder.name) is not None
+
+
+def is_running_study(folder: Path) -> bool:
+    """Whether study.json says that trials are being run, and its writer is not known to be gone."""
+    try:
+        told = json.loads(read_regular(folder / STUDY_FILE, most_bytes=_MOST_BYTES))
+        return told["state"] == "running" and is_alive(identity_from(**told["writer"])) is not False
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def is_study_folder(folder: Path) -> bool:

@@ -1,6 +1,7 @@
-"""Command: ask runs to save and end, or take them out of the queue; with or without a service.
+"""Command: ask runs and studies to save and end, or take runs out of the queue; with or without a service.
 
 ml-pipeline stop CartPole-v1-seed0-2026
+ml-pipeline stop eurusd_5m
 ml-pipeline stop --all
 """
 
@@ -24,8 +25,11 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.folders import run_folders
 from ml_pipeline.runs.state import read_state
+from ml_pipeline.runs.stop import ask_study_to_stop
+from ml_pipeline.runtime.regular_file import path_inside
 from ml_pipeline.service.control.run_names import find_run
 from ml_pipeline.service.control.stop_and_scale import stop_run
+from ml_pipeline.tuning.study_files import is_running_study, is_study_folder
 
 PROG = "stop"
 
@@ -35,10 +39,10 @@ class StopConfig:
     """Which runs stop."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """Ids of runs, beginnings of ids, or folders."""
+    """Ids of runs, beginnings of ids, or folders; or names of studies, whose running trials save and wait to go on."""
 
     all: bool = False
-    """Stop all runs that wait or go on."""
+    """Stop all studies, and all runs that wait or go on."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""
@@ -58,17 +62,47 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         root = root_of_runs(stop.root)
         if bool(stop.runs) == stop.all:
             raise UserError("Name the runs to stop, or say --all.")
-        folders = [find_run(root, name, status={"queued", "running"}) for name in stop.runs] or _under_way(root)
-        if not folders:
+        # Studies first: else they would start other trials in the place of those that stop.
+        studies = [study for name in stop.runs if (study := _study(root, name))] or (_studies(root) if stop.all else [])
+        names = [name for name in stop.runs if _study(root, name) is None]
+        folders = [find_run(root, name, status={"queued", "running"}) for name in names]
+        if stop.all:
+            folders = [each for each in _under_way(root) if each.parent not in studies]
+        if not folders and not studies:
             print("No run waits or goes on.")
         failed = False
-        for folder in folders:
+        for folder in (*studies, *folders):
             try:
-                print(stop_run(root, folder), flush=True)
+                print(_stop_study(folder) if folder in studies else stop_run(root, folder), flush=True)
             except UserError as error:
                 failed = True
                 print(f"{prog}: {error}", file=sys.stderr)
     return 2 if failed else 0
+
+
+def _study(root: Path, name: str) -> Path | None:
+    """The folder of the study of this name; None if there is none."""
+    folder = path_inside(root, name.rstrip("/"))
+    return folder if folder is not None and is_study_folder(folder) else None
+
+
+def _studies(root: Path) -> list[Path]:
+    """Those whose trials are being run."""
+    try:
+        return sorted(each for each in root.iterdir() if is_running_study(each))
+    except OSError:
+        return []
+
+
+def _stop_study(folder: Path) -> str:
+    if not is_running_study(folder):
+        raise UserError(f"{folder.name} is a study of which no trial is being run here; there is nothing to stop.")
+    try:
+        ask_study_to_stop(folder)
+    except OSError as error:
+        how = "press Ctrl-C where it runs"
+        raise UserError(f"{folder.name} cannot be asked to stop: {error.strerror}; {how}.") from error
+    return f"The study {folder.name} ends: its running trials save, and go on when tune is started again."
 
 
 def _under_way(root: Path) -> list[Path]:

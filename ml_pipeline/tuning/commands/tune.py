@@ -62,8 +62,9 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             _tell_end(run, order, folder)
         if not has_ended:
             _say(f"Go on with:\n  {shlex.join([*prog.split(), *argv])}")
-            assert terminal.stopped_by is not None  # nothing else requests a stop
-            return 128 + terminal.stopped_by
+            number = terminal.stopped_by or terminal.stop.signal  # the latter of `ml-pipeline stop STUDY`
+            assert number is not None
+            return 128 + number
         _say("Next:\n" + "\n".join(f"  {command}" for command in _next_commands(order)))
     return 0
 

@@ -1,6 +1,7 @@
 """One call of `tune`: opens the study, and runs its trials in worker processes. It prints nothing."""
 
 import math
+import signal
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -11,7 +12,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, study_note
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
 from ml_pipeline.runtime.rank_variables import variables_of_rank
@@ -39,6 +40,7 @@ class StudyRun:
     def __init__(self, order: TuneOrder, folder: Path, *, listener: Listener, stop: StopRequest, version: str) -> None:
         """version: of this program. Raises UserError where the order cannot be followed: nothing was trained then."""
         self._order, self._folder, self._listener, self._stop = order, folder, listener, stop
+        self._note = study_note(folder)  # of an earlier request
         self.study: optuna.Study = make_study(
             order, folder, space_of(order), say=listener.say, stopped=lambda: stop.requested, version=version
         )
@@ -98,7 +100,7 @@ class StudyRun:
                 processes,
                 listener=self._listener,
                 stop=self._stop,
-                on_tick=self._write_progress,
+                on_tick=self._on_tick,
             )
             try:
                 return jobs.run(self.n_jobs)
@@ -120,6 +122,11 @@ class StudyRun:
             return {ENV_POOL_VARIABLE: ""}
         pool = pool_for_runs(self._order.tune.max_concurrent_envs, self._listener.say)
         return {ENV_POOL_VARIABLE: "" if pool is None else stack.enter_context(pool).address}
+
+    def _on_tick(self) -> None:
+        if study_note(self._folder) != self._note:
+            self._stop.request(ON_REQUEST, signal=signal.SIGTERM)
+        self._write_progress()
 
     def _write_progress(self, *, state: Any = "running") -> None:
         try:

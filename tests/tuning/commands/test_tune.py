@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from ml_pipeline.runs.state import read_state
+from ml_pipeline.service.commands import stop
 from ml_pipeline.tuning.commands.tune import main
 from ml_pipeline.tuning.storage.open_storage import open_storage
+from ml_pipeline.tuning.study_files import is_running_study
 from tests.training_commands import REPOSITORY, run_here
 
 SMALL = (
@@ -223,3 +225,21 @@ def test_no_process_outlives_a_tune_that_is_killed(tmp_path):
     states = [trial.state.name for trial in optuna.load_study(study_name="s", storage=storage).trials]
     assert sorted(states) == ["FAIL", "FAIL", "WAITING", "WAITING"]
     assert [read_state(folder / f"trial-000{number}").status for number in range(2)] == ["stopped"] * 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("words", [("s",), ("--all",)])
+def test_a_study_that_is_stopped_saves_its_trials_and_starts_no_others(tmp_path, words):
+    root = tmp_path / "runs"
+    length = ("--total-timesteps", "100_000_000", "--n-trials", "5", "--n-jobs", "2", "--n-workers", "0")
+    with _tuning(_command(tmp_path, "s", *length)) as (tune, lines):
+        _until(lambda: _train_all(root / "s") and is_running_study(root / "s"), tune, lines)
+        assert stop.main([*words, "--root", str(root)]) == 0
+        assert tune.wait(timeout=250) == 128 + signal.SIGTERM, "".join(lines)
+    storage = open_storage(None, root / "s", pytest.fail)
+    trials = optuna.load_study(study_name="s", storage=storage).trials
+    assert sorted(trial.state.name for trial in trials) == ["FAIL", "FAIL", "WAITING", "WAITING"]
+    assert {trial.user_attrs["reason"] for trial in trials[:2]} == {"stopped"}
+    assert not is_running_study(root / "s")
+    assert stop.main(["s", "--root", str(root)]) == 2
