@@ -279,7 +279,7 @@ class TradingTask:
             lines.append(certify_ledger(evaluation.agent, self.rules, self.market.periods_per_year))
         if page and folder is not None:
             sensitivity = analyze_sensitivity(env, evaluation.agent, actions)
-            lines.insert(1, sensitivity.break_even.sentence())
+            lines[1:1] = sensitivity.sentences()
             write_page(
                 Path(folder) / PAGE_FILE,
                 evaluation,

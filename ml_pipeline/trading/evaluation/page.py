@@ -50,7 +50,7 @@ def write_page(
     sensitivity: of the orders to fees and delays. observed: shown for each trade. notes: further sentences.
     marked_rows: rows of the ledger to mark, such as the start of folds.
     """
-    sentences = [*([sensitivity.break_even.sentence()] if sensitivity else []), *remarks(evaluation), *notes]
+    sentences = [*(sensitivity.sentences() if sensitivity else []), *remarks(evaluation), *notes]
     charts = page_charts(evaluation, marked_rows)
     tables = [trades_table(evaluation, observed), attribution_table(evaluation), drawdown_table(evaluation)]
     chart_places, (trades, attribution, falls), end = interactive_parts(evaluation.agent["time"], charts, tables)
@@ -91,6 +91,7 @@ def write_metrics(path: Path, evaluation: Evaluation, sensitivity: Sensitivity) 
         "monthly_returns": monthly_returns(times, equity),
         "return_by_fee_bps": without_nan({f"{fee:g}": value for fee, value in sensitivity.by_fee.items()}),
         "return_by_delay_bars": without_nan({str(delay): value for delay, value in sensitivity.by_delay.items()}),
+        "late_gain": None if (gain := sensitivity.late_gain) is None else without_nan(asdict(gain)),
         "break_even_fee_bps": sensitivity.break_even.fee_bps,
         "break_even": without_nan(asdict(sensitivity.break_even))
         | {"tolerance_bps": TOLERANCE_BPS, "largest_fee_bps": LARGEST_FEE_BPS},

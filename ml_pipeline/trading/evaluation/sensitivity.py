@@ -1,16 +1,18 @@
 """How sensitive an agent's return is to fees and delays: its orders run again at other fees, and later."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from ml_pipeline.trading.accounts.ledger import Ledger, traded_values
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol, traded_values
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.replay import replayed_equity
+from ml_pipeline.trading.evaluation.uncertainty import long_run_covariance
 from ml_pipeline.trading.market.data import FloatArray
 
 FEES_BPS = (0.0, 1.0, 5.0, 10.0, 25.0)
@@ -18,6 +20,8 @@ DELAYS = (0, 1, 2, 3)
 # The break-even fee is looked for up to the largest fee that the rules allow, and found to within the tolerance.
 LARGEST_FEE_BPS = 1_000.0
 TOLERANCE_BPS = 0.05
+# A gain of fewer standard errors than these is what luck brings once in 20 times.
+_MOST_BY_LUCK = 2.0
 
 Verdict = Literal["no trades", "found", "above the largest fee", "below zero without fees", "below zero without costs"]
 FREE: dict[str, Any] = {
@@ -64,26 +68,78 @@ class BreakEven:
 
 
 @dataclass(frozen=True)
+class LateGain:
+    """Orders `delay` bars late that earn more than in time: total log returns, and why.
+
+    The two accounts differ in the bars between an order and its late copy, so there the gain is made. n_orders: that
+    were filled in time. errors: the gain in its standard errors, from the bars' differences in return.
+    """
+
+    delay: int
+    in_time: float
+    late: float
+    n_orders: int
+    errors: float
+
+    def sentence(self) -> str:
+        """A sentence for the report."""
+        bars = "1 bar" if self.delay == 1 else f"{self.delay} bars"
+        late, in_time = (f"{np.expm1(each):+,.1%}" for each in (self.late, self.in_time))
+        against = np.expm1((self.late - self.in_time) / self.n_orders)
+        start = (
+            f"Orders {bars} late would have earned {late} in place of {in_time}: right after an order, prices moved "
+            f"against it by {against:.2%} of the account, the mean of {counted(self.n_orders, 'order')}. That is "
+            f"{self.errors:.1f} standard errors"
+        )
+        if self.errors < _MOST_BY_LUCK:
+            return f"{start}, as luck brings it."
+        return f"{start}, more than luck brings: the agent acts too early, as on a bounce of prices."
+
+
+@dataclass(frozen=True)
 class Sensitivity:
     """Total log returns ln(V_end / V_start) by fee in bps, and by delay in bars; -inf if nothing was left.
 
     by_fee: the fee is that of purchases and sales; the other costs stay on. by_delay: the same orders, later.
+    late_gain: of the delay that earns most, if that is not the one of no bars.
     """
 
     by_fee: dict[float, float]
     by_delay: dict[int, float]
     break_even: BreakEven
+    late_gain: LateGain | None = None
+
+    def sentences(self) -> list[str]:
+        """For the report."""
+        return [self.break_even.sentence(), *([] if self.late_gain is None else [self.late_gain.sentence()])]
 
 
 def analyze_sensitivity(env: StatefulTradingEnv, agent: Ledger, actions: Sequence[Any]) -> Sensitivity:
     """Run `actions` again at each fee, at each delay, and at the break-even fee; `agent` is their ledger in `env`."""
     again = partial(replayed_equity, env.market, actions=actions, window=env.window)
     at_fee = _Remembered(lambda fee: log_return(again(replace(env.rules, fee_bps=fee, sell_fee_bps=None))))
+    late = {delay: again(env.rules, delay=delay) for delay in DELAYS}
     return Sensitivity(
         by_fee={fee: at_fee(fee) for fee in FEES_BPS},
-        by_delay={delay: log_return(again(env.rules, delay=delay)) for delay in DELAYS},
+        by_delay={delay: log_return(equity) for delay, equity in late.items()},
         break_even=_break_even(env, actions, at_fee, trades=bool(traded_values(agent).any())),
+        late_gain=_late_gain(agent, late),
     )
+
+
+def _late_gain(agent: Ledger, late: Mapping[int, FloatArray]) -> LateGain | None:
+    returns = {delay: log_return(equity) for delay, equity in late.items()}
+    delay = max(returns, key=lambda each: returns[each])
+    if delay == 0 or not returns[delay] > returns[0] > -np.inf:
+        return None
+    n = min(len(late[0]), len(late[delay]))
+    differences = np.diff(np.log(late[delay][:n])) - np.diff(np.log(late[0][:n]))
+    error = float(np.sqrt(long_run_covariance(differences)[0, 0] * len(differences)))
+    if not error > 0:
+        return None
+    gain = returns[delay] - returns[0]
+    n_orders = int(np.count_nonzero(per_symbol(agent, "filled")))
+    return LateGain(delay, returns[0], returns[delay], n_orders, gain / error)
 
 
 def first_crossing(function: Callable[[float], float], points: Sequence[float], tolerance: float) -> float | None:
