@@ -11,11 +11,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1c2330; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+:root { --ink: #1c2330; --paper: #ffffff; --line: #d9dce1; --soft: #f2f4f7; --faint: #6b7280; --accent: #0b5fff; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7ec; --paper: #12161d; --line: #333a46; --soft: #1b212b; --faint: #9aa3b2; --accent: #6ea0ff; }
+  img { filter: invert(.9) hue-rotate(180deg); }
+}
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
-table { border-collapse: collapse; } td, th { padding: .2rem .9rem; text-align: right; }
-td:first-child, th:first-child { text-align: left; } th { border-bottom: 1px solid #c4c9d2; }
-img { width: 100%; } ul { padding-left: 1.2rem; }
+table { border-collapse: collapse; overflow-wrap: normal; } td, th { padding: .2rem .9rem; text-align: right; }
+td:first-child, th:first-child { text-align: left; } th { border-bottom: 1px solid var(--line); }
+img { width: 100%; } ul { padding-left: 1.2rem; } code { background: var(--soft); padding: .1rem .3rem; }
+.rows { overflow-x: auto; }
+.rows[data-scrolls]::before { content: "This table scrolls sideways →"; position: sticky; left: 0; color: var(--faint);
+  font-size: .8rem; }
+.hint { color: var(--faint); font-size: .85rem; }
+"""
+# Tables that are wider than the page say so, and the arrow keys scroll them.
+_SCRIPT = """
+for (const rows of document.querySelectorAll(".rows")) {
+  new ResizeObserver(() => {
+    const scrolls = rows.scrollWidth > rows.clientWidth + 1;
+    if (rows.hasAttribute("data-scrolls") !== scrolls) rows.toggleAttribute("data-scrolls", scrolls);
+    if (scrolls) rows.tabIndex = 0; else rows.removeAttribute("tabindex");
+  }).observe(rows);
+}
 """
 
 
@@ -28,15 +49,16 @@ def html_page(title: str, parts: Iterable[str], *, style: str = "") -> str:
     """A page of HTML parts below its title; empty parts are left out. style: CSS after the usual one."""
     metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f"{metas}<title>{html.escape(title)}</title><style>{_STYLE}{style.lstrip()}</style>"
-    body = "\n".join([f"<h1>{html.escape(title)}</h1>", *filter(None, parts)])
+    body = "\n".join([f"<h1>{html.escape(title)}</h1>", *filter(None, parts), f"<script>{_SCRIPT}</script>"])
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table of plain texts, the first row of which is its header."""
+    """A table of plain texts, the first row of which is its header; it scrolls where the page is narrower."""
     header, *others = [[html.escape(cell) for cell in row] for row in rows]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in others)
-    return f"<table><tr>{''.join(f'<th>{cell}</th>' for cell in header)}</tr>{body}</table>"
+    head = "".join(f"<th>{cell}</th>" for cell in header)
+    return f'<div class="rows"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def png_of(figure: "Figure") -> bytes:

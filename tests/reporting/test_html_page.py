@@ -19,4 +19,6 @@ def test_a_page_holds_its_parts_and_refers_to_nothing_outside(tmp_path):
 
 
 def test_cells_are_text():
-    assert html_table([["<x>"], ["&"]]) == "<table><tr><th>&lt;x&gt;</th></tr><tr><td>&amp;</td></tr></table>"
+    assert html_table([["<x>"], ["&"]]) == (
+        '<div class="rows"><table><tr><th>&lt;x&gt;</th></tr><tr><td>&amp;</td></tr></table></div>'
+    )

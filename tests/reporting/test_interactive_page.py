@@ -137,5 +137,75 @@ def test_cells_lead_to_places_beside_the_page_and_tell_which_row_was_chosen(tmp_
     assert page.evaluate("window.row") == 1
 
 
+@pytest.mark.system
+def test_logarithmic_axes_have_ticks_at_one_two_and_five(tmp_path, browser_page):
+    growing = 1e4 * np.exp(np.arange(1000) * 3e-3)  # 10,000 to 200,000
+    charts = [TimeChart("Equity", "money", [Curve("agent", growing, "#0b5fff")], log_scale=True)]
+    places, _, end = interactive_parts(TIMES, charts)
+    write_html_page(tmp_path / "page.html", "A page", [*places, *end], style=interactive_style())
+    page = browser_page(tmp_path / "page.html")
+    page.wait_for_selector("html[data-drawn=true]")
+    shown = page.evaluate("document.reportCharts[0].plot.axes[1]._values")
+    assert [label for label in shown if label] == ["10,000", "20,000", "50,000", "100,000", "200,000"]
+
+
+@pytest.mark.system
+def test_a_legend_has_figures_without_a_pointer(tmp_path, browser_page):
+    page = browser_page(demo_page(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=true]")
+    legend = lambda: page.locator("#chart-0 .u-legend .u-value").all_inner_texts()  # noqa: E731
+    last = ["2024-02-11 15:00", "10,999.00", "10,000.00"]
+    assert legend() == last
+    over = page.locator("#chart-0 .u-over").bounding_box()
+    page.mouse.move(over["x"] + over["width"] / 2, over["y"] + 10)
+    page.wait_for_function(f"() => !document.querySelector('#chart-0 .u-legend').innerText.includes('{last[1]}')")
+    page.mouse.move(over["x"] + over["width"] / 2, over["y"] - 60)
+    page.wait_for_function(f"() => document.querySelector('#chart-0 .u-legend').innerText.includes('{last[1]}')")
+    assert legend() == last
+
+
+@pytest.mark.system
+def test_a_table_is_sorted_by_keyboard_and_shows_by_what(tmp_path, browser_page):
+    page = browser_page(demo_page(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=true]")
+    header = page.locator("#table-0 th button", has_text="profit")
+    header.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#table-0 tbody td:nth-child(3)").all_inner_texts() == ["-20.00", "3.00", "–"]
+    assert page.evaluate("document.activeElement.innerText").startswith("profit")
+    arrow = "getComputedStyle(document.querySelector('#table-0 th[aria-sort=ascending] button'), '::after').content"
+    assert "▲" in page.evaluate(arrow)
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+@pytest.mark.system
+def test_what_was_observed_stands_below_the_row_that_was_clicked(tmp_path, browser_page):
+    page = browser_page(demo_page(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=true]")
+    rows = page.locator("#table-0 tbody tr")
+    rows.nth(0).click()
+    assert "rsi_14: 0.49" in rows.nth(1).inner_text()
+    assert rows.count() == 4
+    rows.nth(3).click()  # the third row of the data, behind what is shown of the first
+    assert rows.count() == 4
+    assert "rsi_14: 1.5" in rows.nth(3).inner_text()
+    page.locator("#table-0 th button", has_text="profit").click()
+    assert page.locator("#table-0 tbody tr").count() == 3
+
+
+@pytest.mark.system
+def test_a_table_that_scrolls_says_so(tmp_path, browser_page):
+    path = demo_page(tmp_path / "page.html", word="A symbol with a name that is very, very long")
+    wide, narrow = ({"width": width, "height": 800} for width in (1200, 300))
+    says = "getComputedStyle(document.querySelector('#table-0'), '::before').content"
+    page = browser_page(path, viewport=narrow)
+    page.wait_for_selector("#table-0[data-scrolls]")
+    assert "sideways" in page.evaluate(says)
+    assert page.locator("#table-0").get_attribute("tabindex") == "0"  # the arrow keys scroll it
+    page.set_viewport_size(wide)
+    page.wait_for_selector("#table-0:not([data-scrolls])")
+    assert page.evaluate(says) == "none"
+
+
 def test_a_phone_shows_a_page_at_its_own_width(tmp_path):
     assert '<meta name="viewport" content="width=device-width' in demo_page(tmp_path / "page.html").read_text()

@@ -106,6 +106,27 @@
     [1, "{HH}:{mm}:{ss}", day, null, day, null, null, null, 1],
   ];
 
+  // Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or finer where these are fewer than three.
+  function logarithmicTicks(low, high) {
+    const between = (factors) => {
+      const found = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+        for (const factor of factors) found.push(Number(`${factor}e${power}`));
+      }
+      return found.filter((tick) => tick >= low && tick <= high);
+    };
+    const usual = between([1, 2, 5]), finer = between([1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9]);
+    return usual.length >= 3 || finer.length < 2 ? usual : finer;
+  }
+
+  // Without a pointer on the charts, legends show the last values in view.
+  function lastInView(plot) {
+    const times = plot.data[0], { max } = plot.scales.x;
+    let last = times.length - 1;
+    while (last > 0 && times[last] > max) last--;
+    plot.setLegend({ idx: last }, false);
+  }
+
   function draw(place, chart, data, logarithmic) {
     const axis = { stroke: () => css("--faint"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false } };
     const tick = { money: 0, percent: 1 }[chart.unit];
@@ -116,7 +137,11 @@
       height: chart.height,
       cursor: { sync: { key: "time" }, drag: { x: true, y: false } },
       scales: { x: { time: true }, y: logarithmic ? { distr: 3, range: (_, low, high) => [low / 1.1, high * 1.1] } : { distr: 1 } },
-      axes: [{ ...axis, values: timeLabels }, { ...axis, size: 70, space: 24, values: (_, splits) => splits.map((value) => (value === null ? "" : label(value))) }],
+      axes: [{ ...axis, values: timeLabels }, {
+        ...axis, size: 70, space: 24,
+        values: (_, splits) => splits.map((value) => (value === null ? "" : label(value))),
+        ...(logarithmic ? { splits: (_, which, low, high) => logarithmicTicks(low, high), filter: (_, splits) => splits } : {}),
+      }],
       series: [
         { label: "time", value: (_, value) => (value === null ? dash : show.time(value)) },
         ...chart.curves.map((curve) => ({
@@ -132,7 +157,11 @@
         })),
       ],
       plugins: [marksPlugin(chart.marks)],
-      hooks: { setScale: [(plot, key) => key === "x" && zoom(plot.scales.x.min, plot.scales.x.max)] },
+      hooks: {
+        setScale: [(plot, key) => key === "x" && zoom(plot.scales.x.min, plot.scales.x.max)],
+        draw: [(plot) => plot.cursor.idx == null && lastInView(plot)],
+        setLegend: [(plot) => plot.legend.idx == null && plot.scales.x.max != null && lastInView(plot)],
+      },
     };
     return new uPlot(options, data, place);
   }
@@ -185,7 +214,7 @@
     const size = columns.length ? columns[0].length : 0, page = 50;
     const order = Array.from({ length: size }, (_, i) => i);
     let many = page, sorted = -1, rising = true;
-    const body = element("tbody"), told = element("p", { class: "hint" }), below = element("div");
+    const body = element("tbody"), told = element("p", { class: "hint" });
     const headers = table.columns.map((column, i) => element("th", { "aria-sort": "none" },
       element("button", { type: "button", onclick: () => sort(i) }, column.label)));
     const more = element("button", { type: "button", onclick: () => { many += 500; fill(); } });
@@ -198,7 +227,10 @@
 
     function choose(row, i) {
       place.dispatchEvent(new CustomEvent("rowchosen", { detail: i }));
-      for (const other of body.children) other.removeAttribute("aria-selected");
+      for (const other of [...body.children]) {
+        other.removeAttribute("aria-selected");
+        if (other.className === "detail-row") other.remove();
+      }
       row.setAttribute("aria-selected", "true");
       if (bars && charts.length) {
         const first = times[bars[0][i]], last = times[bars[1][i]];
@@ -206,8 +238,9 @@
         zoom(Math.max(first - beside, times[0]), Math.min(last + beside, times[times.length - 1]));
       }
       if (details.length) {
-        below.replaceChildren(element("h3", {}, table.detailTitle), element("div", { class: "details" },
-          ...details.map(([name, values]) => element("div", {}, `${name}: ${shown("number", values[i])}`))));
+        row.after(element("tr", { class: "detail-row" }, element("td", { colspan: columns.length },
+          element("h3", {}, table.detailTitle), element("div", { class: "details" },
+            ...details.map(([name, values]) => element("div", {}, `${name}: ${shown("number", values[i])}`))))));
       }
     }
 
@@ -235,9 +268,9 @@
     }
 
     if (size === 0) told.textContent = "None.";
-    else if (bars) told.textContent = "A click on a header sorts; a click on a row shows it in the charts.";
+    else if (bars) told.textContent = "A header sorts, and a row shows its bars in the charts: by a click, or by Tab and Enter.";
     place.append(element("h3", {}, table.title), told);
-    if (size) place.append(element("table", {}, element("thead", {}, element("tr", {}, ...headers)), body), more, below);
+    if (size) place.append(element("table", {}, element("thead", {}, element("tr", {}, ...headers)), body), more);
     fill();
   }
 

@@ -56,7 +56,7 @@ def write_page(
     chart_places, (trades, attribution, falls), end = interactive_parts(evaluation.agent["time"], charts, tables)
     parts = [
         *(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in headlines(evaluation)),
-        f'<div class="rows">{html_table(table_rows(evaluation))}</div>',
+        html_table(table_rows(evaluation)),
         "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences) + "</ul>",
         '<p class="hint">Drag across a chart to zoom all of them; the pointer shows values.</p>',
         *chart_places,

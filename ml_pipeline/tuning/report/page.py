@@ -123,7 +123,7 @@ def _winner(page: StudyPage) -> str:
     remark = f"<p>{_text(why(winner))}.</p>" if why(winner) else ""
     return (
         f"<h2>The winner: trial {winner.number}</h2><p>Value {winner.value:,.6g}. Its run: {shown}.</p>{remark}"
-        f'<div class="plain rows">{html_table(rows)}</div>'
+        f'<div class="plain">{html_table(rows)}</div>'
     )
 
 
@@ -138,7 +138,7 @@ def _test(page: StudyPage) -> list[str]:
             ["figure", "value"],
             *([_figure(name), _figure_value(name, value)] for name, value in opening.result.items()),
         ]
-        parts.append(f'<h3>Trial {opening.trial}{told}</h3><div class="plain rows">{html_table(rows)}</div>')
+        parts.append(f'<h3>Trial {opening.trial}{told}</h3><div class="plain">{html_table(rows)}</div>')
     return parts
 
 
@@ -146,7 +146,7 @@ def _statistics(page: StudyPage) -> list[str]:
     if not page.statistics:
         return []
     rows = [["statistic", "value", "what it says"], *map(list, page.statistics)]
-    parts = ["<h2>How much of it is selection</h2>", f'<div class="plain rows">{html_table(rows)}</div>']
+    parts = ["<h2>How much of it is selection</h2>", f'<div class="plain">{html_table(rows)}</div>']
     if page.logits is not None and len(np.asarray(page.logits)):
         parts += [
             '<h3 class="plot-title">Overfitting (CSCV): the best in half of the bars, ranked in the other half</h3>',
@@ -195,7 +195,7 @@ def _searched(page: StudyPage) -> list[str]:
     for name, content in page.identity.items():
         pairs = content.items() if isinstance(content, Mapping) else [("", content)]
         rows = [[str(name), ""], *([str(key), _value(value)] for key, value in pairs)]
-        parts.append(f'<div class="plain rows">{html_table(rows)}</div>')
+        parts.append(f'<div class="plain">{html_table(rows)}</div>')
     return parts
 
 
