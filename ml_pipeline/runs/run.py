@@ -215,7 +215,7 @@ class Run:
     def _report(self, training: Training, folder: Path) -> str:
         training.require_folder()
         training.load_best_policy()
-        with report_folder(folder):
+        with report_folder(folder), training.policy.acting_threads():
             return self._setup.task.report(training.policy.act, folder)
 
 

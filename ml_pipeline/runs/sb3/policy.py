@@ -1,6 +1,7 @@
 """How a model of Stable-Baselines3 acts, one observation at a time, and its weights in a checkpoint."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.policies.compatibility import check_space
+from ml_pipeline.models.rl.policies.one_thread import one_thread
 from ml_pipeline.models.rl.preprocessing.space_data import space_as_data, space_name
 from ml_pipeline.runs.sb3.envs import SpacesAlone
 from ml_pipeline.runs.sb3.generators import OwnGenerators
@@ -32,6 +34,10 @@ class SB3Policy:
         """Raise UserError if the policy was made for other spaces than these, of a single environment."""
         check_space("observations", of_policy=self.observation_space, of_envs=observation_space)
         check_space("actions", of_policy=self.action_space, of_envs=action_space)
+
+    def acting_threads(self) -> AbstractContextManager[None]:
+        """Within it, acting on a CPU has the same bits for any number of cores."""
+        return one_thread()
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, the statistics of the normalization, and the spaces as plain data."""

@@ -55,7 +55,7 @@ def _evaluate_trading(
     with closing(task.evaluation_env(split)) as env:
         notices = task.notices  # before the policy acts on features that see ahead
         policy = restore_policy(config, env, saved, start.config.checkpoint)
-    with report_folder(folder):
+    with report_folder(folder), policy.acting_threads():
         run = start.config.checkpoint.parent
         look = Look(
             f"evaluate of {shown_path(start.config.checkpoint)}", beside=None if is_version_folder(run) else run
@@ -78,7 +78,7 @@ def _evaluate_episodes(
     task = GymTask.of(run, eval_episodes=asked.eval_episodes)
     with closing(task.evaluation_env()) as env:
         policy = restore_policy(config, env, saved, start.config.checkpoint)
-    with report_folder(folder):
+    with report_folder(folder), policy.acting_threads():
         return EvaluationReport(task.report(policy.act, folder), folder)
 
 

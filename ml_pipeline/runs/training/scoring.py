@@ -62,7 +62,8 @@ class Scoring:
     def _score_of(self, trainer: Trainer) -> float | None:
         """None where a stop cut the evaluation short."""
         try:
-            return self._task.score(Stoppable(trainer.policy.act, self._stop))
+            with trainer.policy.acting_threads():
+                return self._task.score(Stoppable(trainer.policy.act, self._stop))
         except EvaluationStopped:
             return None
 

@@ -1,6 +1,7 @@
 """What a run needs of a trainer, whatever algorithm it is, and what a trainer does between its iterations."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 Result = TypeVar("Result")
@@ -12,6 +13,9 @@ class TrainedPolicy(Protocol):
     @property
     def act(self) -> Callable[[Any], Any]:
         """The action for one observation; its `begin_episode`, where it has one, is called before each episode."""
+
+    def acting_threads(self) -> AbstractContextManager[None]:
+        """For an evaluation; within it, acting is no slower and has the same bits for any number of cores."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that acting needs, for a checkpoint."""

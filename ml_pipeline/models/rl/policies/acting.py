@@ -2,7 +2,7 @@
 
 A row costs least in large blocks, but a rank computes whole blocks, and threads share blocks. On a Zen 4 core in us, in
 a block of 8, of 32 and of 64 rows: GRU of 64 units 262, 336, 430; LSTM of 128 units 341, 524, 785; two layers of 512,
-shared 154, 351, 613, in NumPy 127, 294, 446. Images of 84x84x4 in a block of 4 and of 8: 1594, 2410, so that
+shared 154, 351, 613. Images of 84x84x4 in a block of 4 and of 8: 1594, 2410, so that
 two threads take less for 8 environments.
 """
 
@@ -45,17 +45,18 @@ def actor_for(network: ActorCritic | GeneralActorCritic) -> Actor:
 
 
 class NumpyActor:
-    """The actor of two perceptrons. OpenBLAS gave the same bits with 1, 2, 3 and 4 threads, up to 1024 units."""
+    """The actor of two perceptrons."""
 
     def __init__(self, network: ActorCritic) -> None:
         self._perceptron = NumpyMlp(network.actor)
-        self.uses_torch_threads = self._perceptron.needs_torch
+        self.uses_torch_threads = self._perceptron.uses_torch
+        self._size = _BLOCK if self._perceptron.uses_torch else NumpyMlp.MOST_ROWS
 
     def refresh(self) -> None:
         self._perceptron.refresh()
 
     def __call__(self, observations: Array, at_hand: ActRows | None = None) -> Array:
-        return act_in_blocks(self._perceptron, observations, at_hand=at_hand, size=_BLOCK)
+        return act_in_blocks(self._perceptron, observations, at_hand=at_hand, size=self._size)
 
 
 class TorchActor:

@@ -16,6 +16,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.trainer import Every
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+from tests.models.rl.core.workers.probes import run_script
 
 NUM_ENVS, N_ITERATIONS = 3, 4
 CONFIG = PPOConfig(n_steps=16, minibatch_size=20, n_epochs=2, hidden_sizes=(8,), learning_rate_schedule="linear")
@@ -80,6 +81,61 @@ def test_weights_are_the_same_bits_for_every_worker_count_and_start_method(kind)
     for num_workers, start_method in [(0, None), (1, "spawn"), (2, "fork"), (3, "forkserver")]:
         envs = ParallelEnv(factories(kind), num_workers=num_workers, start_method=start_method, copy=False)
         assert torch.equal(trained(envs), expected), (num_workers, start_method)
+
+
+ON_SOME_CORES = """
+    import os, pathlib, sys
+    import gymnasium, numpy as np, torch
+    from ml_pipeline.config.ppo import PPOConfig
+    from ml_pipeline.models.rl.algorithms.evaluation import evaluate
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+
+    class Noise(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-9, 9, (2600,))
+        action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.t = 0
+            return self.np_random.normal(size=2600).astype(np.float32), {}
+
+        def step(self, action):
+            self.t += 1
+            return self.np_random.normal(size=2600).astype(np.float32), float(action[0]), False, self.t == 5, {}
+
+    config = PPOConfig(n_steps=4, minibatch_size=24, n_epochs=1, hidden_sizes=(256,))
+    torch.set_num_threads(int(os.environ["OPENBLAS_NUM_THREADS"]))
+
+    def trained(total_timesteps, state=None):
+        with PPOTrainer([Noise] * 12, config, total_timesteps=total_timesteps, seed=1) as trainer:
+            if state is not None:
+                trainer.load_state_dict(state)
+            trainer.train(progress=False)
+            found = {name: weights.clone() for name, weights in trainer.policy.network.state_dict().items()}
+            score = evaluate(Noise(), trainer.policy.act, n_episodes=1, seed=7).mean_return
+            return {**found, "score": torch.tensor(score)}, trainer.state_dict()
+
+    folder = pathlib.Path(sys.argv[0]).parent
+    if (half := folder / "half.pt").exists():
+        found = [trained(96)[0], trained(96, torch.load(half, weights_only=False))[0]]
+    else:
+        torch.save(trained(48)[1], half)
+        found = [trained(96)[0]]
+    torch.save(found, folder / f"{torch.get_num_threads()}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_weights_are_the_same_bits_for_any_number_of_threads_and_resumed_with_another(tmp_path):
+    """1 and 2 threads in NumPy and in torch; the second process also goes on from the first's half of the training."""
+    for n_threads in ("1", "2"):
+        done = run_script(tmp_path, ON_SOME_CORES, OMP_NUM_THREADS=n_threads, OPENBLAS_NUM_THREADS=n_threads)
+        assert done.returncode == 0, done.stderr
+    [expected], others = torch.load(tmp_path / "1.pt"), torch.load(tmp_path / "2.pt")
+    assert len(others) == 2
+    for found in others:
+        for name, weights in expected.items():
+            assert torch.equal(found[name], weights), name
 
 
 def test_another_seed_gives_other_weights():
