@@ -1,12 +1,14 @@
 """A process that computes a user's features from the bars so far, and holds no later ones.
 
 It is started by `blind_runs`, reads requests from standard input and answers on standard output, both as pickles. What
-a function remembers of earlier calls is then of earlier bars as well. Files that it opens are noted: they may hold
+a function remembers of earlier calls is then of earlier bars as well. What it reads from elsewhere is noted: it may be
 later bars.
 """
 
+import ast
 import os
 import pickle
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,28 +17,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_CODE = {".py", ".pyc", ".pyd", ".so", ".pyi", ".zip", ".pth", ".dll", ".dylib"}
-# Folders of the machine and of installed packages, which hold no market data.
-_OF_THE_MACHINE = ("/proc", "/sys", "/dev", "/etc", "/usr/lib", "/usr/share", sys.prefix, sys.base_prefix)
+from ml_pipeline.trading.features.file_watch import PACKAGES, audited, watch_this_process
+
+# Numbers that a module may write down; one with more may hold data.
+_MOST_NUMBERS = 300
+_MOST_TEXT = 10_000
 
 
 class _OpenedFiles:
-    """Notes the data files that are opened for reading, and the network."""
+    """Notes the data files that are read, programs that are started, the network, and modules that hold data."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
         self.watching = False
-        sys.addaudithook(self._note)
+        self._read: set[str] = set()
+        hook = audited(self.seen.add)
+        sys.addaudithook(lambda event, arguments: hook(event, arguments) if self.watching else None)
 
-    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.watching:
-            return
-        if event == "socket.connect":
-            self.seen.add("the network")
-        elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-            path = Path(os.fsdecode(arguments[0])).absolute()
-            if path.suffix not in _CODE and not str(path).startswith(_OF_THE_MACHINE) and path.is_file():
-                self.seen.add(str(path))
+    def look_at_modules(self) -> None:
+        """Note modules of the user that hold many numbers or long texts, or no Python at all."""
+        own = str(Path(__file__).resolve().parents[2])
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None)
+            if not isinstance(path, str) or path in self._read:
+                continue
+            self._read.add(path)
+            if not path.startswith((own, *PACKAGES)) and (found := _data_in(Path(path))):
+                self.seen.add(found)
+
+
+def _data_in(path: Path) -> str | None:
+    if path.suffix != ".py":
+        return f"{path}, which is no Python"
+    try:
+        nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Constant)]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return f"{path}, which cannot be read"
+    numbers = sum(isinstance(node.value, int | float) for node in nodes)
+    longest = max((len(node.value) for node in nodes if isinstance(node.value, str | bytes)), default=0)
+    if numbers > _MOST_NUMBERS or longest > _MOST_TEXT:
+        return f"{path}, which holds {numbers:,} numbers and a text of {longest:,} characters"
+    return None
 
 
 class _GrowingBars:
@@ -103,12 +124,16 @@ def serve(requests: Any, answers: Any) -> None:
         else:
             (whole,) = arguments
             values = [_computed(feature, growing, whole=whole) for feature in features]
+            opened.look_at_modules()
             pickle.dump((values, sorted(opened.seen)), answers)
             answers.flush()
 
 
 if __name__ == "__main__":
-    sys.path[:] = pickle.load(sys.stdin.buffer)
+    sys.path[:], passed = pickle.load(sys.stdin.buffer)
+    for descriptor in passed:  # before anything starts a thread, which would not be seen
+        with socket.socket(fileno=descriptor) as to_parent:
+            watch_this_process(to_parent)
     private = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a function prints is no answer
     serve(sys.stdin.buffer, private)

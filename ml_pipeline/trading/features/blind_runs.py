@@ -5,6 +5,7 @@ from what it remembers of an earlier call.
 """
 
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.features.file_watch import FileWatch
 from ml_pipeline.trading.features.formulas import Bars
 from ml_pipeline.trading.features.indicators import FeatureTable, make_features
 from ml_pipeline.trading.features.own_bars import bars_of
@@ -35,11 +37,13 @@ _FEWEST_DRAWN = 40
 
 @dataclass(frozen=True)
 class BlindRuns:
-    """What was found. n_cuts: at how many bars the functions ran. opened: data files, and "the network", in use."""
+    """What was found. n_cuts: at how many bars the functions ran. opened: data files, programs,
+    "the network", and modules that hold data, in use. watched: whether the system told what native code opened."""
 
     every_bar: bool
     n_cuts: int
     opened: tuple[str, ...]
+    watched: bool
 
 
 def refuse_what_sees_ahead(
@@ -59,7 +63,7 @@ def refuse_what_sees_ahead(
             _compare(process, functions, cuts)
             every_bar &= len(cuts) == len(functions.used)
             n_cuts += len(cuts)
-        return BlindRuns(every_bar, n_cuts, tuple(process.opened))
+        return BlindRuns(every_bar, n_cuts, process.all_opened(), process.is_watched)
 
 
 class _Functions(NamedTuple):
@@ -74,10 +78,18 @@ class _Functions(NamedTuple):
 class _Process:
     """The other side of `blind_process`. opened: what the functions opened so far."""
 
-    def __init__(self, started: "subprocess.Popen[bytes]", said: IO[bytes]) -> None:
+    def __init__(self, started: "subprocess.Popen[bytes]", said: IO[bytes], watch: FileWatch | None) -> None:
         self._started = started
         self._said = said
+        self._watch = watch
         self.opened: list[str] = []
+
+    @property
+    def is_watched(self) -> bool:
+        return self._watch is not None and self._watch.is_watching
+
+    def all_opened(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.opened, *(self._watch.seen if self._watch else ())}))
 
     def tell(self, *request: Any) -> None:
         self.tell_plainly(request)
@@ -111,17 +123,30 @@ class _Process:
 @contextmanager
 def _blind_process(names: Sequence[str]) -> Iterator[_Process]:
     command = [sys.executable, "-m", "ml_pipeline.trading.features.blind_process"]
+    ours, theirs = socket.socketpair() if sys.platform == "linux" else (None, None)
+    passed = [] if theirs is None else [theirs.fileno()]
     with (
         tempfile.TemporaryFile() as said,  # a pipe would fill up with what functions print
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said) as started,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            pass_fds=passed,
+        ) as started,
     ):
+        if theirs is not None:
+            theirs.close()
+        watch = None if ours is None else FileWatch(ours)
         try:
-            process = _Process(started, said)
-            process.tell_plainly(sys.path)
+            process = _Process(started, said, watch)
+            process.tell_plainly((sys.path, passed))
             process.tell_plainly([*names])
             yield process
         finally:
             started.kill()
+            if watch is not None:
+                watch.close()
 
 
 def _cuts(process: _Process, functions: _Functions, budget_s: float) -> NDArray[np.int64]:

@@ -147,6 +147,12 @@ def _about_functions(
         shown = ", ".join(runs.opened[:_MOST_NAMED])
         sentence = f"{named} read from {shown}: nothing here can tell whether later bars are in there"
         warnings.append(FeatureWarning("files", tuple(functions), sentence))
+    if not runs.watched:
+        sentence = (
+            f"{named} ran where this system does not tell what native libraries and other programs open: files that "
+            "they read are not named"
+        )
+        warnings.append(FeatureWarning("unchecked", tuple(functions), sentence))
     if not runs.every_bar:
         sentence = f"{named} took too long to be run at every bar; look-ahead was looked for at {runs.n_cuts:,} of them"
         warnings.append(FeatureWarning("unchecked", tuple(functions), sentence))

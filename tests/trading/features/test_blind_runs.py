@@ -72,6 +72,32 @@ def reads(bars):
     with open(os.environ["LATER_BARS"]) as file:
         return honest(bars) + 0 * len(file.read())
 
+def polars_reads(bars):
+    import polars
+    polars.read_csv(os.environ["LATER_BARS"])
+    return honest(bars)
+
+def sqlite_reads(bars):
+    import sqlite3
+    sqlite3.connect(os.environ["LATER_BARS"]).close()
+    return honest(bars)
+
+def child_reads(bars):
+    import subprocess
+    if len(bars.close) < 3:
+        subprocess.run(["/bin/cat", os.environ["LATER_BARS"]], stdout=subprocess.DEVNULL, check=True)
+    return honest(bars)
+
+def libc_reads(bars):
+    import ctypes
+    libc = ctypes.CDLL(None)
+    libc.close(libc.open(os.environ["LATER_BARS"].encode(), 0))
+    return honest(bars)
+
+def module_holds(bars):
+    import my_later_bars
+    return honest(bars)
+
 def only_whole(bars):
     if len(bars.close) < 100:
         raise ValueError("the bars are too few.")
@@ -125,6 +151,30 @@ def test_files_that_a_function_reads_are_named(checked, tmp_path, monkeypatch):
     (tmp_path / "later.csv").write_text("1,2")
     monkeypatch.setenv("LATER_BARS", str(tmp_path / "later.csv"))
     assert checked("reads").opened == (str(tmp_path / "later.csv"),)
+
+
+SEEN = ["reads", "sqlite_reads", "polars_reads", "child_reads", "libc_reads"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="native code is watched on Linux alone")
+@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("file", ["later.csv", "later.zip", "later"])
+def test_files_are_named_whatever_reads_them(checked, tmp_path, monkeypatch, name, file):
+    (tmp_path / file).write_text("1,2")
+    monkeypatch.setenv("LATER_BARS", str(tmp_path / file))
+    found = checked(name, budget_s=0.0)
+    if not found.watched and name not in {"reads", "sqlite_reads"}:
+        pytest.skip("this system does not tell what native code opens")
+    assert str(tmp_path / file) in found.opened
+
+
+def test_a_program_and_a_module_of_numbers_are_named(checked, tmp_path, monkeypatch):
+    (tmp_path / "later.csv").write_text("1,2")
+    (tmp_path / "my_later_bars.py").write_text(f"returns = {[i / 7 for i in range(400)]}")
+    monkeypatch.setenv("LATER_BARS", str(tmp_path / "later.csv"))
+    assert any(each.startswith("the program") for each in checked("child_reads", budget_s=0.0).opened)
+    (found,) = checked("module_holds", budget_s=0.0).opened
+    assert found.startswith(f"{tmp_path / 'my_later_bars.py'}, which holds 400 numbers")
 
 
 def test_a_function_may_fail_before_its_first_value_and_not_after(checked):
