@@ -8,16 +8,28 @@ if TYPE_CHECKING:
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
     from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
     from ml_pipeline.runs.trained.load_policy import load_policy
-    from ml_pipeline.trading.trading_env import TradingEnv
+    from ml_pipeline.trading.trading_env import FastTrainingEnv, StatefulTradingEnv, TradingEnv
 
-__all__ = ["PPOConfig", "PPOTrainer", "ParallelEnv", "SerialEnv", "TradingEnv", "evaluate", "load_policy"]
+__all__ = [
+    "FastTrainingEnv",
+    "PPOConfig",
+    "PPOTrainer",
+    "ParallelEnv",
+    "SerialEnv",
+    "StatefulTradingEnv",
+    "TradingEnv",
+    "evaluate",
+    "load_policy",
+]
 __version__ = "0.1.0"
 
 _MODULES = {
+    "FastTrainingEnv": "ml_pipeline.trading.trading_env",
     "PPOConfig": "ml_pipeline.config.ppo",
     "PPOTrainer": "ml_pipeline.models.rl.algorithms.ppo_trainer",
     "ParallelEnv": "ml_pipeline.models.rl.core.vec_env",
     "SerialEnv": "ml_pipeline.models.rl.core.vec_env",
+    "StatefulTradingEnv": "ml_pipeline.trading.trading_env",
     "TradingEnv": "ml_pipeline.trading.trading_env",
     "evaluate": "ml_pipeline.models.rl.algorithms.evaluation",
     "load_policy": "ml_pipeline.runs.trained.load_policy",

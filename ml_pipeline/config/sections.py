@@ -9,6 +9,7 @@ become `algorithm_kwargs`.
 import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,27 @@ def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader],
     for key, value in content.items():
         if key not in _WITHOUT_EFFECT:
             add(flat, sections[key](value, source) if key in sections else {str(key): value}, source)
+    return flat
+
+
+def part_of_whole(
+    whole: Mapping[Any, Any] | str | Path, sections: Mapping[str, Reader], hints: Mapping[str, Any]
+) -> Flat:
+    """What a whole configuration, or the file of one, says in these sections and about settings with these types.
+
+    What concerns the training alone is left out; unknown names are not, for the caller to refuse.
+    """
+    from ml_pipeline.config.conversion import convert
+    from ml_pipeline.config.ppo import PPOConfig
+    from ml_pipeline.config.run import RunConfig
+
+    content, source = _content("cfg", str(whole) if isinstance(whole, Path) else whole, Path("cfg"))
+    of_training = {*AGENT_SECTIONS, "vectorized"}
+    of_training |= {each.name for kind in (RunConfig, PPOConfig) for each in fields(kind)}
+    flat = flatten_sections({key: value for key, value in content.items() if key not in of_training}, sections, source)
+    for name in flat.keys() & hints.keys():
+        if isinstance(flat[name], list | str):  # as a file has it
+            flat[name] = convert(flat[name], hints[name], name=f"{source}: {name}")
     return flat
 
 

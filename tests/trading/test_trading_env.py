@@ -1,5 +1,7 @@
 """`TradingEnv(data, cfg, features)` is the stateful environment with the settings that its arguments name."""
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,10 +9,9 @@ from gymnasium.utils.env_checker import check_env
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.envs.rewards import FastProfitReward
-from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.trading_env import TradingEnv
+from ml_pipeline.trading.trading_env import FastTrainingEnv, StatefulTradingEnv, TradingEnv
 
 CFG = {
     "lookback_window": 4,
@@ -80,3 +81,42 @@ def test_data_may_be_a_frame_or_a_file(tmp_path):
 def test_settings_that_cannot_be_used(market, cfg, sentence):
     with pytest.raises(UserError, match=sentence):
         TradingEnv(market, cfg)
+
+
+def test_the_three_names_trade_alike(market):
+    envs = [kind(market, CFG, ["rsi_14", "log_return_1"]) for kind in (FastTrainingEnv, StatefulTradingEnv, TradingEnv)]
+    generator = np.random.default_rng(0)
+    results = [env.reset(seed=3)[0] for env in envs]
+    for _ in range(40):
+        np.testing.assert_array_equal(results[0], results[1])
+        np.testing.assert_array_equal(results[1], results[2])
+        action = generator.uniform(-1, 1, 1).astype(np.float32)
+        stepped = [env.step(action) for env in envs]
+        assert stepped[0][1:4] == stepped[1][1:4] == stepped[2][1:4]
+        results = [each[0] for each in stepped]
+
+
+def test_all_take_the_whole_configuration_or_its_path(market, tmp_path):
+    whole = {
+        **CFG,
+        "agent_config": {"algo": "ppo", "total_timesteps": 1e5, "kwargs": {"n_steps": 32, "batch_size": 32}},
+        "training": {"vectorized_training": {"enabled": True, "n_envs": None}},
+        "feature_config": {"features": ["rsi_14"]},
+        "n_envs": 4,
+        "seed": 1,
+    }
+    path = tmp_path / "whole.json"
+    path.write_text(json.dumps(whole))
+    for kind in (FastTrainingEnv, StatefulTradingEnv, TradingEnv):
+        made = [kind(market, cfg) for cfg in (whole, path, str(path))]
+        assert made[0].rules == made[1].rules == made[2].rules
+        assert made[0].observation_space.shape == made[1].observation_space.shape == (4 * 1 + 1,)
+    with pytest.raises(UserError, match="cannot be read"):
+        FastTrainingEnv(market, tmp_path / "none.json")
+
+
+def test_fast_training_episodes_have_the_length_that_is_named(market):
+    env = FastTrainingEnv(market, {"episode_length": 5})
+    env.reset(seed=0)
+    ends = [env.step(env.action_space.sample())[3] for _ in range(5)]
+    assert ends == [False] * 4 + [True]

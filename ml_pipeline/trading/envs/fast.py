@@ -16,6 +16,7 @@ from ml_pipeline.trading.accounts.compiled_kernel import can_compile
 from ml_pipeline.trading.accounts.execution import PLAIN_OPS, RUIN_FRACTION
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import BarTables, CompiledAccount, FillTables, PlainAccount
+from ml_pipeline.trading.envs.account_rewards import Fill
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.rewards import LogReturn, Reward, keeps_own_values
@@ -160,10 +161,35 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
             if self.rules.limit_bps is not None:
                 self._actions.note_lapsed(account.filled)
             self._actions.note_exits(account.exited, account.holdings)
-        reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
+        if self.reward.reads_account:
+            seen = (account, self._fills(bar), self._bar_closed(bar + 1))
+            reward, self._reward_state = self.reward.step_account(self._reward_state, before, *seen)
+        else:
+            reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1
         self._ruined = ruined = account.margin_called or account.equity <= self._ruin
         return self._observe(), reward, ruined, bar >= self._last_bar and not ruined, {}
+
+    def _fills(self, bar: int) -> list[Fill]:
+        """What was filled in the step that was decided at `bar`, without costs."""
+        account, prices = self._account, self._fill_prices[bar].tolist()
+        fills = [(account.filled, account.fill_prices if self._acts_within_bars else prices)]
+        if self._acts_within_bars:
+            fills.append((account.exited, account.exit_prices))
+        return [
+            Fill(i, float(n), float(price))
+            for units, at in fills
+            for i, (n, price) in enumerate(zip(units, at, strict=True))
+            if n
+        ]
+
+    def _bar_closed(self, bar: int) -> dict[str, Any]:
+        """The symbols, and what is known of a bar at its close, by column."""
+        tables = {name: getattr(self.market, name, None) for name in ("open", "high", "low", "close")}
+        return {
+            "symbols": self.market.symbols,
+            **{name: table[bar] for name, table in tables.items() if table is not None},
+        }
 
     def _observe(self) -> NDArray[np.float32]:
         stop = (self._bar + 1) * self._row_size

@@ -30,6 +30,9 @@ class Reward(ABC):
     numbers: it can be saved, and each of many accounts has its own.
     """
 
+    reads_account = False
+    """Whether an environment calls `step_account` in place of `step`."""
+
     def begin(self, ops: Ops, equity: Number) -> State:
         """The state at the start of an episode."""
         return ()
@@ -37,6 +40,12 @@ class Reward(ABC):
     @abstractmethod
     def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
         """(reward, next state) of a step that takes the equity from `before`, above 0, to `after`."""
+
+    def step_account(
+        self, state: State, before: float, account: Any, fills: Any, bar: Mapping[str, Any]
+    ) -> tuple[Any, State]:
+        """As `step`, of an account after a step: `account_rewards` says what the arguments are."""
+        raise NotImplementedError
 
 
 class LogReturn(Reward):
@@ -189,12 +198,19 @@ class Scaled(Reward):
     def __init__(self, reward: Reward, scale: float) -> None:
         self.reward = reward
         self.scale = scale
+        self.reads_account = reward.reads_account
 
     def begin(self, ops: Ops, equity: Number) -> State:
         return self.reward.begin(ops, equity)
 
     def step(self, ops: Ops, state: State, before: Number, after: Number) -> tuple[Number, State]:
         value, state = self.reward.step(ops, state, before, after)
+        return value * self.scale, state
+
+    def step_account(
+        self, state: State, before: float, account: Any, fills: Any, bar: Mapping[str, Any]
+    ) -> tuple[Any, State]:
+        value, state = self.reward.step_account(state, before, account, fills, bar)
         return value * self.scale, state
 
 
@@ -222,7 +238,8 @@ def reward_class(name: str) -> type[Reward]:
     if not (isinstance(found, type) and issubclass(found, Reward)):
         raise UserError(f"{name} is not a class derived from ml_pipeline.trading.envs.rewards.Reward.")
     if isabstract(found):
-        raise UserError(f"{name} has no step(); a reward needs step(ops, state, before, after).")
+        needs = "compute_reward(pf, df, realized_profit)" if found.reads_account else "step(ops, state, before, after)"
+        raise UserError(f"{name} has no {needs.partition('(')[0]}(); a reward needs {needs}.")
     return found
 
 
