@@ -138,7 +138,7 @@ ROOMS = {
         ("numpy", "gymnasium", "psutil"),
     ),
     "service.run": Room(("config", "runtime", "monitoring", "runs")),
-    "service.queue": Room(("config", "runtime", TRADING, "runs")),
+    "service.queue": Room(("config", "runtime", TRADING, "runs", "service.vectorized_env_config")),
     "service.scheduling": Room(
         (
             *("config", "runtime", "monitoring", "runs"),

@@ -28,6 +28,8 @@ _METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 # The values of these add up where the flag is repeated; of others the last one counts.
 _REPEATED = frozenset({"accept_feature", "sink"})
+# Other names of flags.
+_ALSO = {"--env-type": "--vec-env"}
 
 
 class _Words(list[str]):
@@ -48,7 +50,7 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
     """
     hints = hints_of(settings_class)
     positionals = positionals_of(settings_class)
-    argv = _gathered(argv, hints)
+    argv = _gathered([_own_flag(word, hints) for word in argv], hints)
     parsed, unknown = _split(argv, settings_class, hints, prog=prog, description=description)
     if unknown:
         flags = {name: hint for name, hint in hints.items() if name not in positionals}
@@ -65,6 +67,13 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
         name: value if callable(value) else convert(value, hints[name], name=shown[name])
         for name, value in spelled_out(given).items()
     }
+
+
+def _own_flag(word: str, hints: dict[str, Any]) -> str:
+    """A word of the command line, with our name of a flag that has another one."""
+    name, given, value = word.partition("=")
+    ours = _ALSO.get(_dashed(name), "")
+    return f"{ours}{given}{value}" if ours[2:].replace("-", "_") in hints else word
 
 
 def flag_of(name: str) -> str:

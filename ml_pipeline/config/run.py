@@ -12,7 +12,9 @@ from ml_pipeline.config.errors import UserError
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
-VecEnvKind = Literal["parallel", "serial", "batched"]
+VecEnvKind = Literal["parallel", "serial", "batched", "SubprocVecEnv", "DummyVecEnv"]
+OWN_VEC_ENVS = {"SubprocVecEnv": "parallel", "DummyVecEnv": "serial"}
+"""What the names of Stable-Baselines3 are here. SubprocVecEnv always has workers, where parallel may do without."""
 OnWorkerFailure = Literal["raise", "restart"]
 Launcher = Literal["local", "ray"]
 OF_LAUNCH = frozenset({"n_processes", "launcher", "max_restarts", "rank_timeout_s"})
@@ -60,7 +62,8 @@ class RunConfig:
 
     vec_env: VecEnvKind = "parallel"
     """How environments are stepped: by worker processes (parallel), one after another in the trainer's process
-    (serial), or for trading all in one call (batched: fastest for hundreds of them; its random starts differ)."""
+    (serial), or for trading all in one call (batched: fastest for hundreds of them; its random starts differ).
+    SubprocVecEnv: by a worker per core; DummyVecEnv: serial."""
 
     n_workers: int | Literal["auto", "dynamic"] = "auto"
     """Worker processes that share the environments; auto measures, 0 steps them in the trainer's process, dynamic
@@ -204,6 +207,7 @@ class RunConfig:
                     f"lower it to {most}, or leave it to auto."
                 )
         check_choice("vec_env", self.vec_env, get_args(VecEnvKind))
+        self._take_own_name()
         if self.vec_env != "parallel" and self.n_workers not in {"auto", 0}:
             raise UserError(
                 f'vec_env "{self.vec_env}" has no workers, but n_workers is {self.n_workers}; leave one of the two out.'
@@ -213,6 +217,14 @@ class RunConfig:
             check_positive("step_timeout_s", self.step_timeout_s)
         if self.step_timeout_s is not None or self.on_worker_failure == "restart":
             self._check_workers_may_fail()
+
+    def _take_own_name(self) -> None:
+        """Replace a name of Stable-Baselines3 by ours, with workers in any case if it promises them."""
+        if self.vec_env == "SubprocVecEnv" and self.n_workers == 0:
+            raise UserError('vec_env "SubprocVecEnv" steps in workers, but n_workers is 0; leave one of the two out.')
+        if self.vec_env == "SubprocVecEnv" and self.n_workers == "auto":
+            object.__setattr__(self, "n_workers", self.n_envs)  # `train_config` takes no more than cores
+        object.__setattr__(self, "vec_env", OWN_VEC_ENVS.get(self.vec_env, self.vec_env))
 
     def _check_workers_may_fail(self) -> None:
         name = "on_worker_failure" if self.step_timeout_s is None else "step_timeout_s"

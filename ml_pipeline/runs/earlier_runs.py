@@ -10,7 +10,7 @@ from ml_pipeline.config.env_schedule import continued
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.config.run import OF_LAUNCH, RunConfig
+from ml_pipeline.config.run import OF_LAUNCH, OWN_VEC_ENVS, RunConfig
 from ml_pipeline.config.wording import shown_path, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.runs.settings_file import StartedWith, read_settings_file, runs_elsewhere, started_with
@@ -145,7 +145,8 @@ def _market_settings(given: Mapping[str, Any]) -> list[str]:
 def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
     kept = {*earlier} & {*KEPT, *_market_settings(given)} & {*given}
-    return sorted(name for name in kept if earlier[name] != given[name])
+    vec_env = {"vec_env": OWN_VEC_ENVS.get(str(given.get("vec_env")), given.get("vec_env"))}
+    return sorted(name for name in kept if earlier[name] != {**given, **vec_env}[name])
 
 
 def _different(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

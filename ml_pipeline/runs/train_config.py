@@ -11,9 +11,10 @@ from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
+from ml_pipeline.config.sections import AGENT_SECTIONS, add, flatten_sections, is_sectioned
 from ml_pipeline.config.settings import build, hints_of
-from ml_pipeline.runs.vectorized_section import read_vectorized
+from ml_pipeline.runs.vectorized_section import one_per_core, read_vectorized, without_vectorized_training
+from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
 
@@ -74,9 +75,10 @@ def read_train_settings(path: Path) -> dict[str, Any]:
     return train_settings_of(read_mapping(path), path)
 
 
-def train_settings_of(content: Mapping[Any, Any], source: Path) -> dict[str, Any]:
+def train_settings_of(content: Mapping[Any, Any], source: Path, *, count_envs: bool = True) -> dict[str, Any]:
     """The settings that a mapping names, flat or in sections, converted. source: what errors call it.
 
+    count_envs: if the number of environments is left open (null), take `one_per_core`; False leaves it out.
     Raises UserError as `read_train_settings`.
     """
     known = {*SECTIONS, *hints_of(TrainConfig)}
@@ -84,9 +86,14 @@ def train_settings_of(content: Mapping[Any, Any], source: Path) -> dict[str, Any
         is_unknown = isinstance(value, Mapping) and str(key).replace("-", "_") not in known
         if is_unknown and (meant := did_you_mean(str(key), SECTIONS)):
             raise UserError(f'{source}: unknown setting "{key}".{meant}')
-    if is_sectioned(content, SECTIONS):
-        content = flatten_sections(content, SECTIONS, source)
-    return convert_settings(content, TrainConfig, source=source)
+    content, vectorized = without_vectorized_training(content, source)
+    flat = flatten_sections(content, SECTIONS, source) if is_sectioned(content, SECTIONS) else dict(content)
+    add(flat, vectorized, source)
+    if "n_envs" in flat and flat["n_envs"] is None:
+        del flat["n_envs"]
+        if count_envs:
+            flat["n_envs"] = one_per_core(flat)
+    return convert_settings(flat, TrainConfig, source=source)
 
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
@@ -102,6 +109,9 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
         from ml_pipeline.runs.sb3.arguments import completed
 
         settings = completed(settings)
+    if settings.get("vec_env") == "SubprocVecEnv" and settings.get("n_workers", "auto") == "auto":
+        n_workers = min(settings.get("n_envs", RunConfig.n_envs), max(1, int(usable_cores())))
+        settings = layered(settings, {"n_workers": n_workers})
     return build(TrainConfig, settings)
 
 

@@ -1,5 +1,10 @@
-"""The section `vectorized` of a settings file: environments by the names that Stable-Baselines3 gives their vectors."""
+"""Environments by the names of other libraries: the section `vectorized`, and `vectorized_training` of `training`.
 
+`n_envs: null` (or `num_envs: null`) leaves the number to be chosen: `train` takes one environment per core, and a
+`TrainerAgent` measures a step.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -8,35 +13,88 @@ from ml_pipeline.config.sections import Flat, Reader, section
 from ml_pipeline.runtime.cores import usable_cores
 
 EnvType = Literal["DummyVecEnv", "SubprocVecEnv", "auto", "batched"]
+MOST_ENVS = 8
+"""Environments at once, where max_concurrent_envs is not set."""
+_USUAL_ENVS = 4
 
 
-def vec_env_settings(env_type: EnvType, n_envs: int) -> Flat:
+def vec_env_settings(env_type: EnvType) -> Flat:
     """The flat settings of an environment type.
 
-    >>> vec_env_settings("DummyVecEnv", 4), vec_env_settings("auto", 4), vec_env_settings("SubprocVecEnv", 1)
-    ({'vec_env': 'serial'}, {}, {'n_workers': 1})
+    >>> vec_env_settings("DummyVecEnv"), vec_env_settings("auto")
+    ({'vec_env': 'DummyVecEnv'}, {})
     """
-    if env_type == "SubprocVecEnv":  # a worker per core: more would only take turns
-        return {"n_workers": min(n_envs, max(1, int(usable_cores())))}
-    return {"DummyVecEnv": {"vec_env": "serial"}, "batched": {"vec_env": "batched"}}.get(env_type, {})
+    return {} if env_type == "auto" else {"vec_env": env_type}
+
+
+def too_many(name: str, n_envs: int, most: int) -> UserError:
+    """About more environments than max_concurrent_envs allows."""
+    return UserError(
+        f"{name} is {n_envs}, but max_concurrent_envs is {most}; raise max_concurrent_envs in the section vectorized "
+        f"to {n_envs}, or lower {name}."
+    )
 
 
 def read_vectorized(value: Any, source: Path) -> Flat:
     """env_type, num_envs, and the limit that num_envs must keep; monitoring is about a `TrainerAgent`."""
     found = section("vectorized", _VECTORIZED)(value, source)
-    env_type, n_envs, most = found.get("env_type", "auto"), found.get("num_envs", 4), found.get("most", 8)
+    env_type, most = found.get("env_type", "auto"), found.get("most", MOST_ENVS)
+    n_envs = found.get("num_envs", min(_USUAL_ENVS, most) if isinstance(most, int) else _USUAL_ENVS)
     if env_type not in get_args(EnvType):
         expected = ", ".join(get_args(EnvType))
         hint = did_you_mean(str(env_type), get_args(EnvType))
         raise UserError(f'{source}: env_type must be one of {expected}, but got "{env_type}".{hint}')
     for name, number in (("num_envs", n_envs), ("max_concurrent_envs", most)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise UserError(f"{source}: {name} must be a whole number of at least 1, but got {number!r}.")
-    if n_envs > most:
-        raise UserError(
-            f"{source}: num_envs is {n_envs}, but max_concurrent_envs is {most}; lower the first or raise the second."
-        )
-    return {"n_envs": n_envs, **vec_env_settings(env_type, n_envs)}
+        if number is not None or name != "num_envs":
+            _check_count(name, number, source)
+    if n_envs is not None and n_envs > most:
+        raise UserError(f"{source}: {too_many('num_envs', n_envs, most)}")
+    return {"n_envs": n_envs, **vec_env_settings(env_type)}
+
+
+def without_vectorized_training(content: Mapping[Any, Any], source: Path) -> tuple[Mapping[Any, Any], Flat]:
+    """A configuration without the section `vectorized_training` of its section `training`, and what it says, flat."""
+    training = content.get("training")
+    if not isinstance(training, Mapping) or "vectorized_training" not in training:
+        return content, {}
+    value = training["vectorized_training"]
+    rest = {key: inner for key, inner in training.items() if key != "vectorized_training"}
+    return {**content, "training": rest}, _vectorized_training({} if value is None else value, source)
+
+
+def _vectorized_training(value: Any, source: Path) -> Flat:
+    """enabled, n_envs, use_shared_memory, symbols and data_dir. Not enabled: one environment per symbol, in turn."""
+    found = section("vectorized_training", _TRAINING)(value, source)
+    for name in ("enabled", "use_shared_memory"):
+        if not isinstance(found.setdefault(name, True), bool):
+            raise UserError(f"{source}: {name} must be true or false, but got {found[name]!r}.")
+    symbols = found.get("symbols") or []
+    if isinstance(symbols, str) or not isinstance(symbols, list | tuple):
+        raise UserError(f'{source}: symbols must be a list such as ["EURUSD"], but got {symbols!r}.')
+    flat: Flat = {"symbols": list(symbols), "per_symbol": True} if symbols else {}
+    if found.get("data_dir") is not None:
+        flat["data"] = found["data_dir"]
+    if not found["enabled"]:
+        return {**flat, "n_envs": max(1, len(symbols)), "vec_env": "serial"}
+    if (n_envs := found.get("n_envs")) is not None:
+        _check_count("n_envs", n_envs, source)
+    return {**flat, "n_envs": n_envs}
+
+
+def one_per_core(flat: Mapping[str, Any]) -> int:
+    """How many environments to take where the number is left open: one per core, in whole rounds of the symbols.
+
+    >>> one_per_core({"symbols": list("ABCDEFGHIJ"), "per_symbol": True})
+    10
+    """
+    most = min(MOST_ENVS, max(1, int(usable_cores())))
+    n_symbols = len(flat.get("symbols") or ()) if flat.get("per_symbol") else 1
+    return max(1, n_symbols) * max(1, most // max(1, n_symbols))
+
+
+def _check_count(name: str, number: Any, source: Path) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UserError(f"{source}: {name} must be a whole number of at least 1, but got {number!r}.")
 
 
 _VECTORIZED: dict[str, Reader] = {
@@ -44,4 +102,11 @@ _VECTORIZED: dict[str, Reader] = {
     "num_envs": lambda value, source: {"num_envs": value},
     "max_concurrent_envs": lambda value, source: {"most": value},
     "enable_monitoring": lambda value, source: {},
+}
+_TRAINING: dict[str, Reader] = {
+    "enabled": lambda value, source: {"enabled": value},
+    "n_envs": lambda value, source: {"n_envs": value},
+    "use_shared_memory": lambda value, source: {"use_shared_memory": value},
+    "symbols": lambda value, source: {"symbols": value},
+    "data_dir": lambda value, source: {"data_dir": value},
 }

@@ -77,8 +77,7 @@ def build_vec_env(  # noqa: PLR0917  # as its users know it
         choice = _count_for(task, agent)
         said.info("%s", choice.reason)
         n_envs = choice.n_envs
-    settings = agent.vectorized.settings(n_envs)
-    agent = _dealt(agent, symbols, data_dir).with_settings(n_envs=n_envs, **settings)
+    agent = _dealt(agent, symbols, data_dir).with_settings(n_envs=n_envs, **agent.vectorized.settings())
     built_from = BuiltFrom(task, agent.train)
     if agent.train.run.vec_env == "batched":
         envs = task.batched_train_env(n_envs, env_class=BatchedTradingVecEnv)

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runs.run import RunResult
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig
@@ -80,12 +82,15 @@ class TrainerAgent:
             logger=self._logger,
         )
 
-    def set_env(self, vec_env: VectorEnv) -> None:
+    def set_env(self, vec_env: VectorEnv | gymnasium.Env) -> None:
         """Train in these environments from now on; they are not closed.
 
-        vec_env: of `create_vectorized_env` or `build_vec_env`; or, where the section environment names an `env_id`, any
-        Gymnasium vector environment of it with autoreset_mode SAME_STEP.
+        vec_env: of `create_vectorized_env` or `build_vec_env`; a single environment, such as `gymnasium.make(...)`
+        returns; or, where the section environment names an `env_id`, any Gymnasium vector environment of it with
+        autoreset_mode SAME_STEP. A single environment of an id is evaluated on others of that id.
         """
+        if isinstance(vec_env, gymnasium.Env):
+            vec_env = self._wrapped(vec_env)
         if not isinstance(vec_env, VectorEnv):
             raise UserError(
                 f"set_env takes a vector environment, such as that of create_vectorized_env, but got {vec_env!r}."
@@ -100,6 +105,13 @@ class TrainerAgent:
             )
         self._envs, self._built_from = vec_env, built_from
         self.trainer_core.watch(vec_env, None if built_from is None else _first_of(built_from.task))
+
+    def _wrapped(self, env: gymnasium.Env) -> VectorEnv:
+        """A single environment as a vector of one, and the configuration with its id, unless it names one."""
+        if self.config.train.run.env_id is None and env.spec is not None:
+            kwargs = dict(env.spec.kwargs)
+            self.config = self.config.with_settings(env_id=env.spec.id, env_kwargs=kwargs, n_envs=1)
+        return ParallelEnv([lambda: env], num_workers=0)
 
     def train(self, *, resume: str | Path | None = None) -> Path:
         """Train to the end, and return the path of the best policy: best.pt in the run folder.

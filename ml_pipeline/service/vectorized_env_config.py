@@ -7,14 +7,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ml_pipeline.config.errors import UserError, did_you_mean, nearest
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.runs.vectorized_section import EnvType, vec_env_settings
+from ml_pipeline.runs.vectorized_section import MOST_ENVS, EnvType, too_many, vec_env_settings
 
 
 class VectorizedEnvConfig(BaseModel):
     """How environments are stepped. Raises UserError, one sentence, where a value cannot be used.
 
-    >>> VectorizedEnvConfig(env_type="DummyVecEnv").settings(4)
-    {'vec_env': 'serial'}
+    >>> VectorizedEnvConfig(env_type="DummyVecEnv").settings()
+    {'vec_env': 'DummyVecEnv'}
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -23,15 +23,17 @@ class VectorizedEnvConfig(BaseModel):
     """DummyVecEnv steps in this process, SubprocVecEnv in a worker per core, batched all in one call; auto measures."""
 
     num_envs: int = Field(4, ge=1)
-    """Number of environments, where no other is asked for."""
+    """Number of environments, where no other is asked for; None is as if it were not set: a step is measured."""
 
-    max_concurrent_envs: int = Field(8, ge=1)
+    max_concurrent_envs: int = Field(MOST_ENVS, ge=1)
     """The most environments at once; more are refused."""
 
     enable_monitoring: bool = True
     """Whether the figures of episodes go into a file in the format of Stable-Baselines3's Monitor."""
 
     def __init__(self, **values: Any) -> None:
+        if values.get("num_envs", 0) is None:
+            del values["num_envs"]
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -53,14 +55,15 @@ class VectorizedEnvConfig(BaseModel):
     def require_allowed(self, n_envs: int, name: str = "n_envs") -> None:
         """Raise UserError where these are more environments than `max_concurrent_envs`."""
         if n_envs > self.max_concurrent_envs:
-            raise UserError(
-                f"{name} is {n_envs}, but max_concurrent_envs is {self.max_concurrent_envs}; lower the first or raise "
-                "the second, in the section vectorized."
-            )
+            raise too_many(name, n_envs, self.max_concurrent_envs)
 
-    def settings(self, n_envs: int) -> dict[str, Any]:
-        """The settings of a run with so many environments, by name; none for "auto"."""
-        return vec_env_settings(self.env_type, n_envs)
+    def settings(self) -> dict[str, Any]:
+        """The settings of a run with such environments, by name; none for "auto"."""
+        return vec_env_settings(self.env_type)
+
+    def given(self) -> dict[str, Any]:
+        """What was set, as the section `vectorized` of a file has it."""
+        return self.model_dump(exclude_unset=True)
 
 
 def _as_user_error(error: ValidationError, known: Mapping[str, Any]) -> UserError:

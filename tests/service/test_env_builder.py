@@ -106,7 +106,7 @@ def test_a_number_in_the_settings_is_taken(folder):
 
 
 def test_more_than_the_limit_are_refused(folder):
-    with pytest.raises(UserError, match="n_envs is 9, but max_concurrent_envs is 8; lower the first or raise"):
+    with pytest.raises(UserError, match="n_envs is 9, but max_concurrent_envs is 8; raise max_concurrent_envs in"):
         built(folder, 9)
     raised = {"env_type": "DummyVecEnv", "max_concurrent_envs": 10}
     with closing(built(folder, 9, vectorized=raised)) as envs:

@@ -440,3 +440,14 @@ def test_environments_that_are_closed_are_refused_at_once(tmp_path, folder):
     envs.close()
     with pytest.raises(UserError, match="set_env got environments that are closed; make new ones"):
         trainer.set_env(envs)
+
+
+def test_a_single_environment_is_trained_in_as_it_is(tmp_path):
+    settings = {"total_timesteps": 64, "n_steps": 32, "batch_size": 32, "checkpoint_dir": str(tmp_path / "run")}
+    trainer = TrainerAgent({"training": settings})
+    env = gymnasium.make("CartPole-v1", max_episode_steps=50)
+    trainer.set_env(env)
+    assert trainer.train().name == "best.pt"
+    assert trainer.config.train.run.env_id == "CartPole-v1"
+    env.reset(seed=0)  # it is not closed
+    env.close()

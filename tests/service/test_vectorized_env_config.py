@@ -3,7 +3,9 @@
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.run import RunConfig
 from ml_pipeline.service import VectorizedEnvConfig
+from ml_pipeline.service.agent.config import agent_config
 
 
 def test_the_usual_values():
@@ -17,10 +19,16 @@ def test_the_usual_values():
 
 
 def test_types_are_what_exists():
-    settings = {kind: VectorizedEnvConfig(env_type=kind).settings(4) for kind in ("DummyVecEnv", "auto", "batched")}
-    assert settings == {"DummyVecEnv": {"vec_env": "serial"}, "auto": {}, "batched": {"vec_env": "batched"}}
-    assert 1 <= VectorizedEnvConfig(env_type="SubprocVecEnv").settings(4)["n_workers"] <= 4
-    assert VectorizedEnvConfig(env_type="SubprocVecEnv").settings(1) == {"n_workers": 1}
+    settings = {kind: VectorizedEnvConfig(env_type=kind).settings() for kind in ("DummyVecEnv", "auto", "batched")}
+    assert settings == {"DummyVecEnv": {"vec_env": "DummyVecEnv"}, "auto": {}, "batched": {"vec_env": "batched"}}
+    for n_envs in (4, 1):
+        run = RunConfig(n_envs=n_envs, **VectorizedEnvConfig(env_type="SubprocVecEnv").settings())
+        assert 1 <= run.n_workers <= n_envs
+
+
+def test_a_number_of_none_is_left_to_be_chosen():
+    assert VectorizedEnvConfig(num_envs=None).model_fields_set == set()
+    assert agent_config({"vectorized": {"num_envs": None}}).n_envs is None
 
 
 @pytest.mark.parametrize(
@@ -33,7 +41,10 @@ def test_types_are_what_exists():
         ({"num_envs": True}, "num_envs must be a whole number of at least 1, but got True."),
         ({"max_concurrent_envs": 2.5}, "max_concurrent_envs must be a whole number of at least 1, but got 2.5."),
         ({"enable_monitoring": "yes"}, "enable_monitoring must be true or false, but got 'yes'."),
-        ({"num_envs": 9}, "num_envs is 9, but max_concurrent_envs is 8; lower the first or raise the second"),
+        (
+            {"num_envs": 9},
+            "num_envs is 9, but max_concurrent_envs is 8; raise max_concurrent_envs in",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(values, sentence):

@@ -73,7 +73,7 @@ def _of_mapping(content: Mapping[Any, Any], source: Path) -> AgentConfig:
     section = content.get("vectorized", {})
     vectorized = VectorizedEnvConfig.of({} if section is None else section)
     others = {name: value for name, value in content.items() if name != "vectorized"}
-    given = train_settings_of(others, source)
+    given = train_settings_of(others, source, count_envs=False)
     n_envs = given.get("n_envs")
     if "num_envs" in vectorized.model_fields_set:
         if n_envs is not None:
@@ -83,7 +83,7 @@ def _of_mapping(content: Mapping[Any, Any], source: Path) -> AgentConfig:
     known = n_envs or (vectorized.num_envs if given.get("env_id") else None)
     run = {**given, "n_envs": known or vectorized.max_concurrent_envs}
     if known is not None:
-        run |= vectorized.settings(known)
+        run |= vectorized.settings()
     return AgentConfig(
         train=train_config(layered(run)),
         vectorized=vectorized,

@@ -10,11 +10,10 @@ from typing import Any
 
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError, excerpt
-from ml_pipeline.config.files import convert_settings
-from ml_pipeline.config.sections import flatten_sections, is_sectioned
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.runs.train_config import SECTIONS, TrainConfig, layered, read_train_settings, train_config
+from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config, train_settings_of
 from ml_pipeline.service.queue.budget import need_of
+from ml_pipeline.service.vectorized_env_config import VectorizedEnvConfig
 from ml_pipeline.trading.market.symbol_files import files_of
 
 Settings = TrainConfig | Mapping[str, Any] | Path | str
@@ -32,9 +31,10 @@ def submitted_config(settings: Settings, *, working_directory: Path | None = Non
     if isinstance(settings, TrainConfig):
         config = settings
     elif isinstance(settings, Mapping):
-        source = Path("the settings")
-        flat = flatten_sections(settings, SECTIONS, source) if is_sectioned(settings, SECTIONS) else dict(settings)
-        config = train_config(layered(convert_settings(flat, TrainConfig, source=source)))
+        vectorized = settings.get("vectorized")
+        if isinstance(vectorized, VectorizedEnvConfig):
+            settings = {**settings, "vectorized": vectorized.given()}
+        config = train_config(layered(train_settings_of(settings, Path("the settings"))))
     else:
         config = train_config(layered(read_train_settings(as_path("settings", settings))))
     data = config.trading.data
