@@ -54,11 +54,11 @@ SELECTION = f"{TUNING}.selection"
 ROOMS = {
     "runtime.regular_file": Room(),
     "config": Room(("runtime.regular_file",), at_once=("pydantic", "tyro", "yaml")),
-    "runtime": Room(VALUES, ENV_LIBRARIES, ("numba",)),
+    "runtime": Room((*VALUES, "runtime.regular_file"), ENV_LIBRARIES, ("numba",)),
     "monitoring": Room(
         (
             *("config.env_schedule", "config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts"),
-            *("runtime.standard_streams", "runtime.user_code"),
+            *("runtime.standard_streams", "runtime.user_code", "runtime.regular_file"),
         ),
         ("tqdm", "psutil"),
         ("torch", "tensorboard", "wandb", "pynvml", "matplotlib"),

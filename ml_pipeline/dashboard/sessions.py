@@ -1,6 +1,7 @@
 """The trading sessions in a folder, read from their files alone; what did not change is not read again."""
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from ml_pipeline.dashboard.session import ORDER_EVENTS, SessionSummary, decision
 from ml_pipeline.dashboard.summary import BROKEN
 from ml_pipeline.live.session_files import (
     DECISION_FILE,
-    JOURNAL_FILE,
     LEDGER_FILE,
     LOG_FILE,
     RECONCILIATION_FILE,
     REPORT_FILE,
     STATUS_FILE,
+    is_session,
     last_sign_of_life,
 )
+from ml_pipeline.runs.folders import folders_in
 from ml_pipeline.runs.state import STATE_FILE, read_state
 
 _N_BINS = 800
@@ -77,10 +79,10 @@ class SessionReader:
     def _folders(self) -> list[Path]:
         """Hidden ones are left out, and links."""
         try:
-            inside = [folder for folder in sorted(self._root.iterdir()) if is_plain(folder.name)]
-            return [each for each in inside if not each.is_symlink() and (each / JOURNAL_FILE).is_file()]
+            inside = folders_in(self._root)
         except OSError:
             return []
+        return [each for each in inside if not each.is_symlink() and is_session(each)]
 
 
 class _KnownSession:
@@ -95,7 +97,7 @@ class _KnownSession:
         try:
             if (state := read_state(self._folder)) is None:
                 raise UserError(f"{self._folder} has no {STATE_FILE}.")
-            if self._status.path.is_file():  # there is none before the first bar
+            if os.path.lexists(self._status.path):  # there is none before the first bar
                 self._status.refresh()
             return session_summary(
                 self._status.values,

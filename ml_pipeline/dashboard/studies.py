@@ -14,6 +14,7 @@ from ml_pipeline.dashboard.json_file import JsonFile
 from ml_pipeline.dashboard.run_files import is_plain
 from ml_pipeline.dashboard.study import StudySummary, study_details, study_summary
 from ml_pipeline.dashboard.summary import BROKEN, RunSummary
+from ml_pipeline.runs.folders import folders_in
 from ml_pipeline.tuning.study_files import REPORT_FILE, STUDY_FILE
 
 
@@ -106,19 +107,20 @@ class _KnownStudy:
 
 def _study_folders(root: Path) -> list[Path]:
     """Hidden ones are left out, and links out of the root."""
-    if (root / STUDY_FILE).is_file():
+    if os.path.isfile(root / STUDY_FILE):
         return [root]
     try:
-        with os.scandir(root) as entries:
-            inside = [Path(each.path) for each in entries if is_plain(each.name) and each.is_dir()]
-        return [
-            folder
-            for folder in sorted(inside)
-            if os.path.lexists(folder / STUDY_FILE)
-            and (not folder.is_symlink() or folder.resolve().is_relative_to(root.resolve()))
-        ]
+        inside = folders_in(root)
     except OSError:
         return []
+    return [folder for folder in inside if os.path.lexists(folder / STUDY_FILE) and _is_inside(root, folder)]
+
+
+def _is_inside(root: Path, folder: Path) -> bool:
+    try:
+        return not folder.is_symlink() or folder.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # a link that became one to itself
+        return False
 
 
 def _name_of(folder: Path) -> str:

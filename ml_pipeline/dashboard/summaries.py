@@ -48,7 +48,8 @@ class SummaryReader:
     def read(self) -> list[RunSummary]:
         """See `read_summaries`."""
         with self._lock:
-            folders = list(run_folders(self._root))
+            refused: dict[Path, str] = {}
+            folders = list(run_folders(self._root, refused=refused))
             self._known = {folder: self._known.get(folder) or _KnownRun(self._root, folder) for folder in folders}
             inside = {folder.parent for folder in folders} - {self._root}
             studies = {folder: folder.name for folder in inside if is_study_folder(folder)}
@@ -56,7 +57,12 @@ class SummaryReader:
                 replace(run.summary(), study=studies.get(folder.parent)) if is_trial(folder) else run.summary()
                 for folder, run in self._known.items()
             ]
+            runs += [self._refused(folder, reason) for folder, reason in refused.items()]
             return sorted(runs, key=_place, reverse=True)
+
+    def _refused(self, folder: Path, reason: str) -> RunSummary:
+        sentence = f"{folder} cannot be looked at: {reason}."
+        return RunSummary(name=run_name(self._root, folder), folder=folder, status=BROKEN, reason=sentence)
 
 
 _lock = threading.Lock()

@@ -4,6 +4,8 @@ Whoever watches a session reads these files alone; nothing else needs the tradin
 """
 
 import contextlib
+import errno
+import stat
 from pathlib import Path
 
 from ml_pipeline.runs.state import STATE_FILE
@@ -36,6 +38,14 @@ COSTS_MET_FILE = "costs-met.yaml"
 def root_of_sessions(given: Path | None) -> Path:
     """The folder that holds the folders of sessions: the one that is given, or live/ in the working folder."""
     return (Path("live") if given is None else given.expanduser()).absolute()
+
+
+def is_session(folder: Path) -> bool:
+    """Whether a folder holds a session, or may not be looked at: whoever reads it then says so."""
+    try:
+        return stat.S_ISREG((folder / JOURNAL_FILE).stat().st_mode)
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EPERM)
 
 
 def last_sign_of_life(folder: Path) -> float:

@@ -1,17 +1,19 @@
 """A session on one screen or in one line, read from the files in its folder."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import parse_json
 from ml_pipeline.config.wording import counted, shown_path, text_table
 from ml_pipeline.live.session_files import REPORT_FILE, STATUS_FILE
 from ml_pipeline.live.supervision.heartbeat import read_pulse
 from ml_pipeline.runs.state import in_words, read_state
+from ml_pipeline.runtime.regular_file import read_regular
 
 _MOST_POSITIONS = 20
+_MOST_BYTES = 1_000_000
 
 
 def ended(folder: Path) -> str | None:
@@ -111,11 +113,11 @@ def _time(text: object) -> str:
 def _status_of(folder: Path) -> dict[str, Any] | None:
     """What live.json holds: nothing where that is no object of JSON, None where there is no file."""
     try:
-        status = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+        status = parse_json(read_regular(folder / STATUS_FILE, most_bytes=_MOST_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(f"{folder / STATUS_FILE} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}
     return status if isinstance(status, dict) else {}

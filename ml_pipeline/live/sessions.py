@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import shown_path
-from ml_pipeline.live.session_files import JOURNAL_FILE, last_sign_of_life, root_of_sessions
+from ml_pipeline.live.session_files import is_session, last_sign_of_life, root_of_sessions
 from ml_pipeline.runs.state import read_state
 
 
@@ -14,7 +14,7 @@ def find_sessions(root: Path | None, name: str | None) -> list[Path]:
     name: of the only one that is meant; None: all. Raises UserError where there is none.
     """
     folder = root_of_sessions(root)
-    found = {path.name: path for path in sorted(folder.glob("*/")) if (path / JOURNAL_FILE).is_file()}
+    found = {path.name: path for path in sorted(folder.glob("*/")) if is_session(path)}
     if name is None:
         if not found:
             raise UserError(

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import ClassVar, TextIO
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.regular_file import only_regular, read_regular
 from ml_pipeline.runtime.whole_file import written_whole
+
+_MOST_BYTES = 2**31
+"""Of a metrics.jsonl; an iteration takes some 2,000."""
 
 
 def read_lines(path: Path) -> list[str]:
     """The whole lines of a file, none where it is missing; a last line that a power cut tore is left out."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_regular(path, most_bytes=_MOST_BYTES).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -65,7 +69,7 @@ class LineFile(AppendedFile):
             if path.exists():
                 with written_whole(path, "w", encoding="utf-8", newline="\n") as file:
                     file.writelines(f"{line}\n" for line in lines)
-                self._file = path.open("a", encoding="utf-8", newline="\n")
+                self._file = open(path, "a", encoding="utf-8", newline="\n", opener=only_regular)  # noqa: SIM115
             else:  # nothing is there that a power cut could take, so nobody waits for the disk: 10 ms a file
                 self._file = path.open("x", encoding="utf-8", newline="\n")
                 self.append(lines)

@@ -64,5 +64,5 @@ def _number(value: float | None) -> float | int | None:
 def _step_of(line: str) -> int | None:
     try:
         return int(json.loads(line)[STEP])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

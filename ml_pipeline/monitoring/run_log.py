@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.listener import RunEnd, RunListener, RunStart
+from ml_pipeline.runtime.regular_file import only_regular
 
 LOG_FILE = "run.log"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed: a terminal would obey some
@@ -48,7 +49,7 @@ class RunLog:
 
     def _open(self) -> FileIO:
         """The file, with the end of a line that a killed run or a full disk tore."""
-        file = FileIO(self._path, "a+")
+        file = FileIO(self._path, "a+", opener=only_regular)
         if size := file.seek(0, os.SEEK_END):
             file.seek(size - 1)
             if file.read(1) != b"\n":

@@ -11,6 +11,7 @@ from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.config.wording import written
 from ml_pipeline.monitoring.listener import RunEnd
 from ml_pipeline.monitoring.sink import EpisodeRecord
+from ml_pipeline.runtime.regular_file import open_regular
 
 EVENTS_FOLDER = "tensorboard"
 """In a run folder."""
@@ -91,7 +92,8 @@ class TensorBoardSink:
         """The file as it is: decoding it would take another library."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
         if not content.startswith(_PNG) or len(content) < 24:
             return
         width, height = struct.unpack_from(">II", content, 16)  # PNG, section 11.2.2: IHDR comes first

@@ -11,11 +11,13 @@ from typing import Any
 from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.monitoring.listener import RunEnd
 from ml_pipeline.monitoring.sink import EpisodeRecord
+from ml_pipeline.runtime.regular_file import read_regular
 
 WANDB_FOLDER = "wandb"
 """In a run folder; W&B writes there what it has not sent yet."""
 _ID_FILE = "run-id"
 _STEP = "time/global_step"
+_MOST_BYTES = 1_000
 
 
 def require_wandb() -> None:
@@ -87,8 +89,8 @@ class WandbSink:
 def _stable_id(path: Path) -> str:
     """What W&B knows this run by, the same in each stretch of it."""
     try:
-        known = path.read_text(encoding="utf-8").strip()
-    except OSError:
+        known = read_regular(path, most_bytes=_MOST_BYTES).decode().strip()
+    except (OSError, UnicodeDecodeError):
         known = ""
     if not known:
         known = secrets.token_hex(4)

@@ -82,8 +82,8 @@ def read_learning_curve(folder: Path) -> LearningCurve:
         what = "is no run folder" if folder.is_dir() else "is not there"
         raise UserError(f"{folder} {what}: {path} is missing; name folders of runs, such as checkpoints/RUN.")
     rows = [row for line in read_lines(path) if (row := _metrics_in(line)) is not None]
-    training_s = np.cumsum([sum(row.get(name) or 0.0 for name in _TRAINING) for row in rows], dtype=np.float64)
-    evaluating_s = np.cumsum([row.get("time/evaluating_s") or 0.0 for row in rows], dtype=np.float64)
+    training_s = np.cumsum(sum((np.nan_to_num(_column(rows, name)) for name in _TRAINING), np.zeros(len(rows))))
+    evaluating_s = np.cumsum(np.nan_to_num(_column(rows, "time/evaluating_s")))
     return LearningCurve(
         steps=_column(rows, STEP),
         seconds=training_s + evaluating_s,
@@ -136,12 +136,20 @@ def _metrics_in(line: str) -> Mapping[str, Any] | None:
     try:
         row = json.loads(line)
         return row if float(row[STEP]) >= 0 else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
-    return np.array([math.nan if row.get(name) is None else row[name] for row in rows], dtype=np.float64)
+    return np.array([_number(row.get(name)) for row in rows], dtype=np.float64)
+
+
+def _number(value: object) -> float:
+    """NaN for null, and for what no run writes: texts, lists, whole numbers that are too large for a float."""
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def _mean_return(returns: FloatArray, n_episodes: FloatArray) -> float:

@@ -10,16 +10,18 @@ from ml_pipeline.runs.folder import LATEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.state import STATE_FILE
 
 
-def run_folders(root: Path) -> Iterator[Path]:
+def run_folders(root: Path, *, refused: dict[Path, str] | None = None) -> Iterator[Path]:
     """The root if it is a run folder, else those in it, and in its folders that are none; hidden ones are left out.
 
-    Raises UserError where the root is there and cannot be listed.
+    refused: filled with the folders inside that cannot be looked at, each with the system's reason. Raises UserError
+    where the root is there and cannot be listed.
     """
+    refused = {} if refused is None else refused
     if is_run_folder(root):
         yield root
         return
     try:
-        inside = _folders_in(root)
+        inside = folders_in(root, refused=refused)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -29,10 +31,29 @@ def run_folders(root: Path) -> Iterator[Path]:
             yield folder
             continue
         try:
-            deeper = _folders_in(folder)
-        except OSError:  # deleted meanwhile, or somebody else's
+            deeper = folders_in(folder, refused=refused)
+        except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile
+            continue
+        except OSError as error:
+            refused[folder] = str(error.strerror)
             continue
         yield from filter(is_run_folder, deeper)
+
+
+def folders_in(folder: Path, *, refused: dict[Path, str] | None = None) -> list[Path]:
+    """The visible folders inside, by name. refused: see `run_folders`. Raises OSError where it cannot be listed."""
+    found = []
+    with os.scandir(folder) as entries:
+        for each in entries:
+            if each.name.startswith("."):
+                continue
+            try:
+                if each.is_dir():
+                    found.append(Path(each.path))
+            except OSError as error:  # a link to itself, or through a folder that may not be entered
+                if refused is not None:
+                    refused[Path(each.path)] = str(error.strerror)
+    return sorted(found)
 
 
 def check_folder(root: Path) -> None:
@@ -59,8 +80,3 @@ def run_name(root: Path, folder: Path) -> str:
     'fit/seed0'
     """
     return folder.relative_to(root).as_posix() if folder != root else folder.absolute().name
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        return sorted(Path(each.path) for each in entries if each.is_dir() and not each.name.startswith("."))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.models.rl.core.stepping.state import PickledState
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.runtime.user_key import NoKey, is_signed, sign
 from ml_pipeline.runtime.whole_file import written_whole
 
@@ -93,7 +94,8 @@ def _read(folder: Path, digest: str, *, trusted: bool) -> bytes:
     if not paths:
         raise NotOpened(f"the file environments-*-{digest[:12]}.pkl is not beside the checkpoint")
     try:
-        first_line, signature, body = paths[0].read_bytes().split(b"\n", maxsplit=2)
+        with open_regular(paths[0]) as file:
+            first_line, signature, body = file.read().split(b"\n", maxsplit=2)
     except (OSError, ValueError) as error:
         raise NotOpened(f"{paths[0]} cannot be read") from error
     if first_line != _FIRST_LINE:

@@ -7,8 +7,10 @@ import tempfile
 from pathlib import Path
 
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.runtime.regular_file import read_regular
 
 _OWNER_FILE = "owner.json"
+_MOST_BYTES = 1_000
 
 
 def new_owned_folder(prefix: str, parent: str | None = None) -> Path:
@@ -33,9 +35,9 @@ def new_owned_folder(prefix: str, parent: str | None = None) -> Path:
 def owner_of(folder: Path) -> ProcessIdentity | None:
     """The process that made a folder; None if the folder does not say so."""
     try:
-        host, pid, started, namespace = json.loads((folder / _OWNER_FILE).read_text())
+        host, pid, started, namespace = json.loads(read_regular(folder / _OWNER_FILE, most_bytes=_MOST_BYTES))
         return ProcessIdentity(str(host), int(pid), started and str(started), namespace and str(namespace))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

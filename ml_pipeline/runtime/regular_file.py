@@ -3,32 +3,49 @@
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO, NamedTuple
 
 _LONGEST_NAME = 255  # bytes, on most file systems
 
 
-def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+def open_regular(path: Path, *, follow_links: bool = True) -> BufferedReader:
     """The regular file for reading; never waits. Raises OSError, also where a pipe, a device or a folder lies there."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    if not follow_links:
-        flags |= getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags)
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    return os.fdopen(only_regular(path, flags | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0))), "rb")
+
+
+def only_regular(path: str | Path, flags: int) -> int:
+    """The descriptor of a regular file, for the `opener` of `open`, as where a file is made or grows.
+
+    Never waits. Raises OSError, also where a pipe, a socket, a device or a folder lies there.
+    """
+    try:
+        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a pipe that nobody reads
+            raise _not_regular(path) from error
+        raise
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
-        return os.fdopen(descriptor, "rb")
+        return descriptor
     os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    raise _not_regular(path)
+
+
+def _not_regular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def read_regular(path: Path, *, most_bytes: int, follow_links: bool = True) -> bytes:
     """All of a regular file. Raises OSError as `open_regular` does, and if it is larger than `most_bytes`."""
     with open_regular(path, follow_links=follow_links) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
+        is_larger = os.fstat(file.fileno()).st_size > most_bytes
+        content = b"" if is_larger else file.read(most_bytes + 1)
+    if is_larger or len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes / 1e6:,.3g} MB", str(path))
     return content
 

@@ -1,6 +1,7 @@
 """A study's folder: what its files are called. Its trials are run folders in it."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def is_running_study(folder: Path) -> bool:
 
 def is_study_folder(folder: Path) -> bool:
     """Whether a folder holds a study."""
-    return any((folder / name).is_file() for name in (STUDY_FILE, JOURNAL_FILE))
+    return any(os.path.isfile(folder / name) for name in (STUDY_FILE, JOURNAL_FILE))
 
 
 def named_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:

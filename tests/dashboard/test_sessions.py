@@ -1,14 +1,17 @@
 """Trading sessions as their files tell, whatever state these are in."""
 
+import errno
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
 from ml_pipeline.dashboard.sessions import NoSuchSession, SessionReader
+from ml_pipeline.runtime.regular_file import open_regular
 from tests.dashboard.session_folders import make_session, status_values
 
 DECISION = {
@@ -213,3 +216,29 @@ def test_a_long_ledger_is_thinned(tmp_path):
     seconds, shown, _ = SessionReader(tmp_path).details("long")["equity"]
     assert len(seconds) < 2000
     assert (min(shown), max(shown)) == (equity.min(), equity.max())
+
+
+def test_a_folder_that_may_not_be_looked_into_is_one_line_and_the_others_are_shown(tmp_path, monkeypatch):
+    make_session(tmp_path, "eurusd")
+    make_session(tmp_path, "locked")
+    (tmp_path / "self").symlink_to("self")
+    real = Path.stat
+
+    def looked_at(path, **options):  # no permission keeps root out, who may run the tests
+        if path.parent.name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", looked_at)
+    monkeypatch.setattr("ml_pipeline.runs.state.open_regular", _no_permission_below("locked"))
+    found = SessionReader(tmp_path).read()
+    assert {each.name: each.status for each in found} == {"eurusd": "running", "locked": "broken"}
+
+
+def _no_permission_below(name):
+    def opened(path, **options):
+        if path.parent.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_regular(path, **options)
+
+    return opened

@@ -244,3 +244,9 @@ def test_the_value_of_a_study_says_what_it_is(tmp_path):
     make_study(tmp_path, "of-ratios", n_runs=1, objective="sharpe")
     units = {study.name: study.value_unit for study in read_studies(tmp_path, read_summaries(tmp_path))}
     assert units == {"of-runs": "mean return", "of-ratios": "Sharpe ratio"}
+
+
+def test_a_link_to_itself_hides_no_study(tmp_path):
+    make_study(tmp_path, "s")
+    (tmp_path / "self").symlink_to("self")
+    assert [each.name for each in read_studies(tmp_path)] == ["s"]

@@ -403,3 +403,12 @@ def test_a_running_run_that_has_taken_all_steps_is_evaluating(tmp_path):
     make_run(tmp_path, "c", rows=rows, status="finished", ended="2026-01-02T03:04:05+00:00")
     found = {run.name: (run.status, run.activity) for run in read_summaries(tmp_path)}
     assert found == {"a": ("running", "evaluating"), "b": ("running", "running"), "c": ("finished", "finished")}
+
+
+def test_a_link_to_itself_is_one_line_and_the_others_are_shown(tmp_path):
+    make_run(tmp_path, "good")
+    (tmp_path / "self").symlink_to("self")
+    good, broken = read_summaries(tmp_path)
+    assert (good.name, good.status) == ("good", "running")
+    assert (broken.name, broken.status) == ("self", "broken")
+    assert broken.reason.startswith(f"{tmp_path / 'self'} cannot be looked at: ")

@@ -1,6 +1,7 @@
 """Runs beside each other, from folders that were written by hand."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -162,3 +163,31 @@ def test_a_bad_flag_is_one_sentence(args, sentence):
 def test_runs_are_named_before_flags():
     config = parse_compare(["a", "b", "--by", "time"], prog="compare")
     assert ([str(run) for run in config.runs], config.by) == (["a", "b"], "time")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "state.json"])
+def test_a_pipe_in_a_run_folder_is_refused_and_not_waited_for(tmp_path, name):
+    (tmp_path / "config.yaml").write_text("seed: 1")
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name} (cannot be read: it is no regular file|is missing)"):
+        read_comparison([tmp_path])
+
+
+@pytest.mark.timeout(20)
+def test_lines_that_no_run_writes_are_left_out(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 1")
+    rows = [
+        '{"time/global_step": 1e400, "eval/score": 1}',
+        f'{{"time/global_step": 1{"0" * 400}}}',
+        '{"a": ' * 100_000,
+        '{"time/global_step": 5, "eval/score": "high", "time/acting_s": [1], "rollout/episode_return": 2}',
+        f'{{"time/global_step": 6, "eval/score": 1{"0" * 400}, "rollout/n_completed_episodes": {{}}}}',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    (run,) = read_comparison([tmp_path]).runs
+    assert run.curve.steps[1:].tolist() == [5.0, 6.0]
+    assert run.curve.returns[1] == 2.0

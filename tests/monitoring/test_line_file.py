@@ -64,3 +64,11 @@ def test_a_full_disk_is_told_in_one_sentence_and_closes_the_file(tmp_path):
     with pytest.raises(UserError, match="No space left on device; make room, or choose another folder"):
         file.append(["line"])
     file.close()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_a_pipe_in_place_of_the_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe cannot be read: it is no regular file"):
+        read_lines(tmp_path / "pipe")

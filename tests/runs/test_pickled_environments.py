@@ -20,6 +20,7 @@ from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.pickled_environments import PICKLES, NotOpened, join_pickles
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig
@@ -411,3 +412,11 @@ def test_a_pickled_state_is_never_read_from_a_checkpoint(tmp_path):
     torch.save({"state": PickledState(b"x")}, tmp_path / "state.pt")
     with pytest.raises(pickle.UnpicklingError):
         torch.load(tmp_path / "state.pt", weights_only=True)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_a_pipe_in_place_of_the_pickles_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / f"environments-latest-{'0' * 12}.pkl")
+    with pytest.raises(NotOpened, match=r"environments-latest-0+\.pkl cannot be read"):
+        join_pickles({PICKLES: {"digest": "0" * 64}, "environments": [None]}, tmp_path, trusted=True)

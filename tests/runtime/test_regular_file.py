@@ -1,10 +1,11 @@
 """A regular file is opened; whatever else lies there is refused at once."""
 
 import os
+import socket
 
 import pytest
 
-from ml_pipeline.runtime.regular_file import FileIdentity, open_regular, path_inside, read_regular
+from ml_pipeline.runtime.regular_file import FileIdentity, only_regular, open_regular, path_inside, read_regular
 
 
 def test_a_file_and_a_link_to_one_are_opened(tmp_path):
@@ -72,3 +73,21 @@ def test_whatever_else_others_wrote_as_a_name_is_refused(tmp_path, name):
 def test_a_link_in_the_folder_is_refused_for_it_leads_elsewhere(tmp_path):
     (tmp_path / "inside").symlink_to(tmp_path.parent)
     assert path_inside(tmp_path, "inside") is None
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_only_a_regular_file_is_made_or_grows(tmp_path, monkeypatch):
+    with open(tmp_path / "file", "a", opener=only_regular) as file:
+        file.write("one")
+    with open(tmp_path / "file", "a", opener=only_regular) as file:
+        file.write("two")
+    assert (tmp_path / "file").read_text() == "onetwo"
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket")
+        for name in ("pipe", "socket", "/dev/null"):
+            for mode in ("a", "r"):
+                with pytest.raises(OSError, match="it is no regular file"):
+                    open(name, mode, opener=only_regular)  # noqa: SIM115

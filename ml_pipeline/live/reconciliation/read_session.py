@@ -26,6 +26,7 @@ from ml_pipeline.live.reconciliation.recorded_session import (
 from ml_pipeline.live.record.journal import MISSED, REFUSED, Journal, OrderRecord
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.evaluation.ledger_file import column_names
@@ -124,11 +125,12 @@ def read_ledger(path: Path, times: Sequence[np.datetime64]) -> Ledger:
     import polars as pl
 
     try:
-        table = pl.read_csv(path, infer_schema=False)
-        with path.open(encoding="utf-8") as file:
-            table.columns = column_names(file.readline().rstrip("\n"))
+        with open_regular(path) as file:
+            content = file.read()
+        table = pl.read_csv(content, infer_schema=False)
+        table.columns = column_names(content.partition(b"\n")[0].decode())
         columns = {name: table[name].cast(pl.Float64).to_numpy() for name in table.columns if name != _OF_TIME}
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         raise UserError(f"{shown_path(path)} cannot be read as a ledger: {error}") from error
     n = min(len(times), len(table))
     if not n:

@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
 
 from ml_pipeline.monitoring.line_file import AppendedFile
+from ml_pipeline.runtime.regular_file import only_regular, open_regular
 from ml_pipeline.runtime.whole_file import written_whole
 from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
 from ml_pipeline.trading.evaluation.ledger_file import ledger_line, ledger_lines
@@ -30,7 +32,7 @@ class GrowingFile(AppendedFile):
             if not _holds(path, lines):
                 with written_whole(path, "w", encoding="utf-8", newline="") as file:
                     file.writelines(again)
-            self._file = path.open("a", encoding="utf-8", newline="")
+            self._file = open(path, "a", encoding="utf-8", newline="", opener=only_regular)  # noqa: SIM115
         except OSError as error:
             raise self.failure(error) from error
 
@@ -38,7 +40,7 @@ class GrowingFile(AppendedFile):
 def _holds(path: Path, lines: Iterable[str]) -> bool:
     """Whether the file is there and holds exactly these lines."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             return all(file.read(len(line)) == line for line in lines) and not file.read(1)
     except (FileNotFoundError, UnicodeDecodeError):
         return False

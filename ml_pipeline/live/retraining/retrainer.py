@@ -35,6 +35,7 @@ from ml_pipeline.live.retraining.task_folder import (
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.trained.deployed import is_version_folder
 from ml_pipeline.runs.trained.restore import find_policy, load_run
+from ml_pipeline.runtime.regular_file import read_regular
 from ml_pipeline.runtime.whole_file import written_whole
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
@@ -42,6 +43,7 @@ from ml_pipeline.trading.settings import TradingConfig
 RETRAINING_FOLDER = "retraining"
 """In the folder of a session."""
 _BEGUN = "begun"
+_MOST_BYTES = 1_000
 """A file with the time of the bar from which the first retraining is counted."""
 
 EventState = Literal["begun", "resumed", "skipped", "promoted", "refused", "failed"]
@@ -157,7 +159,7 @@ class Retrainer:
     def _read_earlier(self) -> None:
         folders = orders_in(self._folder)
         try:
-            text = (self._folder / _BEGUN).read_text(encoding="utf-8").strip()
+            text = read_regular(self._folder / _BEGUN, most_bytes=_MOST_BYTES).decode().strip()
             self._since = np.datetime64(text, "ns")
         except FileNotFoundError:
             return

@@ -12,6 +12,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.live.retraining.task_folder import OUTPUT, Outcome, read_outcome, write_outcome
+from ml_pipeline.runtime.regular_file import only_regular, open_regular
 
 _PROCESS = (sys.executable, "-m", "ml_pipeline.live.retraining.training_process_main")
 _MOST_SAID = 300
@@ -72,7 +73,7 @@ class RetrainingProcess:
 
     def _retrain(self) -> Outcome | None:
         self._prepare()
-        with open(self.folder / OUTPUT, "a", encoding="utf-8") as output:
+        with open(self.folder / OUTPUT, "a", encoding="utf-8", opener=only_regular) as output:
             with self._lock:
                 if self._ending:
                     return None
@@ -130,7 +131,7 @@ def _signal_name(number: int) -> str:
 
 def _last_line(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:

@@ -23,6 +23,7 @@ from ml_pipeline.runs.record_state import record_end_for, record_starting
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runs.stop import ON_REQUEST, take_stop_note
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+from ml_pipeline.runtime.regular_file import only_regular
 from ml_pipeline.service.run.last_words import last_words
 
 GO = b"g"
@@ -91,7 +92,7 @@ def _redirect(output: Path) -> None:
     """Lead stdin to nothing, and stdout and stderr to the end of a file; to nothing where that cannot be opened."""
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
-        target = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        target = only_regular(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
     except OSError:
         target = nothing
     for descriptor, source in ((0, nothing), (1, target), (2, target)):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.regular_file import only_regular
 from ml_pipeline.service.run.process import GO, RunOrder
 
 _ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended
@@ -67,7 +68,7 @@ class ForkedProcesses:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "ml_pipeline.service.run.host", str(theirs.fileno())]
         try:
-            with theirs, open(self._log, "ab") as log:
+            with theirs, open(self._log, "ab", opener=only_regular) as log:
                 self._host = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

@@ -5,6 +5,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ml_pipeline.runtime.regular_file import only_regular
+
 LOG_FILE = "service.log"
 
 
@@ -18,7 +20,7 @@ class EventLog:
     def tell(self, sentence: str, *, details: str = "") -> None:
         """details: lines that only the file gets, such as a traceback."""
         lines = f"{sentence}\n{details}" if details else f"{sentence}\n"
-        with suppress(OSError), self.path.open("a", encoding="utf-8") as log:
+        with suppress(OSError), open(self.path, "a", encoding="utf-8", opener=only_regular) as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {lines}")
         if self._say is not None:
             with suppress(Exception):  # whoever listens does not end the service

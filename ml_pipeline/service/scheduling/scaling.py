@@ -104,7 +104,7 @@ def _is_done(name: str, value: int | str, metrics: Mapping[str, Any]) -> bool:
 
 
 def _metrics_of(line: str) -> dict[str, Any]:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         if isinstance(values := json.loads(line), dict):
             return values
     return {}

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ml_pipeline.runs.trained.deployed import version_number
+from ml_pipeline.runtime.regular_file import read_regular
 
 HISTORY_FILE = "history.jsonl"
+_MOST_BYTES = 16_000_000
 
 Action = Literal["promote", "rollback", "found"]
 
@@ -43,7 +45,7 @@ def read_history(model: Path, current: int | None) -> list[Switch]:
     Raises OSError where the file cannot be read.
     """
     try:
-        lines = (model / HISTORY_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_regular(model / HISTORY_FILE, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
     except FileNotFoundError:
         lines = []
     switches = [switch for line in lines if (switch := _switch_in(line)) is not None]
@@ -81,6 +83,6 @@ def _switch_in(line: str) -> Switch | None:
         values = json.loads(line)
         action, when = str(values.pop("action")), str(values.pop("when"))
         before, after = values.pop("from"), version_number(values.pop("to"))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return None if after is None else Switch(action, when, version_number(str(before)), after, values)

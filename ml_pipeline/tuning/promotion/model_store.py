@@ -27,6 +27,7 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folders import folders_in
 from ml_pipeline.runs.trained.deployed import CURRENT, PROMOTION_FILE, current_number, version_number
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.owned_folders import new_owned_folder
@@ -251,8 +252,7 @@ def models_folder(named: Path | None) -> Path:
 def model_names(models: Path) -> list[str]:
     """The models in a folder, by name. Raises UserError where it cannot be read."""
     try:
-        with os.scandir(models) as entries:
-            names = sorted(each.name for each in entries if each.is_dir() and _NAME.fullmatch(each.name))
+        names = [folder.name for folder in folders_in(models) if _NAME.fullmatch(folder.name)]
     except FileNotFoundError:
         return []
     except OSError as error:

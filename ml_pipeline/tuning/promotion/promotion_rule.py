@@ -4,7 +4,6 @@ It knows nothing of studies: the best trial of a study and a model that was trai
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.config.wording import counted
 from ml_pipeline.runs.trained.restore import find_policy
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.tuning.judgement import LEVEL, NEEDS_TWO, JudgedTrial, Judgement, judge
 from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy
 from ml_pipeline.tuning.promotion.model_store import Version
@@ -122,7 +123,7 @@ def checkpoint_digest(run: Path) -> str:
     """The digest of the checkpoint that a run folder would be deployed by. Raises UserError where it cannot be read."""
     path = find_policy(run)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
@@ -175,8 +176,8 @@ def _require_better(difference: PairedDifference, incumbent: Incumbent, rule: Pr
 def _seen(incumbent: Incumbent, run: Path) -> str:
     """A sentence where the deployed model was trained on other data that reach into the validation data."""
     try:
-        theirs = json.loads((incumbent.folder / DATA_FILE).read_text(encoding="utf-8"))["splits"]["train"]["last"]
-    except (OSError, ValueError, KeyError, TypeError):
+        theirs = read_json_object(incumbent.folder / DATA_FILE)["splits"]["train"]["last"]
+    except (UserError, KeyError, TypeError):
         return ""
     returns = read_validation_returns(run)
     first = None if returns is None or not len(returns) else str(returns.time[0])

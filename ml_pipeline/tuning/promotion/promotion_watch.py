@@ -1,11 +1,12 @@
 """Follows a study, and promotes its winner whenever there is a new one that deserves it."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import optuna
 
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import JudgedTrial
 from ml_pipeline.tuning.promotion.promotion import Promoted, Promotion
@@ -51,7 +52,6 @@ def _outcome(promotion: Promotion, trials: Sequence[JudgedTrial]) -> str:
 
 def _is_finished(folder: Path) -> bool:
     try:
-        told = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json_object(folder / STUDY_FILE).get("state") == "finished"
+    except UserError:
         return False
-    return isinstance(told, dict) and told.get("state") == "finished"

@@ -17,6 +17,7 @@ from optuna.storages.journal import BaseJournalBackend
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.tuning.storage.journal_repair import damaged, not_a_journal, record_in, repair_end
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
@@ -89,7 +90,7 @@ class JournalFile(BaseJournalBackend):
         """
         with self._locked() if settled else contextlib.nullcontext():
             try:
-                with open(self._path, "rb") as file:
+                with open_regular(self._path) as file:
                     file.seek(self._offset)
                     *lines, rest = file.read().split(b"\n")
             except OSError as error:

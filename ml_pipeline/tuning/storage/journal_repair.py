@@ -41,7 +41,7 @@ def record_in(line: bytes) -> dict[str, Any] | None:
     """
     try:
         record = json.loads(line)
-    except ValueError:  # also bytes that are no text
+    except (ValueError, RecursionError):  # also bytes that are no text
         return None
     return record if isinstance(record, dict) and "op_code" in record and "worker_id" in record else None
 

@@ -73,7 +73,7 @@ def shown_storage(named: str | None, study_folder: Path) -> str:
 
 
 def _open_journal(path: Path, say: Callable[[str], None]) -> JournalStorage:
-    if path.is_fifo():  # to read it would wait for ever
+    if path.exists() and not path.is_file():  # a pipe keeps its reader waiting, and a device has no end
         raise UserError(f"{shown_path(path)} is no regular file; expected is {_EXPECTED}.")
     try:
         return JournalStorage(JournalFile(path, say))

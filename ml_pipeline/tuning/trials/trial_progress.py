@@ -115,6 +115,6 @@ class TrialProgress(RunListener):
 def _object(line: str) -> Mapping[str, Any]:
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

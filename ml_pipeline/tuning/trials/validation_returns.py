@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.runtime.whole_file import written_whole
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.evaluation.equity_path import EquityPath
@@ -98,7 +99,7 @@ def read_validation_returns(folder: Path) -> ValidationReturns | None:
     path = folder / RETURNS_FILE
     try:
         # opened here: numpy leaves a file open that is no archive
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             return ValidationReturns(
                 np.asarray(file["time"], dtype="datetime64[ns]"),
                 np.asarray(file["returns"], dtype=np.float64),

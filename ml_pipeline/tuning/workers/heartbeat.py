@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from optuna.exceptions import UpdateFinishedTrialError
 
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, this_process
+from ml_pipeline.runtime.regular_file import only_regular, open_regular
 from ml_pipeline.tuning.study_files import HEARTBEAT_FILE
 
 BEAT_ATTRIBUTE = "heartbeat"
@@ -51,7 +52,7 @@ def read_beat(folder: Path) -> Beat | None:
     """The last sign of life in a trial's folder; None where there is none that can be read."""
     try:
         # Opened anew each time: a network disk then asks its server, and shows no older state.
-        with open(folder / HEARTBEAT_FILE, "rb") as file:
+        with open_regular(folder / HEARTBEAT_FILE) as file:
             return beat_from(json.loads(file.read(_MOST_BYTES)))
     except (OSError, ValueError):
         return None
@@ -151,7 +152,7 @@ class Heartbeat:
     def _write(self, flags: int) -> None:
         """In place: a beat is one small write, and closing hands it to a network disk's server."""
         content = json.dumps(Beat(self._number, self._process, self._beats).as_json()).encode() + b"\n"
-        descriptor = os.open(self._path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | flags, 0o644)
+        descriptor = only_regular(self._path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | flags)
         try:
             os.write(descriptor, content)
         finally:

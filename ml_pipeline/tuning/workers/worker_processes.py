@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
+from ml_pipeline.runtime.regular_file import only_regular
 from ml_pipeline.tuning.workers.worker_process import WorkerOrder
 
 WORKERS_LOG = "workers.log"
@@ -52,7 +53,7 @@ class WorkerProcesses:
         self._path = order.study_folder / WORKERS_LOG
         try:
             order.study_folder.mkdir(parents=True, exist_ok=True)  # the storage may lie elsewhere
-            self._log: TextIO = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            self._log: TextIO = open(self._path, "a", encoding="utf-8", opener=only_regular)  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise UserError(f"{shown_path(self._path)} cannot be written: {error.strerror}.") from error
 
