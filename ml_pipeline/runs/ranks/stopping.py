@@ -9,7 +9,7 @@ from ml_pipeline.models.rl.distributed.rank_group import RankGroup
 from ml_pipeline.runs.ranks.together import Together
 from ml_pipeline.runs.stop import StopRequest
 
-_STOP, _SIGNAL = "stop", "signal"
+_STOP, _SIGNAL, _RUN = "stop", "signal", "run"
 
 
 @contextmanager
@@ -19,16 +19,17 @@ def stops_shared(ranks: Together, stop: StopRequest) -> Iterator[None]:
     if not isinstance(group, RankGroup):
         yield
         return
+    number = group.channel.next_number()  # a group's second run is not stopped by what was said to its first
     posts: list[threading.Thread] = []
 
     def tell() -> None:
         # In a thread: a signal handler calls this, perhaps while the main thread holds the channel's lock.
-        message = {_STOP: stop.reason, _SIGNAL: stop.signal}
+        message = {_STOP: stop.reason, _SIGNAL: stop.signal, _RUN: number}
         posts.append(threading.Thread(target=group.channel.post, args=(message,), name="stop"))
         posts[-1].start()
 
     def hear(sender: int, message: dict[str, Any]) -> None:
-        if _STOP in message and not stop.requested:
+        if _STOP in message and message[_RUN] == number and not stop.requested:
             stop.request(message[_STOP], signal=message[_SIGNAL])
 
     with ExitStack() as listening:

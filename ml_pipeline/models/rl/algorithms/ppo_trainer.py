@@ -115,8 +115,8 @@ class PPOTrainer:
 
     def close(self) -> None:
         """Close the environments that the trainer made; its policy can still act. May be called twice."""
-        if self._closes_envs:
-            self._envs.close()
+        self._stop.close()
+        self._close_own_envs()
 
     @property
     def global_step(self) -> int:
@@ -262,7 +262,7 @@ class PPOTrainer:
             if isinstance(envs, Sequence):
                 later.close()
             raise
-        self.close()
+        self._close_own_envs()
         self._envs, self._collector, self._closes_envs = later, collector, isinstance(envs, Sequence)
         return missing
 
@@ -270,6 +270,10 @@ class PPOTrainer:
         where = choose_device(device or str(device_of(self._envs) or "cpu"))
         spaces = self._envs.single_observation_space, self._envs.single_action_space
         return Policy(*spaces, self.config, seed=seed, device=where)
+
+    def _close_own_envs(self) -> None:
+        if self._closes_envs:
+            self._envs.close()
 
     @property
     def _rollout_size(self) -> int:

@@ -6,6 +6,7 @@ machine or its network is gone is noticed by the kernels, whatever the processes
 """
 
 import contextlib
+import itertools
 import json
 import selectors
 import socket
@@ -31,6 +32,7 @@ class SideChannel:
         self._rank = rank
         self._handlers: list[Callable[[int, Message], None]] = []
         self._backlog: list[tuple[int, Message]] = []
+        self._numbers = itertools.count()
         self._lock = threading.Condition()  # told of whoever is gone
         self._peers = {rank: _Connection(each) for rank, each in connections.items()}
         self._gone: set[int] = set()
@@ -38,6 +40,13 @@ class SideChannel:
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="side-channel", daemon=True)
         self._thread.start()
+
+    def next_number(self) -> int:
+        """0, 1, 2 ... for what this rank makes one after another, the same on all ranks that make the same.
+
+        Messages carry it, since later listeners receive those to earlier ones too.
+        """
+        return next(self._numbers)
 
     def listen(self, handler: Callable[[int, Message], None]) -> None:
         """Call handler(sender, message) for every message, those before this call included, in their order."""
@@ -47,8 +56,8 @@ class SideChannel:
                 handler(sender, message)
 
     def ignore(self, handler: Callable[[int, Message], None]) -> None:
-        """Do not call this handler any more."""
-        with self._lock:
+        """Do not call this handler any more; nothing happens if it does not listen."""
+        with self._lock, contextlib.suppress(ValueError):
             self._handlers.remove(handler)
 
     def post(self, message: Message) -> None:

@@ -28,6 +28,9 @@ class Stop(Protocol):
     def is_due(self) -> bool:
         """Whether to stop before the next step; called before each."""
 
+    def close(self) -> None:
+        """The trainer is closed; may be called twice."""
+
 
 def new_stop(ranks: Ranks | None) -> Stop:
     """For a trainer of this group, or of a process that trains alone."""
@@ -52,6 +55,9 @@ class OwnStop:
     def is_due(self) -> bool:
         return self._requested
 
+    def close(self) -> None:
+        """There is nothing to free."""
+
 
 class StopAgreement:
     """For a rank. One that was asked posts how many steps it has taken, and takes no more; the others then do the same,
@@ -62,17 +68,23 @@ class StopAgreement:
     """
 
     def __init__(self, group: RankGroup) -> None:
+        """All ranks make the agreements of a group's trainers in the same order."""
         self._group = group
+        self._number = group.channel.next_number()
+        self._listens = False
         self._lock = threading.Lock()
         self._requested = False
         self._counts: defaultdict[int, _Counts] = defaultdict(_Counts)  # by call of train, the same on all ranks
         self._call = 0  # the one under way, or the last
         self._left: set[int] = set()
-        group.channel.listen(self._hear)
 
     def begin(self) -> None:
         with self._lock:
             self._call += 1
+        if not self._listens:
+            self._listens = True
+            self._group.channel.listen(self._hear)
+        with self._lock:
             early = bool(self._counts[self._call].of_ranks)  # another rank was faster
         if early:
             self._freeze_and_post(self._call)
@@ -82,6 +94,11 @@ class StopAgreement:
 
     def request(self) -> None:
         self._requested = True
+
+    def close(self) -> None:
+        """Hear nothing more. A later `begin` listens again."""
+        self._listens = False
+        self._group.channel.ignore(self._hear)
 
     def is_due(self) -> bool:
         """The same, on all ranks alike. Raises RankLost where a rank is gone, or does not answer."""
@@ -104,17 +121,18 @@ class StopAgreement:
             if counts.posted:
                 return
             counts.posted = True
-        self._group.channel.post({"call": call, "taken": counts.taken})
+        self._group.channel.post({"trainer": self._number, "call": call, "taken": counts.taken})
 
     def _hear(self, sender: int, message: Message) -> None:
+        is_own = message.get("trainer") == self._number
         with self._lock:
             if "left" in message:  # it has trained to the end, so that all do
                 self._left.add(message["left"])
-            elif "taken" in message:
+            elif is_own:
                 self._counts[message["call"]].of_ranks[sender] = message["taken"]
             for counts in self._counts.values():
                 counts.agree(self._group.size, self._left)
-        if "taken" in message and message["call"] <= self._call:
+        if is_own and message["call"] <= self._call:
             self._freeze_and_post(message["call"])
 
     def _wait_for_all(self, counts: "_Counts") -> None:

@@ -55,6 +55,35 @@ def test_a_request_on_all_before_the_same_step_is_followed_at_once():
         assert list(pool.map(steps_until_due, stops, [7] * 3)) == [7] * 3
 
 
+def test_a_second_trainer_of_the_group_does_not_follow_requests_to_the_first():
+    """The first goes on to listen until it is closed, which it is not on every rank at once."""
+    with threads(3) as ranks, ThreadPoolExecutor(3) as pool:
+        first = [StopAgreement(rank) for rank in ranks]
+        assert list(pool.map(steps_until_due, first, [5] * 3)) == [5] * 3
+        for stop in first[:2]:
+            stop.close()
+            stop.close()
+        second = [StopAgreement(rank) for rank in ranks]
+        assert list(pool.map(steps_until_due, second, [None] * 3)) == [N_STEPS] * 3
+        assert list(pool.map(steps_until_due, second, [9] * 3)) == [9] * 3
+
+
+def test_trainers_of_one_group_that_train_in_turns_stop_apart():
+    with threads(2) as ranks, ThreadPoolExecutor(2) as pool:
+        one, other = ([StopAgreement(rank) for rank in ranks] for _ in range(2))
+        for stops, asked in ((one, 3), (other, None), (one, None), (other, 7), (one, 8)):
+            assert list(pool.map(steps_until_due, stops, [asked] * 2)) == [N_STEPS if asked is None else asked] * 2
+
+
+def test_a_closed_agreement_hears_nothing_more():
+    with threads(2) as ranks:
+        stop = StopAgreement(ranks[0])
+        stop.close()
+        ranks[1].channel.post({"trainer": 0, "taken": 3, "call": 1})
+        wait_until(lambda: any("taken" in message for _, message in ranks[0].heard))
+        assert not stop._counts
+
+
 def test_a_request_before_training_is_kept_for_it():
     own = OwnStop()
     with threads(2) as ranks, ThreadPoolExecutor(2) as pool:
