@@ -198,7 +198,8 @@ ROOMS = {
     ),
     # The web server's libraries are an extra: the terminal's tables and the summaries go without.
     "dashboard.web": Room(
-        ("config", "monitoring", "reporting", "runs.folder", f"{LIVE}.session_files", "dashboard"), ("starlette",)
+        ("config", "monitoring", "reporting", "runs.folder", f"{LIVE}.session_files", "dashboard"),
+        ("starlette", "uvicorn"),
     ),
     "dashboard.server": Room(("config", "dashboard"), (), ("dashboard.web", "uvicorn")),
 }

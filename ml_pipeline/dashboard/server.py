@@ -34,7 +34,7 @@ class DashboardServer:
     def __init__(
         self, root: Path, *, sessions: Path | None, controls: Controls | None, host: str, port: int, token: str | None
     ) -> None:
-        uvicorn, access_module, make_app = _web()
+        uvicorn, access_module, make_app, connection = _web()
         if token is None and not access_module.is_loopback(host):
             token = secrets.token_urlsafe(24)
         self.token = token
@@ -46,7 +46,7 @@ class DashboardServer:
             self.url = _url(host, self.port, token)
             access = access_module.Access(host, self.port, token)
             app, self._updates = make_app(root, access, controls, sessions=sessions)
-            self._server = _server(uvicorn, app)
+            self._server = _server(uvicorn, app, connection)
             self._thread = threading.Thread(target=self._serve, name="dashboard", daemon=True)
             self._thread.start()
             self._wait_for_start()
@@ -120,21 +120,22 @@ def serve(
     return DashboardServer(root, sessions=sessions, controls=controls, host=host, port=port, token=token)
 
 
-def _web() -> tuple[Any, Any, Any]:
+def _web() -> tuple[Any, Any, Any, Any]:
     try:
         import uvicorn
 
         from ml_pipeline.dashboard.web import access
         from ml_pipeline.dashboard.web.app import make_app
+        from ml_pipeline.dashboard.web.connections import LimitedConnection
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise UserError(f"The page needs {error.name}, which is not installed: {install_extra('dashboard')}") from error
     load_table_reader()  # here and not in a thread, where the end of the process would find it half-way
-    return uvicorn, access, make_app
+    return uvicorn, access, make_app, LimitedConnection
 
 
-def _server(uvicorn: Any, app: Any) -> "uvicorn.Server":
+def _server(uvicorn: Any, app: Any, connection: Any) -> "uvicorn.Server":
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -145,6 +146,7 @@ def _server(uvicorn: Any, app: Any) -> "uvicorn.Server":
             proxy_headers=False,
             timeout_graceful_shutdown=1,
             limit_concurrency=500,
+            http=connection,
             ws="none",
         )
     )

@@ -1,14 +1,17 @@
 """The server of the page: where it listens, and how it ends."""
 
+import contextlib
 import socket
 import sys
 import threading
+import time
 
 import httpx
 import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.server import serve
+from ml_pipeline.dashboard.web import connections
 from tests.dashboard.run_folders import make_run
 
 
@@ -108,3 +111,62 @@ def test_without_its_extra_it_says_which(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(UserError, match=r'pip install -e "\.\[dashboard\]"'):
         serve(root, port=0)
+
+
+HALF_SENT = {
+    "nothing": b"",
+    "half_a_line": b"GET / HT",
+    "half_of_the_headers": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ",
+    "half_of_the_body": b"POST /api/stop HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{",
+    "the_second_request": b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET ",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("sent", HALF_SENT.values(), ids=HALF_SENT)
+def test_a_request_that_is_half_sent_is_not_waited_for_long(root, monkeypatch, sent):
+    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    with serve(root, port=0) as server, socket.create_connection(("127.0.0.1", server.port)) as held:
+        held.settimeout(30)
+        held.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):
+            while held.recv(1 << 16):
+                pass
+
+
+@pytest.mark.timeout(60)
+def test_a_request_that_comes_byte_by_byte_gets_no_more_time(root, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    with (
+        serve(root, port=0) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as held,
+        contextlib.suppress(ConnectionError),
+    ):
+        while True:
+            held.sendall(b"G")
+            time.sleep(0.01)
+
+
+@pytest.mark.timeout(60)
+def test_connections_that_are_held_idle_keep_nobody_out(root, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_OPEN", 20)
+    with contextlib.ExitStack() as held, serve(root, port=0) as server:
+        for _ in range(60):
+            held.enter_context(socket.create_connection(("127.0.0.1", server.port))).sendall(b"GET ")
+        for _ in range(3):
+            assert httpx.get(f"{server.url}api/runs", trust_env=False).status_code == 200
+
+
+@pytest.mark.timeout(60)
+def test_a_page_that_is_open_stays_open(root, monkeypatch):
+    monkeypatch.setattr(connections, "REQUEST_S", 0.2)
+    with (
+        serve(root, port=0) as server,
+        httpx.Client(trust_env=False, timeout=30) as client,
+        client.stream("GET", f"{server.url}api/events") as stream,
+    ):
+        lines = stream.iter_lines()
+        next(lines)
+        time.sleep(0.6)
+        make_run(root, "b")
+        assert any('"b"' in line for line in lines)
