@@ -117,7 +117,7 @@ class FailureContract:
         ("fault", "field", "expected", "received"),
         [
             ("shape", "observation", "float32 of shape (3,)", "float32 of shape (2,)"),
-            ("dtype", "observation", "float32 of shape (3,)", "float64 of shape (3,)"),
+            ("dtype", "observation", "float32 of shape (3,)", "complex64 of shape (3,)"),
             ("nan", "reward", "a finite number", "NaN"),
             ("inf", "reward", "a finite number", "inf"),
             ("tuple", "the result of step()", "(observation, reward, terminated, truncated, info)", "4 values"),

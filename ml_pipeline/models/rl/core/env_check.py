@@ -1,5 +1,6 @@
 """Checks an environment before training: what it returns, whether a seed repeats it, which generators it draws from."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -8,38 +9,57 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.allowed_actions import random_actions
 from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_in_process
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
-from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError
+from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError, InvalidResultError
+from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step
+from ml_pipeline.models.rl.core.stepping.rows import is_fixed_size, rows_of
+from ml_pipeline.runtime.action_masks import ACTION_MASK
 from ml_pipeline.runtime.global_random import global_generators_untouched, outcome, watch_global_random
 
+Read = Callable[[spaces.Space], object]
+"""Makes what it can of an observation space; raises UserError if that is nothing."""
+_Seen = list[tuple[str, tuple[Any, ...]]]
+_SPACE = "space"
+_N_PARTS = 5
+_PICTURE_DIMS = 3
 
-def check_env(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> list[str]:
+
+def check_env(
+    env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0, read: Read | None = None
+) -> list[str]:
     """What is wrong with the environments that `env_fn` makes, one sentence each; empty if nothing was found.
 
-    Makes three, resets each and takes n_steps random actions that its masks allow, with resets between episodes. Leaves
+    Makes some environments, resets each and takes n_steps random actions that its masks allow, with resets between
+    episodes. read: raises UserError for an observation space that cannot be trained on; None: any can. Leaves
     the global generators as they were.
 
     >>> check_env(lambda: gymnasium.make("CartPole-v1"))
     []
     """
-    return outcome(_look_over(env_fn, n_steps, seed))
+    return outcome(_look_over(env_fn, n_steps, seed, read))
 
 
 def check_env_in_process(
-    env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0, step_timeout_s: float | None = None
+    env_fn: Callable[[], gymnasium.Env],
+    *,
+    n_steps: int = 200,
+    seed: int = 0,
+    step_timeout_s: float | None = None,
+    read: Read | None = None,
 ) -> list[str]:
     """`check_env` in a worker process, so that it also reports a call that hangs or that kills its process."""
     try:
-        return run_in_process(partial(_look_over, env_fn, n_steps, seed), step_timeout_s=step_timeout_s)
+        return run_in_process(partial(_look_over, env_fn, n_steps, seed, read), step_timeout_s=step_timeout_s)
     except CallFailed as error:
         return [f"It {error.how}." + (f"\n\n{error.stack}" if error.stack else "")]
 
 
-def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> Calls[list[str]]:
+def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int, read: Read | None) -> Calls[list[str]]:
     """Yields each call of an environment before it is made; returns what is wrong."""
     with global_generators_untouched(), warnings.catch_warnings(action="ignore"):  # gymnasium.make() checks as well
         yield "construction"
@@ -47,18 +67,157 @@ def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> 
             with SerialEnv([env_fn]) as one, SerialEnv([env_fn]) as other:
                 drawn = yield from watch_global_random(env_fn, n_steps=n_steps, seed=seed)
                 seen, failure = yield from _walk(one, n_steps, seed)
-                differing = None
+                differing: str | None = None
+                others: dict[str, str] = {}
                 # An environment that draws from a global generator never repeats itself, and that is reported.
                 if not (drawn or failure):
                     again, failure = yield from _walk(one, n_steps, seed)
                     fresh, failure_too = yield from _walk(other, n_steps, seed)
                     differing, failure = _first_difference(again, fresh, seed), failure or failure_too
+                unread = _unreadable(one.single_observation_space, read)
+            others, own = yield from _each_result(env_fn, n_steps, seed)
+            if failure and not drawn:
+                _, again_alone = yield from _each_result(env_fn, n_steps, seed)
+                differing = _first_difference(own, again_alone, seed)
         except EnvFailedError as error:
             return [_sentence(error)]
-    return [sentence for sentence in (drawn, _unfit_observation(one, seen), failure, differing) if sentence]
+    unfit = _unfit_observation(one, seen)
+    found = [sentence for sentence in (unread, drawn, unfit, failure, differing) if sentence]
+    for subject, sentence in others.items():
+        told = unfit if subject == _SPACE else failure
+        if not told or (subject != _SPACE and f", {subject} must be" not in told):
+            found.append(sentence)
+    return found
 
 
-_Seen = list[tuple[str, tuple[Any, ...]]]
+def _unreadable(space: spaces.Space, read: Read | None) -> str | None:
+    try:
+        if read is not None:
+            read(space)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _each_result(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> Calls[tuple[dict[str, str], _Seen]]:
+    """(a sentence about each part of what an environment returns that is ever wrong, by the part, what it returned).
+
+    It goes on past the first wrong one. An environment that raises, and one with masks, is left to `_walk`. Yields
+    each call before it is made.
+    """
+    found: dict[str, str] = {}
+    seen: _Seen = []
+    yield "construction"
+    env = env_fn()
+    try:
+        look = _Results(env, found)
+        env.action_space.seed(seed)
+        yield "reset()"
+        observation, masked = look.at_reset(_reset(env, found, seed), "reset()")
+        seen.append(("reset()", (copy.deepcopy(observation),)))
+        for where in (f"step {step}" for step in range(1, n_steps + 1)):
+            if masked:
+                break
+            action = env.action_space.sample()
+            given = copy.deepcopy(action)
+            yield where
+            result = env.step(action)
+            if not _are_equal(given, action):
+                found.setdefault("action", f"In {where} it changes the action that it is given; work on a copy.")
+            if look.at_step(result, where):
+                break
+            observation, reward, terminated, truncated, _ = result
+            seen.append((where, copy.deepcopy((observation, reward, terminated, truncated))))
+            if any(isinstance(flag, bool | np.bool_) and flag for flag in (terminated, truncated)):
+                yield "reset()"
+                look.at_reset(env.reset(), "reset()")
+        if env.render_mode == "rgb_array":
+            yield "render()"
+            _look_at_picture(env.render(), found)
+    except Exception:
+        pass  # `_walk` tells what it raises, and where
+    yield "close()"
+    try:
+        env.close()
+        env.close()
+    except Exception as error:
+        found["close()"] = f"Closed twice, it raises {type(error).__name__}: {error}; let a second close() do nothing."
+    return found, seen
+
+
+def _reset(env: gymnasium.Env, found: dict[str, str], seed: int) -> Any:
+    """The result of reset(), which must take a seed and options."""
+    try:
+        return env.reset(seed=seed, options={})
+    except TypeError as error:
+        missing = next((name for name in ("seed", "options") if f"'{name}'" in str(error)), None)
+        if missing is None:
+            raise
+        found["reset"] = f"reset() does not take {missing}; write def reset(self, *, seed=None, options=None)."
+        return env.reset() if missing == "seed" else env.reset(seed=seed)
+
+
+def _look_at_picture(picture: Any, found: dict[str, str]) -> None:
+    is_picture = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim == _PICTURE_DIMS
+    if not is_picture:
+        is_array = isinstance(picture, np.ndarray)
+        shown = f"{picture.dtype} of shape {picture.shape}" if is_array else f"a {type(picture).__name__}"
+        found["render()"] = f"render() must return uint8 of shape (height, width, 3), but it was {shown}."
+
+
+class _Results:
+    """Judges each part of what an environment returns by itself, by the rules of training."""
+
+    def __init__(self, env: gymnasium.Env, found: dict[str, str]) -> None:
+        self._env = env
+        self._found = found
+        self._space = env.observation_space
+        fixed = is_fixed_size(self._space)
+        self._rows = rows_of(self._space, create_empty_array(self._space, 1)) if fixed else None
+
+    def at_reset(self, result: Any, where: str) -> tuple[Any, bool]:
+        """(the observation, whether actions are masked)."""
+        self._judge(where, checked_reset, result)
+        observation = result[0] if isinstance(result, tuple | list) and len(result) else result
+        info = result[1] if isinstance(result, tuple | list) and len(result) > 1 else {}
+        self._observation(observation, where)
+        named = [part for part in (observation, info) if isinstance(part, dict)]
+        masked = any(ACTION_MASK in part for part in named) or hasattr(self._env.unwrapped, "action_masks")
+        return observation, masked
+
+    def at_step(self, result: Any, where: str) -> bool:
+        """Whether it cannot go on, as the result has not its five parts."""
+        if not isinstance(result, tuple | list) or len(result) != _N_PARTS:
+            self._judge(where, checked_step, result)
+            return True
+        observation, reward, terminated, truncated, info = result
+        self._judge(where, checked_step, (observation, reward, False, False, {}))
+        self._judge(where, checked_step, (observation, 0.0, terminated, False, {}))
+        self._judge(where, checked_step, (observation, 0.0, False, truncated, {}))
+        self._judge(where, checked_step, (observation, 0.0, False, False, info))
+        self._observation(observation, where)
+        return False
+
+    def _observation(self, observation: Any, where: str) -> None:
+        if self._rows is None:
+            return
+        with warnings.catch_warnings(record=True) as converted:
+            warnings.simplefilter("always")
+            fits = self._judge(where, partial(self._rows.write, 0), observation)
+        for warning in converted:
+            self._found.setdefault("dtype", f"In {where}, {warning.message}")
+        if fits and (problem := _space_mismatch(self._space, self._rows.read(0), "")):
+            sentence = f"The observation of {where}{problem}; clip it, or declare the space that it is from."
+            self._found.setdefault(_SPACE, sentence)
+
+    def _judge(self, where: str, check: Callable[[Any], Any], value: Any) -> bool:
+        try:
+            check(value)
+        except InvalidResultError as error:
+            field, expected, received, _ = error.args
+            self._found.setdefault(field, f"In {where}, {field} must be {expected}, but it was {received}.")
+            return False
+        return True
 
 
 def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Calls[tuple[_Seen, str | None]]:
@@ -102,8 +261,9 @@ def _space_mismatch(space: gymnasium.Space, value: Any, name: str) -> str | None
         outside = ~((value >= space.low) & (value <= space.high))  # so that NaN is outside
         if not outside.any():
             return None
-        low, high = space.low[outside][0], space.high[outside][0]
-        return f"{name} holds {value[outside][0]:g}, but its space reaches from {low:g} to {high:g}"
+        low, high, held = space.low[outside][0], space.high[outside][0], value[outside][0]
+        shown = f"{held:g}" if f"{held:g}" not in (f"{low:g}", f"{high:g}") else repr(held.item())
+        return f"{name} holds {shown}, but its space reaches from {low:g} to {high:g}"
     return None if value in space else f"{name} is {value!r}, which is not in its space, {space}"
 
 

@@ -126,7 +126,7 @@ class FaultyEnv(CountingEnv):
         terminated, truncated, info = rest
         unusable = {
             "shape": (observation[:2], reward, terminated, truncated, info),
-            "dtype": (observation.astype(np.float64), reward, terminated, truncated, info),
+            "dtype": (observation.astype(np.complex64), reward, terminated, truncated, info),
             "nan": (observation, float("nan"), terminated, truncated, info),
             "inf": (observation, float("inf"), terminated, truncated, info),
             "tuple": (observation, reward, terminated, info),

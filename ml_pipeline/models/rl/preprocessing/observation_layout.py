@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, flat_size
 from ml_pipeline.runtime.action_masks import ACTION_MASK
 
 _SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
@@ -82,7 +82,7 @@ def _leaves(space: spaces.Space, key: str | None = None) -> Iterator[tuple[str |
         for part in space.spaces:
             yield from _leaves(part)
     else:
-        yield key, space, spaces.flatdim(space)
+        yield key, space, flat_size(space, key)
 
 
 def _image(part: spaces.Space, columns: slice) -> ImageColumns | None:

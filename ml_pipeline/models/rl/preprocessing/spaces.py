@@ -10,6 +10,8 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError
 
 Array = np.ndarray
+# Of libraries with spaces of their own, the wrapper that leaves them out.
+_WRAPPERS = {"minigrid": "minigrid.wrappers:ImgObsWrapper"}
 
 
 class UnsupportedSpace(UserError):
@@ -37,9 +39,31 @@ def observation_encoder(space: spaces.Space, *, dtype: type = np.float32) -> tup
     if isinstance(space, spaces.Dict | spaces.Tuple):
         named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         return _side_by_side(dict(named), lambda batch, key: batch[key], dtype)
-    raise UnsupportedSpace(
-        f"Observations of {type(space).__name__} are not of fixed size; wrap the environment so that it gives a Box, "
-        "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them."
+    raise _not_of_fixed_size(space)
+
+
+def flat_size(space: spaces.Space, key: str | None = None) -> int:
+    """The number of columns of a space that is no Dict or Tuple; key: its name, if it is a part of one.
+
+    Raises UnsupportedSpace if it is not of fixed size.
+    """
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise _not_of_fixed_size(space, key)
+    return spaces.flatdim(space)
+
+
+def _not_of_fixed_size(space: spaces.Space, key: str | None = None) -> UnsupportedSpace:
+    kind = type(space)
+    if key is None:
+        return UnsupportedSpace(
+            f"Observations of {kind.__name__} are not of fixed size; wrap the environment so that it gives a Box, "
+            "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them."
+        )
+    wrapper = _WRAPPERS.get(kind.__module__.partition(".")[0])
+    named = f", such as --wrappers {wrapper}" if wrapper else ""
+    return UnsupportedSpace(
+        f'The part "{key}" of the observation is of {kind.__name__}, which is not of fixed size; leave it out by a '
+        f"wrapper{named}, or turn it into numbers there."
     )
 
 

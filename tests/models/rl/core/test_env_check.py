@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.env_check import check_env, check_env_in_process
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
@@ -36,6 +37,7 @@ def test_nothing_is_said_of_a_sound_environment():
     ("spoilt", "sentence"),
     [
         ({"share": np.array([1.5], np.float32), "side": 1}, "['share'] holds 1.5, but its space reaches from 0 to 1;"),
+        ({"share": np.array([1.0000001], np.float32), "side": 1}, "['share'] holds 1.0000001192092896, but its space"),
         ({"share": np.array([np.nan], np.float32), "side": 1}, "['share'] holds nan, but its space reaches from 0"),
         ({"share": np.array([0.5], np.float32), "side": 7}, "['side'] is array([7]), which is not in its space"),
     ],
@@ -52,7 +54,7 @@ def test_observations_outside_of_their_space_are_named(spoilt, sentence):
         ("raise_in_reset", "It raises KeyError in reset.*: 'no such reset'."),
         ("nan", "In step 1, reward must be a finite number, but it was NaN."),
         ("inf", "In step 1, reward must be a finite number, but it was inf."),
-        ("dtype", r"In step 1, observation must be float32 of shape \(3,\), but it was float64 of shape"),
+        ("dtype", r"In step 1, observation must be float32 of shape \(3,\), but it was complex64 of shape"),
     ],
 )
 def test_failures_are_one_sentence(fault, sentence):
@@ -135,3 +137,63 @@ def test_from_a_process_of_its_own_even_what_kills_or_hangs_is_told(fault, sente
     found = check_env_in_process(lambda: FaultyEnv(fault, at=2), n_steps=5, step_timeout_s=step_timeout_s)
     assert [each.partition("\n")[0] for each in found] == ([sentence] if sentence else [])
     assert ("probe_envs.py" in "".join(found)) == (fault == "hang")  # where it is stuck
+
+
+class ManyBugsEnv(CountingEnv):
+    """Wrong in each part of what it returns, in other steps."""
+
+    def __init__(self):
+        super().__init__(length=9)
+        self.observation_space = spaces.Box(-100, 100, (3,), np.float32)
+
+    def reset(self, *, seed=None):
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        step = self._t
+        observation = observation.astype(np.float64) + (1e9 if step == 5 else 0)
+        observation = observation[:1] if step == 4 else observation
+        parts = (str(reward) if step == 1 else reward, 1 if step == 2 else terminated, truncated)
+        return observation, *parts, None if step == 3 else info
+
+    def close(self):
+        if self.closed:
+            raise RuntimeError("closed already")
+        self.closed = True
+
+    closed = False
+
+
+def test_every_bug_is_named_in_one_run():
+    found = check_env(ManyBugsEnv, read=observation_refused)
+    for sentence in (
+        "no such kind",
+        "reset() does not take options; write def reset(self, *, seed=None, options=None)",
+        "In step 1, reward must be one number, but it was a str",
+        "In step 2, terminated must be True or False, but it was 1",
+        "In step 3, info must be a dict, but it was a NoneType",
+        "In step 4, observation must be float32 of shape (3,), but it was float64 of shape (1,)",
+        "observation is float64, but its space declares float32",
+        "The observation of step 5 holds 1e+09",
+        "Closed twice, it raises RuntimeError: closed already",
+    ):
+        assert any(sentence in each for each in found), (sentence, found)
+    assert len({*found}) == len(found)
+
+
+def observation_refused(space):
+    raise UserError("no such kind")
+
+
+def test_an_action_that_is_changed_is_named():
+    class InPlaceEnv(CountingEnv):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Box(-1, 1, (2,))
+
+        def step(self, action):
+            action[:] = 0
+            return super().step(0)
+
+    assert check_env(InPlaceEnv) == ["In step 1 it changes the action that it is given; work on a copy."]

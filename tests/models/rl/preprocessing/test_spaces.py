@@ -5,6 +5,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
+from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, action_fitter, observation_encoder
 
 SPACES = [
@@ -48,3 +50,21 @@ def test_spaces_without_a_fixed_size_are_named():
         observation_encoder(spaces.Text(5))
     with pytest.raises(UnsupportedSpace, match="Actions of Text are not supported"):
         action_fitter(spaces.Text(5))
+
+
+def test_a_space_of_a_librarys_own_is_named_with_its_key_and_a_remedy():
+    class MissionSpace(spaces.Space):
+        @property
+        def is_np_flattenable(self):
+            raise NotImplementedError
+
+    MissionSpace.__module__ = "minigrid.core.mission"
+    space = spaces.Dict(image=spaces.Box(0, 255, (7, 7, 3), np.uint8), mission=MissionSpace())
+    sentence = (
+        'The part "mission" of the observation is of MissionSpace, which is not of fixed size; leave it out by a '
+        "wrapper, such as --wrappers minigrid.wrappers:ImgObsWrapper, or turn it into numbers there."
+    )
+    for read in (observation_layout, lambda space: ObservationPreprocessor(space, normalize=True)):
+        with pytest.raises(UnsupportedSpace) as caught:
+            read(space)
+        assert str(caught.value) == sentence

@@ -4,6 +4,7 @@ Spaces whose values have one shape (Box, Discrete, MultiDiscrete, MultiBinary, a
 arrays with one row per environment. All others (Text, Graph, Sequence, OneOf, a user's own) are not of fixed size.
 """
 
+import warnings
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,28 +62,51 @@ def rows_of(space: Space, arrays: Any, field: str = "observation") -> Rows:
     return _DiscreteRows(arrays, field) if isinstance(space, spaces.Discrete) else _ArrayRows(arrays, field)
 
 
+def can_hold(dtype: np.dtype[Any], values: np.ndarray) -> bool:
+    """Whether these numbers are numbers of `dtype` too, but for the rounding of a float.
+
+    >>> can_hold(np.dtype("float32"), np.zeros(2)), can_hold(np.dtype("uint8"), np.array([0, 255]))
+    (True, True)
+    >>> can_hold(np.dtype("uint8"), np.array([256])), can_hold(np.dtype("int64"), np.array([0.5]))
+    (False, False)
+    """
+    if np.can_cast(values.dtype, dtype, "same_kind"):
+        return True
+    if values.dtype.kind not in "iub" or dtype.kind not in "iub":
+        return False
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return not values.size or bool(low <= int(values.min()) and int(values.max()) <= high)
+
+
 class _ArrayRows:
     def __init__(self, array: np.ndarray, field: str) -> None:
         self._array = array
         self._shape = array.shape[1:]
         self._dtype = np.dtype(array.dtype.str)  # the one object of its kind; a copied space brings copies
         self._field = field
+        self._told = False
 
     def write(self, index: int, value: Any) -> None:
         # Three comparisons, 0.1 µs: what conforms, and nearly everything does, is copied at once.
         if type(value) is not np.ndarray or value.dtype is not self._dtype or value.shape != self._shape:
-            value = self._conform(value)
+            value = self._conform(value, index)
         self._array[index] = value
 
     def read(self, index: int) -> Any:
         return self._array[index, ...].copy()
 
-    def _conform(self, value: Any) -> np.ndarray:
-        """Accepts what can be stored without loss, and plain Python numbers of the right kind."""
+    def _conform(self, value: Any, index: int) -> np.ndarray:
+        """Accepts numbers that the dtype can hold; the first environment's conversion of an array is a warning."""
         received = np.asarray(value)
-        plain = not isinstance(value, (np.ndarray, np.generic))
-        rule = "same_kind" if plain else "safe"
-        if received.shape == self._shape and np.can_cast(received.dtype, self._dtype, rule):  # type: ignore[arg-type]
+        if received.shape == self._shape and can_hold(self._dtype, received):
+            exact = not isinstance(value, np.ndarray) or np.can_cast(received.dtype, self._dtype, "safe")
+            if not exact and index == 0 and not self._told:
+                self._told = True
+                warnings.warn(
+                    f"{self._field} is {received.dtype}, but its space declares {self._dtype}; it is converted at "
+                    "every step, so return it as declared if every digit counts.",
+                    stacklevel=2,
+                )
             return received
         raise InvalidResultError(
             self._field,

@@ -26,7 +26,7 @@ def test_a_copied_space_does_not_slow_its_rows(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [[3, 4], (3.0, 4.0), np.array([3, 4], np.float16), np.array([3, 4], ">f4")])
-def test_what_fits_without_loss_is_converted(value):
+def test_what_fits_is_converted(value):
     array = np.zeros((2, 2), np.float32)
     written = rows_of(BOX, array)
     written.write(0, value)
@@ -37,13 +37,40 @@ def test_what_fits_without_loss_is_converted(value):
     ("value", "received"),
     [
         (np.zeros(3, np.float32), r"float32 of shape \(3,\)"),
-        (np.zeros(2), r"float64 of shape \(2,\)"),
+        (np.zeros(2, complex), r"complex128 of shape \(2,\)"),
         ("x", "of shape"),
     ],
 )
 def test_what_does_not_fit_is_named(value, received):
     with pytest.raises(InvalidResultError, match=received):
         rows_of(BOX, np.zeros((2, 2), np.float32)).write(0, value)
+
+
+@pytest.mark.parametrize(
+    ("declared", "returned"),
+    [
+        (np.float32, np.float64),
+        (np.float32, np.int64),
+        (np.float16, np.float32),
+        (np.uint8, np.int64),
+        (np.int8, np.int32),
+    ],
+)
+def test_arrays_of_other_numbers_are_converted_and_said_once(declared, returned):
+    array = np.zeros((2, 2), declared)
+    written = rows_of(spaces.Box(0, 9, (2,), declared), array)
+    with pytest.warns(UserWarning, match=f"observation is {np.dtype(returned)}, but its space declares") as told:
+        written.write(0, np.array([1, 0], returned))
+    written.write(0, np.array([1, 0], returned))  # a second warning would be an error
+    written.write(1, np.array([0, 1], returned))  # of another environment, of which nothing more is said
+    assert len(told) == 1
+    np.testing.assert_array_equal(array, [[1, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("value", [np.array([256, 0]), np.array([-1, 0]), np.array([0.5, 0])])
+def test_numbers_that_the_dtype_cannot_hold_are_refused(value):
+    with pytest.raises(InvalidResultError, match="uint8 of shape"):
+        rows_of(spaces.Box(0, 255, (2,), np.uint8), np.zeros((2, 2), np.uint8)).write(0, value)
 
 
 def test_a_row_is_read_as_an_environment_returns_it():
