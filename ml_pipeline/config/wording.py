@@ -32,6 +32,17 @@ def written(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
+def shortly(value: object) -> str:
+    """A setting for a person to read: as `written`, but numbers to six digits.
+
+    >>> shortly(0.00031415926535), shortly((0.30000000000000004, 64)), shortly(1e-5), shortly(8)
+    ('0.000314159', '0.3 64', '1e-05', '8')
+    """
+    if isinstance(value, tuple):
+        return " ".join(map(shortly, value)) or "none"
+    return f"{value:.6g}" if isinstance(value, float) else written(value)
+
+
 def in_one_line(value: object, longest: int = 200) -> str:
     """What somebody wrote, to be quoted in a sentence: without its line breaks and signs that would steer a terminal,
     and cut where it is long.

@@ -1,6 +1,7 @@
 """Training in a Gymnasium environment: makes it, scores a policy in it, reports on it."""
 
 from collections.abc import Callable
+from contextlib import closing
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ import gymnasium
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evaluate
+from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evaluate, random_actions
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
 from ml_pipeline.runs.environments.first_reset import reports_mask_at_reset
 from ml_pipeline.runs.environments.gym_env import GymEnv
@@ -79,21 +80,28 @@ class GymTask:
         return self._evaluate(act).mean_return
 
     def report(self, act: Act, folder: Path) -> str:
-        """Evaluate, write the files of `write_gym_report` into `folder`, and say the result in a line."""
+        """Evaluate beside random actions, write the files of `write_gym_report` into `folder`, and say the result in a
+        line."""
         result = self._evaluate(act)
-        write_gym_report(folder, self._env.env_id, result)
-        return result_sentence(self._env.env_id, result)
+        random = self._of_random_actions(most_steps=max(1_000, 10 * sum(result.lengths)))
+        write_gym_report(folder, self._env.env_id, result, random)
+        return result_sentence(self._env.env_id, result, random)
 
     def state(self) -> dict[str, Any]:
         """Nothing was fitted to data, so there is nothing to save."""
         return {}
 
     def _evaluate(self, act: Act) -> EvaluationResult:
-        env = self.evaluation_env()
-        try:
+        with closing(self.evaluation_env()) as env:
             return evaluate(env, act, n_episodes=self._eval_episodes, seed=self._seed + EVALUATION_SEED_OFFSET)
-        finally:
-            env.close()
+
+    def _of_random_actions(self, *, most_steps: int) -> EvaluationResult | None:
+        """In the same episodes. most_steps: where nothing limits an episode, random actions may never end it."""
+        seed = self._seed + EVALUATION_SEED_OFFSET
+        with closing(self.evaluation_env()) as env:
+            act = random_actions(env.action_space, seed=seed)
+            result = evaluate(env, act, n_episodes=self._eval_episodes, seed=seed, most_steps=most_steps)
+        return result if result.returns else None
 
 
 def _make(

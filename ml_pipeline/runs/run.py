@@ -24,6 +24,7 @@ from ml_pipeline.runs.folder_claim import FolderClaim, check_not_written
 from ml_pipeline.runs.ranks.shared_folder import claimed_by_first, folder_of_first, note_ranks
 from ml_pipeline.runs.ranks.together import Together
 from ml_pipeline.runs.recording import Recording
+from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.settings_file import StartedWith
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, take_stop_note
 from ml_pipeline.runs.tasks import Task
@@ -216,7 +217,9 @@ class Run:
         training.require_folder()
         training.load_best_policy()
         with report_folder(folder), training.policy.acting_threads():
-            return self._setup.task.report(training.policy.act, folder)
+            report = self._setup.task.report(training.policy.act, folder)
+            write_report_heading(folder, folder)
+        return report
 
 
 def _with_folder(config: TrainConfig, folder: Path) -> TrainConfig:

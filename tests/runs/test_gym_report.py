@@ -37,7 +37,10 @@ def test_a_run_folder_gets_a_page_with_result_curve_and_settings(tmp_path):
         assert picture.width > 500
     page = (tmp_path / "report.html").read_text()
     assert "return 2.00 ± 1.00 over 2 episodes." in page
-    assert "2,000 environment steps in 1.0 s of training (2,000 steps/s). Best score of an evaluation: 4." in page
+    assert (
+        "2,000 environment steps in 1.0 s of training (2,000 steps/s). Best score of an evaluation (mean return): 4."
+        in page
+    )
     assert "<td>2</td><td>3</td><td>1,200</td>" in page  # episode, return, length
     assert "<td>n_envs</td><td>4</td><td>1</td>" in page  # setting, value, default
     assert "<td>hidden_sizes</td><td>64 64</td><td>64 64</td>" in page
@@ -70,3 +73,19 @@ def test_a_run_without_an_iteration_has_no_curve(tmp_path):
 
 def test_the_sentence_names_mean_and_deviation():
     assert result_sentence("Mine-v0", RESULT) == "Evaluation on a single Mine-v0: return 2.00 ± 1.00 over 2 episodes"
+
+
+def test_random_actions_stand_beside_the_policy(tmp_path):
+    random = EvaluationResult(returns=(0.5,), lengths=(7,))  # the second did not end in the steps that there were
+    sentence = "return 2.00 ± 1.00 over 2 episodes; random actions: 0.50 ± 0.00"
+    assert result_sentence("Mine-v0", RESULT, random).endswith(sentence)
+    write_gym_report(tmp_path, "Mine-v0", RESULT, random)
+    page = (tmp_path / "report.html").read_text()
+    assert sentence in page
+    assert "<td>1</td><td>1</td><td>10</td><td>0.5</td><td>7</td>" in page
+    assert "<td>2</td><td>3</td><td>1,200</td><td>-</td><td>-</td>" in page
+    assert json.loads((tmp_path / "evaluation.json").read_text())["random"]["mean_return"] == 0.5
+
+
+def test_a_policy_that_does_not_beat_random_actions_is_warned_of():
+    assert "Warning: the policy did not beat random actions" in result_sentence("Mine-v0", RESULT, RESULT)

@@ -10,6 +10,7 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, report_folder
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.deployed import EVALUATIONS_FOLDER, is_version_folder
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
@@ -41,7 +42,10 @@ def evaluate_checkpoint(start: EvaluationStart) -> EvaluationReport:
     config, saved = load_run(start.config.checkpoint)
     folder = start.config.output_dir or _default_folder(start)
     evaluate = _evaluate_trading if config.run.env_id is None else _evaluate_episodes
-    return evaluate(start, config, saved, folder)
+    report = evaluate(start, config, saved, folder)
+    with report_folder(folder):
+        write_report_heading(folder, start.config.checkpoint.parent)
+    return report
 
 
 def _evaluate_trading(

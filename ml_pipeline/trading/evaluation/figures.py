@@ -30,6 +30,8 @@ def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
         ("buy and hold", evaluation.buy_and_hold, _HOLD, "-"),
         ("agent", evaluation.agent, AGENT_COLOR, "-"),
     ):
+        if name.replace(" ", "_") not in evaluation.columns:
+            continue
         total = evaluation.figures[name.replace(" ", "_")]["total_return"]
         look: dict[str, Any] = {"color": color, "linestyle": style}
         above.plot(ledger["time"], ledger["equity"], linewidth=1.5, label=f"{name} {total:+,.1%}", **look)

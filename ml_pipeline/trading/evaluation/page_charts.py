@@ -30,6 +30,10 @@ def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list
     gross, net, holder = *exposures(agent), evaluation.buy_and_hold["equity"]
     low, high = _random_range(evaluation.random, n)
     folds = [Marks("a new fold", [*marked_rows], agent["equity"][[*marked_rows]], RANDOM_COLOR, "line")]
+    equal_weight = [
+        Curve("equal weight", _padded(evaluation.equal_weight["equity"], n), EQUAL_COLOR, dashed=True)
+        for _ in range("equal_weight" in evaluation.columns)
+    ]
     charts = [
         TimeChart(
             "Equity",
@@ -37,7 +41,7 @@ def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list
             [
                 Curve("agent", agent["equity"], AGENT_COLOR, width=2.0),
                 Curve("buy and hold", _padded(holder, n), HOLD_COLOR),
-                Curve("equal weight", _padded(evaluation.equal_weight["equity"], n), EQUAL_COLOR, dashed=True),
+                *equal_weight,
                 Curve("random, lowest", low, RANDOM_COLOR, width=1.0, coarse=True),
                 Curve("random, highest", high, RANDOM_COLOR, width=1.0, coarse=True),
             ],

@@ -76,9 +76,8 @@ def baselines_without_limits(evaluation: Evaluation) -> list[str]:
     if not own:
         return []
     named = ", ".join(f"{name} {getattr(evaluation.rules, name):g}" for name in own)
-    return [
-        f"Buy and hold and equal weight invest the whole account: the agent's limits ({named}) bind only the agent."
-    ]
+    both = " and equal weight invest" if "equal_weight" in evaluation.columns else " invests"
+    return [f"Buy and hold{both} the whole account: the agent's limits ({named}) bind only the agent."]
 
 
 def _beside_holding(evaluation: Evaluation) -> list[str]:
@@ -99,7 +98,8 @@ def _ruin(evaluation: Evaluation) -> list[str]:
         what = f"the agent {_lost(evaluation.agent)}" if ended == "ruin" else "a short's fee took the agent's last cash"
         rest = f"in bar {bars:,} of {evaluation.n_bars:,}; every column covers those {counted(bars, 'bar')}"
         sentences.append(f"{ended.capitalize()}: {what} and its account was closed on {day}, {rest}.")
-    for name, title in _BASELINES.items():
+    for name in evaluation.columns[1:-1]:
+        title = _BASELINES[name]
         ledger: Ledger = getattr(evaluation, name)
         if (ended := evaluation.endings[name]) is not None:
             covered = f"its column covers {len(ledger['time']):,} of the {bars:,} bars"
@@ -139,7 +139,7 @@ def _lost(ledger: Ledger) -> str:
 
 
 def _never_traded(evaluation: Evaluation) -> list[str]:
-    idle = [name for name in ("agent", *_BASELINES) if not traded_values(getattr(evaluation, name)).any()]
+    idle = [name for name in evaluation.columns[:-1] if not traded_values(getattr(evaluation, name)).any()]
     if not idle:
         return []
     if (cheapest := _cheapest_lot(evaluation)) > evaluation.rules.initial_cash and "buy_and_hold" in idle:

@@ -16,7 +16,7 @@ from ml_pipeline.trading.evaluation.attribution import costs_by_kind, profit_by_
 from ml_pipeline.trading.evaluation.figures import equity_figure
 from ml_pipeline.trading.evaluation.ledger_file import LEDGER_FILE, write_ledger
 from ml_pipeline.trading.evaluation.remarks import RANGES, annualization, baselines_without_limits, headlines
-from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
+from ml_pipeline.trading.evaluation.results import Evaluation
 
 # Rows of the table: (name of the metric, its title in the table, factor, format, unit).
 _ROWS = (
@@ -36,10 +36,10 @@ _ROWS = (
 
 
 def table_rows(evaluation: Evaluation) -> list[list[str]]:
-    """The header, then one row per metric: agent, buy and hold, equal weight, random. A dash is undefined."""
-    n_random = len(evaluation.random)
-    header = ["", "agent", "buy and hold", "equal weight", f"random (mean of {n_random})"]
-    columns = [evaluation.figures[name] for name in COLUMNS]
+    """The header, then one row per metric: of the columns of the evaluation. A dash is undefined."""
+    titles = {"random": f"random (mean of {len(evaluation.random)})"}
+    header = ["", *(titles.get(name, name.replace("_", " ")) for name in evaluation.columns)]
+    columns = [evaluation.figures[name] for name in evaluation.columns]
     rows = [
         [title, *(_cell(c, name, factor, form, unit) for c in columns)] for name, title, factor, form, unit in _ROWS
     ]
@@ -59,7 +59,7 @@ def _endings_row(evaluation: Evaluation) -> list[list[str]]:
     if not any(evaluation.endings.values()) and not evaluation.n_random_ended:
         return []
     cells = []
-    for name in COLUMNS[:-1]:
+    for name in evaluation.columns[:-1]:
         reason, ledger = evaluation.endings[name], getattr(evaluation, name)
         cells.append("-" if reason is None else f"{reason}, {str(ledger['time'][-1])[:10]}")
     return [["Account closed", *cells, f"{evaluation.n_random_ended} of {len(evaluation.random)}"]]

@@ -80,6 +80,14 @@ class Evaluation:
         object.__setattr__(self, "figures", figures)
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of `COLUMNS` that a reader sees: equal weight of a single asset is buy and hold."""
+        held, equal = self.buy_and_hold["equity"], self.equal_weight["equity"]
+        if len(held) == len(equal) and np.allclose(held, equal, rtol=1e-9, atol=0.0):
+            return tuple(name for name in COLUMNS if name != "equal_weight")
+        return COLUMNS
+
+    @property
     def n_random_ended(self) -> int:
         """How many accounts of random policies were closed before the agent's period was over."""
         return sum(ending(ledger, len(self.agent["time"])) is not None for ledger in self.random)

@@ -106,10 +106,8 @@ def test_an_agent_whose_limits_leave_no_order_is_told_apart_from_one_that_wants_
 
 def test_limits_that_only_the_agent_has_are_named(evaluation_of, tiny_market):
     rising = tiny_market(np.linspace(100, 200, 5))
-    sentence = (
-        "Buy and hold and equal weight invest the whole account: the agent's limits (max_position 0.25, min_cash 0.1) "
-        "bind only the agent."
-    )
+    named = "(max_position 0.25, min_cash 0.1)"
+    sentence = f"Buy and hold invests the whole account: the agent's limits {named} bind only the agent."
     limited = evaluation_of(rising, action=2, max_position=0.25, min_cash=0.1)
     assert sentence in remarks(limited)
     assert sentence in results_table(limited)

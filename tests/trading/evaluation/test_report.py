@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ml_pipeline.trading.evaluation.page_charts import page_charts
 from ml_pipeline.trading.evaluation.report import as_json, results_table, write_report
 
 
@@ -103,3 +104,14 @@ def test_ratios_stand_with_their_errors_and_intervals(evaluation_of, tiny_market
     assert f"({figures['profit_factor_low']:g} to " in rows["Profit factor"]
     assert "Lo 2002" in results_table(evaluation)
     assert {"sharpe_se", "sortino_se", "calmar_low", "calmar_high"} <= set(as_json(evaluation)["agent"])
+
+
+def test_equal_weight_is_left_out_where_it_is_buy_and_hold(evaluation_of, tiny_market):
+    walks = 100 * np.exp(np.random.default_rng(2).normal(0, 0.01, (60, 2)).cumsum(axis=0))
+    one = evaluation_of(tiny_market(walks[:, :1]), action=2)
+    assert "equal weight" not in results_table(one)
+    assert "equal weight" not in [curve.label for curve in page_charts(one)[0].curves]
+    assert as_json(one)["equal_weight"] == as_json(one)["buy_and_hold"]  # the file keeps its keys
+    two = evaluation_of(tiny_market(walks), np.array([0.5, 0.5]), action_mode="target_weights")
+    assert "equal weight" in results_table(two)
+    assert "equal weight" in [curve.label for curve in page_charts(two)[0].curves]

@@ -1,11 +1,15 @@
 """Evaluation: whole episodes, one after another, in a single environment; the policy does not learn."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
+
+from ml_pipeline.runtime.action_masks import reported_mask
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,25 @@ class EvaluationResult:
         return float(np.std(self.returns))
 
 
-def evaluate(env: gymnasium.Env, act: Callable[[Any], Any], *, n_episodes: int, seed: int) -> EvaluationResult:
+def evaluate(
+    env: gymnasium.Env, act: Callable[[Any], Any], *, n_episodes: int, seed: int, most_steps: int | None = None
+) -> EvaluationResult:
     """Play `n_episodes` episodes; episode k is reset with seed + k.
 
     `act` returns the action for an observation; its `begin_episode`, if it has one, is called before each episode.
+    most_steps: of all episodes together; one that has not ended by then is left out, and there are no more.
     """
-    returns, lengths = [], []
+    returns: list[float] = []
+    lengths: list[int] = []
+    left = math.inf if most_steps is None else most_steps
     for episode in range(n_episodes):
         getattr(act, "begin_episode", lambda: None)()
         observation, _ = env.reset(seed=seed + episode)
         total, length, done = 0.0, 0, False
         while not done:
+            if left <= 0:
+                return EvaluationResult(tuple(returns), tuple(lengths))
+            left -= 1
             observation, reward, terminated, truncated, _ = env.step(act(observation))
             total += float(reward)
             length += 1
@@ -43,3 +55,20 @@ def evaluate(env: gymnasium.Env, act: Callable[[Any], Any], *, n_episodes: int, 
         returns.append(total)
         lengths.append(length)
     return EvaluationResult(tuple(returns), tuple(lengths))
+
+
+def random_actions(space: spaces.Space, *, seed: int) -> Callable[[Any], Any]:
+    """A policy that draws every action from the space, of those that a mask in the observation allows."""
+    space.seed(seed)
+
+    def act(observation: Any) -> Any:
+        mask = reported_mask(None, observation, {})
+        if mask is None:
+            return space.sample()
+        allowed = (np.asarray(mask).reshape(-1) > 0.5).astype(np.int8)
+        if isinstance(space, spaces.MultiDiscrete):
+            parts = np.split(allowed, np.cumsum(space.nvec.ravel())[:-1])
+            return space.sample(mask=tuple(parts))
+        return space.sample(mask=allowed)
+
+    return act

@@ -2,8 +2,9 @@
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
-from ml_pipeline.models.rl.algorithms.evaluation import evaluate
+from ml_pipeline.models.rl.algorithms.evaluation import evaluate, random_actions
 
 
 class Countdown(gymnasium.Env):
@@ -50,3 +51,28 @@ def test_the_policy_sees_what_the_environment_gave():
     seen = []
     evaluate(Countdown(), lambda obs: seen.append(float(obs[0])) or 0, n_episodes=1, seed=2)
     assert seen == [3.0, 2.0, 1.0]
+
+
+def test_random_actions_are_seeded_and_obey_the_mask():
+    discrete, several = spaces.Discrete(4), spaces.MultiDiscrete([2, 3])
+    draws = [[int(random_actions(discrete, seed=seed)(None)) for _ in range(2)] for seed in (0, 0, 1)]
+    assert draws[0] == draws[1]
+    act = random_actions(discrete, seed=0)
+    assert {int(act({"action_mask": np.array([0, 1, 0, 1])})) for _ in range(50)} == {1, 3}
+    act = random_actions(several, seed=0)
+    drawn = {tuple(act({"action_mask": np.array([0, 1, 1, 0, 1])}).tolist()) for _ in range(50)}
+    assert drawn == {(1, 0), (1, 2)}
+
+
+def test_an_episode_that_never_ends_is_left_out_after_the_steps_that_there_are():
+    class Endless(gymnasium.Env):
+        observation_space = spaces.Box(-1, 1, (1,))
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 1.0, False, False, {}
+
+    assert evaluate(Endless(), lambda _: 0, n_episodes=3, seed=0, most_steps=100).returns == ()
