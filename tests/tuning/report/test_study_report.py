@@ -230,7 +230,7 @@ def test_hostile_names_are_text_and_lead_nowhere(tmp_path):
     report = write_study_report(evil_study(tmp_path), tmp_path, n_trials=20)
     text = report.path.read_text(encoding="utf-8")
     assert "<img" not in text
-    assert text.count("</script>") == 5
+    assert text.count("</script>") == 6
     assert not re.search(r'href="(?!\./trial-)', text)
     assert set(data_of(report, "data")["tables"][0]["columns"][3]["links"]) == {""}
 
