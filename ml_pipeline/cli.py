@@ -55,15 +55,21 @@ def _unknown(name: str, rest: Sequence[str]) -> str:
 
 
 def _help() -> str:
-    from ml_pipeline.commands import COMMANDS, PROG
+    from shutil import get_terminal_size
 
-    width = max(map(len, COMMANDS))
+    from ml_pipeline.commands import COMMANDS, PROG
+    from ml_pipeline.config.wording import definitions, wrapped
+
+    width = get_terminal_size().columns
+    ending = f"`{PROG} COMMAND --help` shows the flags of a command; `{PROG} --version` prints the version."
     return "\n".join(
         [
             f"usage: {PROG} COMMAND [...]",
             "",
-            *(f"  {name:{width}}  {command.sentence}" for name, command in COMMANDS.items()),
+            *definitions(
+                [(name, command.sentence) for name, command in COMMANDS.items()], width, max(map(len, COMMANDS)) + 4
+            ),
             "",
-            f"`{PROG} COMMAND --help` shows the flags of a command; `{PROG} --version` prints the version.",
+            *wrapped(ending, width),
         ]
     )

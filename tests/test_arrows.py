@@ -228,7 +228,7 @@ COMMANDS = (
 # Only these print besides commands: what they show on a terminal, and the parts of one command.
 VERSION = "__version__"  # of the package itself, which no arrow is about
 PRINTING = (
-    *("monitoring.console", "monitoring.run_console"),
+    *("config.flag_help", "monitoring.console", "monitoring.run_console"),
     *(f"runs.commands.{name}" for name in ("train_run", "train_as_rank", "launch_ranks")),
 )
 # Only these install signal handlers besides commands: a context manager that the trainer enters in the main thread

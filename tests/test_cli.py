@@ -37,7 +37,8 @@ def exit_code(argv):
         return stop.code
 
 
-def test_help_names_each_command_with_a_sentence(capsys):
+def test_help_names_each_command_with_a_sentence(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
     assert main(["--help"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     described = [line.split(maxsplit=1) for line in lines[2 : 2 + len(NAMES)]]
@@ -103,6 +104,24 @@ def test_each_command_is_its_module(name, capsys):
     assert after_usage(through_cli) == after_usage(capsys.readouterr().out)
     assert through_cli.startswith(f"usage: ml-pipeline {name} ")
     assert COMMANDS[name].sentence in " ".join(through_cli.split())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_lines_of_help_break_between_words_at_any_width(width, monkeypatch, capsys):
+    shown = {}
+    for columns in (1_000, width):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        shown[columns] = [
+            _help_of(name, capsys) for name in ("", "train", "evaluate", "paper-trade", "check", "compile")
+        ]
+    for wide, narrow in zip(shown[1_000], shown[width], strict=True):
+        assert re.sub(r",\s+", ",", narrow).split() == re.sub(r",\s+", ",", wide).split()
+        assert max(map(len, narrow.splitlines())) <= width
+
+
+def _help_of(name, capsys):
+    assert exit_code([*name.split(), "--help"]) == 0
+    return capsys.readouterr().out
 
 
 def after_usage(help_text):

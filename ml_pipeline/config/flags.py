@@ -1,4 +1,4 @@
-"""Flags: tyro splits the command line and writes the help; types and complaints are those of files.
+"""Flags: tyro splits the command line; types and complaints are those of files.
 
 tyro hands every value on as the words that were typed. So the same conversion serves flags and files, each complaint is
 one sentence, and it is known which settings were given.
@@ -6,25 +6,22 @@ one sentence, and it is known which settings were given.
 
 import contextlib
 import io
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields, make_dataclass
 from itertools import pairwise, zip_longest
-from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping, is_pairs, is_schedule
-from ml_pipeline.config.env_schedule import shown
+from ml_pipeline.config.conversion import convert, is_list
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.familiar_names import familiar_name, setting_for
+from ml_pipeline.config.flag_help import flag_of, metavar_of, print_help
 from ml_pipeline.config.scheduled import SCHEDULED, spelled_out
 from ml_pipeline.config.settings import Settings, build, groups_of, hints_of
-
-_METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+from ml_pipeline.config.wording import written
 
 # The values of these add up where the flag is repeated; of others the last one counts.
 _REPEATED = frozenset({"accept_feature", "sink"})
@@ -51,7 +48,10 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
     hints = hints_of(settings_class)
     positionals = positionals_of(settings_class)
     argv = _gathered([_own_flag(word, hints) for word in argv], hints)
-    parsed, unknown = _split(argv, settings_class, hints, prog=prog, description=description)
+    if {"-h", "--help"} & {*argv}:
+        print_help(settings_class, prog=prog, description=description)
+        raise SystemExit(0)
+    parsed, unknown = _split(argv, settings_class, hints, prog=prog)
     if unknown:
         flags = {name: hint for name, hint in hints.items() if name not in positionals}
         raise _unknown(unknown[0], argv, flags)
@@ -74,15 +74,6 @@ def _own_flag(word: str, hints: dict[str, Any]) -> str:
     name, given, value = word.partition("=")
     ours = _ALSO.get(_dashed(name), "")
     return f"{ours}{given}{value}" if ours[2:].replace("-", "_") in hints else word
-
-
-def flag_of(name: str) -> str:
-    """The flag of a setting.
-
-    >>> flag_of("n_steps")
-    '--n-steps'
-    """
-    return f"--{name.replace('_', '-')}"
 
 
 @contextlib.contextmanager
@@ -128,9 +119,7 @@ def _gathered(argv: Sequence[str], hints: dict[str, Any]) -> list[str]:
     return words
 
 
-def _split(
-    argv: Sequence[str], settings_class: type, hints: dict[str, Any], *, prog: str, description: str
-) -> tuple[Any, list[str]]:
+def _split(argv: Sequence[str], settings_class: type, hints: dict[str, Any], *, prog: str) -> tuple[Any, list[str]]:
     """tyro's reading of the command line, values as _Words, and the words that belong to nothing."""
     registry = ConstructorRegistry()
     registry.primitive_rule(_as_words)
@@ -141,21 +130,19 @@ def _split(
             return tyro.cli(
                 flags_class,
                 prog=prog,
-                description=description,
                 args=list(argv),
+                add_help=False,
                 return_unknown_args=True,
                 config=(tyro.conf.OmitArgPrefixes,),
                 registry=registry,
             )
     except SystemExit as stop:
-        if not stop.code:  # --help
-            raise
-    raise _incomplete(argv, settings_class, hints)
+        raise _incomplete(argv, settings_class, hints) from stop
 
 
 def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """How tyro reads a value: not at all. What has no metavar is left to its own rules: booleans are --x and --no-x."""
-    metavar = _metavar(info.type)
+    metavar = metavar_of(info.type)
     if metavar is None:
         return None
     return PrimitiveConstructorSpec(
@@ -163,38 +150,15 @@ def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         metavar=metavar,
         instance_from_str=_Words,
         is_instance=lambda value: True,
-        str_from_instance=(lambda schedule: [shown(schedule)]) if is_schedule(info.type) else _shown,
+        str_from_instance=lambda value: [written(value)],
     )
 
 
 def _unchecked(group: type, hints: dict[str, Any]) -> type:
-    """The same fields and help, without the checks of ranges: words are no numbers yet. No flag takes a function."""
-    first_line = (group.__doc__ or "").partition("\n")[0]
+    """The same fields, without the checks of ranges: words are no numbers yet. No flag takes a function."""
     typed = {name: hints[name] for name in SCHEDULED if name in group.__annotations__}
-    changed = {"__post_init__": lambda self: None, "__doc__": first_line, "__annotations__": typed}
+    changed = {"__post_init__": lambda self: None, "__annotations__": typed}
     return type(group.__name__, (group,), changed)
-
-
-def _metavar(hint: Any) -> str | None:
-    if get_origin(hint) is Literal:
-        return "{" + ",".join(get_args(hint)) + "}"
-    if is_schedule(hint) or is_pairs(hint):
-        return "[STEP:N ...]" if is_schedule(hint) else "[NAME=TEXT ...]"
-    if is_mapping(hint):
-        return "JSON"
-    if get_origin(hint) is tuple:
-        return f"[{_metavar(get_args(hint)[0])} ...]"
-    if len(alternatives(hint)) > 1:
-        return "|".join(filter(None, map(_metavar, alternatives(hint))))
-    return _METAVARS.get(hint)
-
-
-def _shown(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return [json.dumps(value)]
-    if value is None or value == ():
-        return ["none"]
-    return [str(element) for element in value] if isinstance(value, tuple) else [str(value)]
 
 
 def _dashed(word: str) -> str:

@@ -1,6 +1,8 @@
 """How sentences and tables for a user are written."""
 
 import json
+import re
+import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -96,3 +98,40 @@ def ended(sentence: str) -> str:
     ('It rose.', 'Was it known?')
     """
     return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+
+
+def wrapped(text: str, width: int, indent: str = "", first_indent: str = "") -> list[str]:
+    """The text in lines that break between words alone, so that flags, names and numbers stay whole.
+
+    >>> wrapped("of 172,800 seconds", width=8)
+    ['of', '172,800', 'seconds']
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first_indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def definitions(rows: Sequence[tuple[str, str]], width: int, column: int) -> list[str]:
+    """Lines of terms, each with its sentence beside it from `column` on, or below it if `width` is too small for that.
+
+    >>> definitions([("--seed INT", "Seed of the run.")], width=40, column=15)
+    ['  --seed INT   Seed of the run.']
+    >>> definitions([("--seed INT", "Seed of the run.")], width=20, column=15)
+    ['  --seed INT', '      Seed of the', '      run.']
+    """
+    lines: list[str] = []
+    for term, sentence in rows:
+        beside = width >= 2 * column + 8
+        indent = " " * (column if beside else 6)
+        said = wrapped(sentence, width, indent, indent)
+        if beside and len(term) + 4 <= column and said:
+            said[0] = f"  {term:{column - 2}}{said[0].lstrip()}"
+        else:
+            lines += wrapped(term if len(term) + 2 <= width else re.sub(r",(?=\S)", ", ", term), width, "      ", "  ")
+        lines += said
+    return lines

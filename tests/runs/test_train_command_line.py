@@ -78,7 +78,7 @@ def test_episodes_of_evaluation_are_no_setting_of_a_market(in_tmp):
 def test_every_setting_has_a_sentence_in_the_help(capsys):
     with pytest.raises(SystemExit):
         parse_train_start(["--help"])
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    shown = " ".join(capsys.readouterr().out.split())
     for name in (*hints_of(TrainConfig), "config", "resume"):
         after = shown.split(f" --{name.replace('_', '-')}", maxsplit=1)[1]
         sentence, _, _ = after.partition(" (default: ")
