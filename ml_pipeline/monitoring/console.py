@@ -50,8 +50,10 @@ def outlive_readers() -> None:
     guard_standard_streams(outlive_readers=True)
 
 
-def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
+def banner(*, n_envs: int, n_workers: int, start_method: str | None, unused_start_method: str | None = None) -> str:
     """How the environments are stepped; n_workers 0 is in the trainer's own process.
+
+    unused_start_method: the one that was set, if there are no workers.
 
     >>> print(banner(n_envs=8, n_workers=2, start_method="forkserver"))
     🚀 Using 8 parallel environments for training
@@ -63,6 +65,8 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None) -> str:
     environments = "1 environment" if n_envs == 1 else f"{n_envs} parallel environments"
     workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
     how = f"Start method: {start_method} · {workers}" if n_workers else "In the trainer's process · no workers"
+    if unused_start_method is not None:
+        how += f", so --parallel-start-method {unused_start_method} has no effect"
     return f"🚀 Using {environments} for training\n   {how}"
 
 

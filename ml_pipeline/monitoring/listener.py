@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 class RunStart(NamedTuple):
     """A run that is about to train.
 
-    n_workers: 0 where the trainer's process steps the environments; start_method is None then. first_step: of a resumed
+    n_workers: 0 if the trainer's process steps the environments; start_method is None then. first_step: of a resumed
     run, the environment steps that were taken before; total_steps counts them too. n_envs_schedule: other numbers of
     environments that are planned, by global step; the totals take them into account. n_ranks: processes that share the
-    environments, of which this is the first; n_workers are its own.
+    environments, of which this is the first; n_workers are its own. one_env_steps: the environment steps of as many
+    iterations with one environment; None if the length does not multiply with n_envs. unused_start_method: the start
+    method that was set although no worker is started.
     """
 
     folder: Path
@@ -24,6 +26,8 @@ class RunStart(NamedTuple):
     first_step: int
     n_envs_schedule: Mapping[int, int] = MappingProxyType({})
     n_ranks: int = 1
+    one_env_steps: int | None = None
+    unused_start_method: str | None = None
 
 
 class RunEnd(NamedTuple):

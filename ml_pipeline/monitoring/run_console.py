@@ -1,7 +1,7 @@
 """A training run on the terminal: the lines it opens with, the progress bar, and sentences above the bar."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 from ml_pipeline.config.wording import shown_path
@@ -19,11 +19,7 @@ class RunConsole(RunListener):
         self._progress: Progress | None = None
 
     def started(self, start: RunStart) -> None:
-        opening = banner(n_envs=start.n_envs, n_workers=start.n_workers, start_method=start.start_method)
-        length = f"{start.total_iterations:,} iterations, {start.total_steps:,} environment steps in all"
-        shown = f'"Episode 1/{start.total_iterations}" is the first iteration (rollout and update)'
-        folder = f"Run folder: {shown_path(start.folder)}"
-        print(opening, f"   {length}; {shown}", f"   {folder}", sep="\n", file=self._out, flush=True)
+        print(*_opening(start), sep="\n", file=self._out, flush=True)
         self._progress = Progress(
             total_iterations=start.total_iterations,
             total_steps=start.total_steps,
@@ -50,3 +46,23 @@ class RunConsole(RunListener):
         """Leave the bar as it is and go on below it; may be called twice."""
         if self._progress is not None:
             self._progress.close()
+
+
+def _opening(start: RunStart) -> Iterator[str]:
+    """The lines that a run opens with."""
+    yield banner(
+        n_envs=start.n_envs,
+        n_workers=start.n_workers,
+        start_method=start.start_method,
+        unused_start_method=start.unused_start_method,
+    )
+    length = f"{start.total_iterations:,} iterations, {start.total_steps:,} transitions (environment steps) in all"
+    yield f'   {length}; "Episode 1/{start.total_iterations}" is the first iteration (rollout and update)'
+    if start.one_env_steps is not None and start.n_envs > 1:
+        yield (
+            f"   --num-episodes counts iterations, so {start.n_envs} environments train on {start.n_envs} times the "
+            f"transitions of one; --total-timesteps {start.one_env_steps} trains on as many as one"
+        )
+    yield f"   Run folder: {shown_path(start.folder)}"
+    if start.n_envs > 1:
+        yield f"Parallel mode: {start.n_envs} environments"

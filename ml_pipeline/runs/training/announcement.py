@@ -15,6 +15,9 @@ def run_start(folder: Path, trainer: Trainer, scaling: EnvScaling, *, n_ranks: i
     """The run as it begins. scaling: has its environments, and the settings of now."""
     parallel = scaling.envs if isinstance(scaling.envs, ParallelEnv) else None
     total_iterations, total_steps = _planned_length(trainer, scaling)
+    run, n_steps = scaling.config.run, scaling.config.ppo.n_steps
+    episodes = None if run.n_envs_schedule else run.num_episodes
+    has_workers = parallel is not None and parallel.num_workers > 0
     return RunStart(
         folder=folder,
         n_envs=scaling.n_envs,
@@ -23,8 +26,10 @@ def run_start(folder: Path, trainer: Trainer, scaling: EnvScaling, *, n_ranks: i
         total_iterations=total_iterations,
         total_steps=total_steps,
         first_step=trainer.global_step,
-        n_envs_schedule=scaling.config.run.n_envs_schedule,
+        n_envs_schedule=run.n_envs_schedule,
         n_ranks=n_ranks,
+        one_env_steps=None if episodes is None else episodes * n_steps,
+        unused_start_method=None if has_workers else run.parallel_start_method,
     )
 
 
