@@ -47,6 +47,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         *("eval_interval", "eval_episodes"),
     ),
     "it is what all trials begin with; give it on the command line": ("init_from",),
+    "it is a person's word on a feature; give it on the command line": ("accept_feature",),
     "trials would find a lucky seed: judge each by several, with --seeds-per-trial": ("seed",),
     "all trials have the same budget: longer training would win": (
         *("total_timesteps", "num_episodes", "stop_at_return", "stop_on_plateau"),

@@ -131,8 +131,8 @@ def test_figures_that_no_page_can_draw_are_left_out(client, root):
 
 
 def test_a_setting_that_cannot_be_written_is_told(client, root):
-    (root / "a" / "config.yaml").write_text("seed: 0x" + "f" * 5000)
-    assert "config.yaml holds a value that cannot be shown" in get(client, "/api/settings", run="a")["notes"]["a"]
+    (root / "a" / "config.yaml").write_text("seed: 1" + "0" * 5000)
+    assert "config.yaml is not valid YAML: Exceeds the limit" in get(client, "/api/settings", run="a")["notes"]["a"]
 
 
 def test_a_text_that_utf8_cannot_write_is_shown_by_its_numbers(client, root):

@@ -132,7 +132,7 @@ def test_functions_of_all_symbols_are_cut_and_tested_for_leaks_too():
     whole = compute_features(market, names)
     np.testing.assert_array_equal(compute_features(market.bars(0, 2000), names).values, whole.values[:2000])
     (warning,) = check_features(market, names, whole)
-    assert warning.startswith(
+    assert warning.sentence.startswith(
         "across_assets:over_average, across_assets:over_average@15m ask for longer bars or for all"
     )
     leaking = ["across_assets:next_of_b"]
