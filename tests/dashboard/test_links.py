@@ -1,6 +1,8 @@
 """Every link of every page leads somewhere, in Debian's Chromium."""
 
+import threading
 from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import optuna
 import pytest
@@ -47,15 +49,22 @@ def _png():
     return png_of(plots.Figure(figsize=(1, 1)))
 
 
+def content_of(page):
+    """What a page shows: of a report in a frame, the report."""
+    page.wait_for_load_state()
+    frames = [frame for frame in page.frames if frame.parent_frame is not None and "/files/" in frame.url]
+    found = page.main_frame if "/#" in page.url or not frames else frames[0]
+    found.wait_for_load_state()
+    return found
+
+
 def follow(page, link):
     """Click a link; return the page that it leads to, which may be a tab of its own."""
     if link.get_attribute("target") == "_blank":
         with page.context.expect_page() as opened:
             link.click()
-        found = opened.value
-        found.wait_for_load_state()
-        return found
-    with page.expect_navigation():
+        return opened.value
+    with page.expect_event("framenavigated"):
         link.click()
     return page
 
@@ -79,14 +88,15 @@ def test_every_link_of_every_page_leads_to_a_page(served, browser_page, places, 
         if "#" in address:
             page.wait_for_selector("html[data-ready]")
             page.wait_for_timeout(300)
-        links = [each for each in page.locator("a[href]").all() if each.is_visible()]
+        links = [each for each in content_of(page).locator("a[href]").all() if each.is_visible()]
         hrefs = [(each.get_attribute("href"), each.inner_text()) for each in links]
         for i, (href, text) in enumerate(hrefs):
             if href.startswith("#"):
                 continue
             page.goto(address)
-            link = [each for each in page.locator("a[href]").all() if each.is_visible()][i]
-            found = follow(page, link)
+            link = [each for each in content_of(page).locator("a[href]").all() if each.is_visible()][i]
+            opened = follow(page, link)
+            found = content_of(opened)
             clicked += 1
             assert answers[found.url] in (200, 304), (address, href, found.locator("body").inner_text())
             kind = found.evaluate("document.contentType")
@@ -95,8 +105,8 @@ def test_every_link_of_every_page_leads_to_a_page(served, browser_page, places, 
             if found.url not in seen and kind == "text/html":
                 seen.add(found.url)
                 waiting.append(found.url)
-            if found is not page:
-                found.close()
+            if opened is not page:
+                opened.close()
     assert clicked > 15
     assert {each.rpartition("/")[2] for each in seen} >= {"report.html", "reconciliation.html", ""}
     assert problems == []
@@ -112,3 +122,52 @@ def test_links_of_a_report_within_the_page_are_followed_there(served, browser_pa
     frame.get_by_text("further").click()
     frame.get_by_text("and more").wait_for()
     assert "view=report" in page.url
+
+
+LEAVING = {
+    "script": "<script>location.href = '{there}'</script>",
+    "refresh": '<meta http-equiv="refresh" content="0; url={there}">',
+    "link": '<a id="a" href="{there}">on</a><script>document.getElementById("a").click()</script>',
+    "tab": "<script>open('{there}')</script>",
+    "top": "<script>top.location = '{there}'</script>",
+    "form": '<form action="{there}"></form><script>document.forms[0].submit()</script>',
+    "data": "<script>location.href = 'data:text/html,<script>location.href=`{there}`</scr' + 'ipt>'</script>",
+    "picture": '<svg xmlns="http://www.w3.org/2000/svg"><script>location.href = "{there}"</script></svg>',
+}
+
+
+@pytest.mark.parametrize("way", LEAVING)
+def test_a_report_leads_to_no_other_site(served, browser_page, places, way):
+    runs, live = places
+    asked = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    elsewhere = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    thread = threading.Thread(target=elsewhere.serve_forever)
+    thread.start()
+    try:
+        there = f"http://127.0.0.1:{elsewhere.server_port}/taken?secret=1"
+        script = LEAVING[way].replace("{there}", there)
+        (runs / "mine" / "report.html").write_text(PAGE.format("<p>the figures</p>" + script))
+        (runs / "mine" / "picture.svg").write_text(script)
+        server, _ = served(runs, sessions=live)
+        page = browser_page(server.url).context.new_page()  # what is refused, the console calls an error
+        page.goto(f"{server.url}report?run=mine")
+        if way == "picture":
+            address = page.locator("iframe").get_attribute("src").replace("report.html", "picture.svg")
+            page.goto(server.url + address.removeprefix("/"))
+        page.wait_for_timeout(1000)
+        assert asked == []
+        assert page.url.startswith(server.url)
+    finally:
+        elsewhere.shutdown()
+        thread.join()
+        elsewhere.server_close()

@@ -229,7 +229,7 @@ class _Reading:
     def report(self, request: Request) -> Response:
         (run,) = runs_of(request, exactly=1)
         return self._reports.opened(
-            "runs", find_run(self._root, run) / PAGE_FILE, f"{run} holds no report; evaluate it first."
+            request, "runs", find_run(self._root, run) / PAGE_FILE, f"{run} holds no report; evaluate it first."
         )
 
     async def events(self, request: Request) -> Any:

@@ -20,6 +20,12 @@ REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
+# Around a report that is opened by itself: no policy of its own keeps a page from leaving for another site with what it
+# shows, but the one of the page around it does.
+FRAME_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
 _HEADERS = {
     "content-security-policy": PAGE_POLICY,
     "x-content-type-options": "nosniff",

@@ -3,6 +3,9 @@
 A report is served under an address that mirrors its folder, so that its relative links lead where they lead on disk.
 The page of a report has no origin, so that the browser takes a click on its links for a request of a foreign site: the
 address therefore carries a ticket, which no other site can know, for everything below one folder.
+
+A report is shown in a frame, whose page lets it lead to nothing but this server: by itself it could open any site, with
+what it shows in the address.
 """
 
 import html
@@ -18,7 +21,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.dashboard.run_files import is_plain, open_file
 from ml_pipeline.dashboard.web.access import FILES, Tickets
-from ml_pipeline.dashboard.web.guard import REPORT_POLICY
+from ml_pipeline.dashboard.web.guard import FRAME_POLICY, REPORT_POLICY
 from ml_pipeline.reporting.html_page import html_page
 from ml_pipeline.reporting.report_files import PAGE_FILE
 
@@ -34,7 +37,11 @@ _KINDS = {
     ".mp4": "video/mp4",
 }
 """What is served, by the file's ending: no weights, no databases, no pickles."""
+_ACTIVE = ("text/html; charset=utf-8", "image/svg+xml")
 _HEADERS = {"content-security-policy": REPORT_POLICY}
+_FRAME = (
+    "html, body, iframe { width: 100%; height: 100%; margin: 0; border: 0; display: block; color-scheme: light dark; }"
+)
 
 
 class NoSuchReport(UserError):
@@ -51,8 +58,11 @@ class Reports:
     def routes(self) -> list[Route]:
         return [Route(FILES + "{ticket}/{kind}/{path:path}", self.file)]
 
-    def opened(self, kind: str, path: Path, otherwise: str) -> Response:
-        """The way to a report. Raises NoSuchReport, which says `otherwise`, unless a plain file lies there."""
+    def opened(self, request: Request, kind: str, path: Path, otherwise: str) -> Response:
+        """A report in a frame, or the way to it if the query says that it is `framed` already.
+
+        Raises NoSuchReport, which says `otherwise`, unless a plain file lies there.
+        """
         file = open_file(path)
         if file is None:
             raise NoSuchReport(otherwise)
@@ -62,7 +72,8 @@ class Reports:
         if len(parts) == 1:  # the root is itself a run, a study or a session
             parts = (root.absolute().name, *parts)
         names = "/".join(quote(os.fsencode(each)) for each in parts)
-        return RedirectResponse(f"{FILES}{self._tickets.of(kind, parts[0])}/{kind}/{names}", 307)
+        address = f"{FILES}{self._tickets.of(kind, parts[0])}/{kind}/{names}"
+        return RedirectResponse(address, 307) if "framed" in request.query_params else _framed(address, path)
 
     def file(self, request: Request) -> Response:
         """A file below a folder of runs or sessions, or the list of what a folder holds."""
@@ -75,6 +86,8 @@ class Reports:
         if file is None:
             raise NoSuchReport(f'There is no report and no text or picture "{in_one_line(asked)}".')
         with file:
+            if media_type in _ACTIVE and request.headers.get("sec-fetch-dest") == "document":  # its address was typed
+                return _framed(request.url.path, path)
             return Response(file.read(_LARGEST_FILE), media_type=media_type, headers=_HEADERS)
 
     def _path_of(self, kind: str, asked: str) -> Path:
@@ -120,3 +133,14 @@ class Reports:
             f"<p>and {more:,} more</p>" if more else "",
         ]
         return HTMLResponse(html_page(in_one_line(path.name), parts).encode(errors="replace"), headers=_HEADERS)
+
+
+def _framed(address: str, path: Path) -> Response:
+    """A page that shows what lies at the address, and that lets it lead nowhere else."""
+    title = html.escape(in_one_line(path.absolute().parent.name))
+    content = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_FRAME}</style>'
+        f'</head><body><iframe sandbox="allow-scripts" src="{html.escape(address)}" title="{title}"></iframe>'
+        "</body></html>"
+    )
+    return HTMLResponse(content.encode(errors="replace"), headers={"content-security-policy": FRAME_POLICY})

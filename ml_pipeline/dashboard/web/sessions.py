@@ -34,12 +34,14 @@ class Sessions:
 
     def report(self, request: Request) -> Response:
         name = _named(request)
-        return self._reports.opened("sessions", self._reader.folder(name) / REPORT_FILE, f"{name} has no report yet.")
+        return self._reports.opened(
+            request, "sessions", self._reader.folder(name) / REPORT_FILE, f"{name} has no report yet."
+        )
 
     def reconciliation(self, request: Request) -> Response:
         name = _named(request)
         otherwise = f"{name} was not compared with its backtest yet: ml-pipeline paper-trade reconcile {name}"
-        return self._reports.opened("sessions", self._reader.folder(name) / RECONCILIATION_FILE, otherwise)
+        return self._reports.opened(request, "sessions", self._reader.folder(name) / RECONCILIATION_FILE, otherwise)
 
 
 def _named(request: Request) -> str:

@@ -42,7 +42,9 @@ class Studies:
 
     def report(self, request: Request) -> Response:
         name = _named(request)
-        return self._reports.opened("runs", find_study(self._root, name) / REPORT_FILE, f"{name} has no report yet.")
+        return self._reports.opened(
+            request, "runs", find_study(self._root, name) / REPORT_FILE, f"{name} has no report yet."
+        )
 
 
 def _named(request: Request) -> str:

@@ -9,7 +9,7 @@ from tests.dashboard.run_folders import make_run
 from tests.dashboard.session_folders import make_session
 from tests.dashboard.study_folders import make_study
 
-AS_A_LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+AS_A_LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
 """What Chromium sends with a click on a link of a report, which has no origin."""
 
 
@@ -31,7 +31,7 @@ def client(served, root, tmp_path):
 
 
 def address_of(client, path="/study-report?study=s", **headers):
-    answer = client.get(path, headers=headers)
+    answer = client.get(f"{path}&framed=1", headers=headers)
     assert answer.status_code == 307
     return answer.headers["location"]
 
@@ -43,6 +43,16 @@ def test_a_report_is_served_under_an_address_that_mirrors_its_folder(client):
     assert answer.text == "the study"
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts;")
     assert client.get(address_of(client, "/session-report?session=eurusd")).text == "the session"
+
+
+def test_a_report_that_is_opened_by_itself_is_shown_in_a_frame_that_leads_nowhere_else(client):
+    answer = client.get("/study-report?study=s")
+    assert f'<iframe sandbox="allow-scripts" src="{address_of(client)}"' in answer.text
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert {"default-src 'none'", "frame-src 'self'"} <= {*policy}
+    assert not any(each.startswith(("script-src", "connect-src")) for each in policy)
+    typed = {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert client.get(address_of(client), headers=typed).text == answer.text
 
 
 def test_a_link_of_a_report_is_followed_though_the_browser_calls_it_foreign(client):
