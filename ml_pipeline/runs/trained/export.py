@@ -4,7 +4,7 @@ import copy
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
 from ml_pipeline.runs.trained.export_config import ExportConfig, Format
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.runs.trained.saved_env import make_saved_env
+from ml_pipeline.trading.envs.fast import FastTradingEnv
 
 Array = np.ndarray
 Program = Callable[[Sequence[Array]], list[Array]]
@@ -74,13 +75,14 @@ def export_checkpoint(export: ExportConfig) -> ExportResult:
 def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: Format) -> PortablePolicy:
     """Write the policy to `path`; env: one to record observations in.
 
+    The file's metadata say what the numbers of observations and actions of a market mean, see `FastTradingEnv.meaning`.
     Raises UserError where spaces or the file cannot be used, and ParityFailed, with no file left, where what was
     written acts otherwise than the policy.
     """
     portable = PortablePolicy(policy).eval()
     unproven = path.with_name(f"{path.name}.tmp")
     try:
-        _WRITERS[file_format](portable, unproven)
+        _WRITERS[file_format](portable, unproven, _meaning(env))
         run = _READERS[file_format](unproven)
         _prove(run, portable, policy, _random_observations(policy), "random")
         for episode in _recorded_observations(policy, env):
@@ -93,10 +95,19 @@ def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: F
     return portable
 
 
-def _write_torch(portable: PortablePolicy, path: Path) -> None:
+def _meaning(env: gymnasium.Env) -> dict[str, str]:
+    """What observations and actions mean, as JSON by key; an environment that is no market does not say."""
+    market_env = env.unwrapped
+    if not isinstance(market_env, FastTradingEnv):
+        return {}
+    return {key: json.dumps(value) for key, value in market_env.meaning().items()}
+
+
+def _write_torch(portable: PortablePolicy, path: Path, meaning: Mapping[str, str]) -> None:
     names = {"inputs": portable.input_names, "outputs": portable.output_names}
+    extra_files = {"names.json": json.dumps(names), **{f"{key}.json": value for key, value in meaning.items()}}
     with path.open("wb") as file, _quiet():
-        torch.export.save(_program(portable), file, extra_files={"names.json": json.dumps(names)})
+        torch.export.save(_program(portable), file, extra_files=extra_files)
 
 
 def _read_torch(path: Path) -> Program:
@@ -110,7 +121,7 @@ def _read_torch(path: Path) -> Program:
     return run
 
 
-def _write_onnx(portable: PortablePolicy, path: Path) -> None:
+def _write_onnx(portable: PortablePolicy, path: Path, meaning: Mapping[str, str]) -> None:
     try:
         import onnxruntime  # noqa: F401  # read with later: better missed before the work than after it
         import onnxscript  # noqa: F401  # what torch writes by
@@ -127,6 +138,7 @@ def _write_onnx(portable: PortablePolicy, path: Path) -> None:
             output_names=portable.output_names,
         )
         assert program is not None
+        program.model.metadata_props.update(meaning)
         program.save(str(path), external_data=False)
 
 

@@ -159,6 +159,11 @@ class TradingRules(CostsAndLimits):
         return (-1, 0, 1) if self.allow_short else (0, 1)
 
     @property
+    def trade_percent(self) -> float:
+        """The largest order of one asset, in percent of equity; infinite if there is no limit."""
+        return self.trade_limit_percent or (_USUAL_TRADE_PERCENT if self.action_mode == "trade" else math.inf)
+
+    @property
     def needs_range(self) -> str | None:
         """The setting that needs the high and low of each bar; None if there is no such setting."""
         return next((name for name in _WITHIN_RANGE if getattr(self, name) is not None), None)
@@ -198,7 +203,6 @@ class TradingRules(CostsAndLimits):
         """These rules as the kernel takes them; `periods_per_year` bars make a year."""
         sell_fee_bps = self.fee_bps if self.sell_fee_bps is None else self.sell_fee_bps
         charges_per_year = periods_per_year if self.financing_bps_per_year is None else _DAYS_PER_YEAR
-        trade_percent = self.trade_limit_percent or (_USUAL_TRADE_PERCENT if self.action_mode == "trade" else math.inf)
         return Terms(
             buy_rate=(self.fee_bps + self.slippage_bps) / 10_000,
             sell_rate=(sell_fee_bps + self.slippage_bps) / 10_000,
@@ -207,7 +211,7 @@ class TradingRules(CostsAndLimits):
             lowest=-self.max_position if self.allow_short else 0.0,
             highest=self.max_position,
             max_gross=self.max_gross,
-            max_trade=trade_percent / 100,
+            max_trade=self.trade_percent / 100,
             reserve=self.min_cash - (self.leverage - 1.0),
             smallest_order=self.min_order,
             lot=self.lot_size,

@@ -14,6 +14,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import TradingRules
 
 _TRADED, _KEPT = [True], [False]
+_POSITION_NAMES = {-1: "short", 0: "flat", 1: "long"}
 # A position that no choice means.
 _NO_CHOICE = -1
 
@@ -36,6 +37,20 @@ class ActionReader:
         self._choosable = [[weight] for weight in self._position_weights] if one_choice else None
         self._lowest, self._highest = action_bounds(rules)
         self.begin()
+
+    def meaning(self) -> dict[str, Any]:
+        """What the number of each symbol means, as JSON knows it."""
+        rules = self._rules
+        meaning: dict[str, Any] = {"mode": rules.action_mode}
+        if self._stepwise:
+            meaning["choices"] = ["sell", "hold", "buy"]
+        elif self._discrete:
+            meaning["choices"] = [_POSITION_NAMES[position] for position in rules.positions]
+        if self._discrete:
+            return meaning | {"weights_of_positions": self._position_weights}
+        if rules.action_mode == "trade":
+            return meaning | {"unit": f"orders of {rules.trade_percent:g} % of the equity, negative to sell"}
+        return meaning | {"unit": "target position as a fraction of the equity, negative for short"}
 
     def begin(self) -> None:
         """Forget the choices of the episode before."""

@@ -94,6 +94,21 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self.__dict__.update(state)
         self._account.bind(self._bind_market())
 
+    def meaning(self) -> dict[str, dict[str, Any]]:
+        """What the numbers of an "observation" and an "action" mean, as JSON knows it.
+
+        An observation is `window` times the `features`, oldest bar first, then the weight of each of the `symbols`.
+        """
+        market = self.market
+        observation = {
+            "features": list(market.feature_names),
+            "window": self.window,
+            "symbols": list(market.symbols),
+            "order": "features of each bar of the window, oldest first; then the weight of each symbol in the equity",
+            "scale": f"standardized by the training split, clipped to -{market.clip:g}..{market.clip:g}",
+        }
+        return {"observation": observation, "action": {"symbols": list(market.symbols), **self._actions.meaning()}}
+
     def get_plain_state(self) -> dict[str, Any]:
         """What changes from step to step, besides the market and the settings. Raises NotPlain where a reward of the
         user's keeps something on itself, which might change too."""

@@ -42,6 +42,7 @@ class PreparedMarket:
     session_end: bool (T,), the last bar of each session; None if that is not known.
     high, low: as open; None if no rule needs them. day: int64 (T,), the calendar day of each bar by the market's clock;
     None: that of its time.
+    feature_names: of the D features; () if they have none.
     """
 
     symbols: tuple[str, ...]
@@ -58,6 +59,7 @@ class PreparedMarket:
     high: FloatArray | None = None
     low: FloatArray | None = None
     day: NDArray[np.int64] | None = None
+    feature_names: tuple[str, ...] = ()
 
     shared_between_environments: ClassVar[bool] = True
 
@@ -189,6 +191,7 @@ def prepare_market(
         high=None if needing is None else np.nan_to_num(market.high, nan=0.0),
         low=None if needing is None else np.nan_to_num(market.low, nan=0.0),
         day=market.timing.clock.days(market.timing.opens(market.times))[0] if by_day else None,
+        feature_names=features.columns,
     )
 
 

@@ -1,5 +1,6 @@
 """Exported policies: the file acts as the policy does, and where this package cannot be imported."""
 
+import json
 import subprocess
 import sys
 
@@ -17,6 +18,9 @@ from ml_pipeline.models.rl.policies.exported import PortablePolicy, ports_of
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 from ml_pipeline.runs.trained.export import ParityFailed, export_policy
+from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.task import TradingTask
 
 pytestmark = pytest.mark.long
 
@@ -118,6 +122,32 @@ def test_a_file_runs_in_batches_where_this_package_cannot_be_imported(file_forma
     command = [sys.executable, "-I", "-c", ELSEWHERE, file_format, "policy", "data.npz"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", ["torch", "onnx"])
+def test_a_file_names_what_a_trading_policy_observes_and_what_its_actions_mean(file_format, tmp_path):
+    config = TradingConfig(features=("log_return_1", "rsi_14"), window=3)
+    env = TradingTask(config, market=synthetic_market(n_bars=600, n_symbols=1)).evaluation_env("train")
+    policy = Policy(env.observation_space, env.action_space, PPOConfig(hidden_sizes=(8,)), seed=1)
+    path = tmp_path / "policy"
+    export_policy(policy, env, path, file_format)
+    if file_format == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        said = onnxruntime.InferenceSession(path.read_bytes()).get_modelmeta().custom_metadata_map
+    else:
+        files = {"observation.json": "", "action.json": ""}
+        with path.open("rb") as file:
+            torch.export.load(file, extra_files=files)
+        said = {name.removesuffix(".json"): text for name, text in files.items()}
+    observation, action = json.loads(said["observation"]), json.loads(said["action"])
+    assert observation["features"] == list(env.market.feature_names)
+    for name, feature in zip(observation["features"], config.features, strict=True):
+        assert name.endswith(feature)
+    assert (observation["window"], observation["symbols"]) == (3, list(env.market.symbols))
+    assert env.observation_space.shape[0] == 3 * 2 + 1
+    assert action["choices"] == ["short", "flat", "long"]
+    assert action["weights_of_positions"] == [-1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("what", ["_normalizer", "_heads"])

@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cloudpickle
@@ -211,3 +212,20 @@ def test_a_compiler_that_cannot_be_imported_is_done_without(tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, check=False)
     assert float(done.stdout) == pytest.approx(0, abs=1)
     assert "numba cannot be imported (Numba needs NumPy 1.26 or less. Got NumPy 9.9.)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "allow_short", "meant"),
+    [
+        ("discrete", True, {"choices": ["short", "flat", "long"], "weights_of_positions": [-0.5, 0.0, 0.5]}),
+        ("discrete", False, {"choices": ["flat", "long"], "weights_of_positions": [0.0, 0.5]}),
+        ("buy_hold_sell", True, {"choices": ["sell", "hold", "buy"], "weights_of_positions": [-0.5, 0.0, 0.5]}),
+        ("trade", True, {"unit": "orders of 10 % of the equity, negative to sell"}),
+        ("target_weights", True, {"unit": "target position as a fraction of the equity, negative for short"}),
+    ],
+)
+def test_it_says_what_observations_and_actions_mean(tiny_market, mode, allow_short, meant):
+    market = replace(tiny_market([[1.0, 1.0]] * 5), feature_names=("A.x", "B.x"))
+    said = FastTradingEnv(market, TradingRules(mode, allow_short=allow_short), window=2).meaning()
+    assert (said["observation"]["features"], said["observation"]["window"]) == (["A.x", "B.x"], 2)
+    assert said["action"] == {"symbols": ["A", "B"], "mode": mode, **meant}
