@@ -36,7 +36,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         submit = submission.submit
         root = root_of_runs(submit.root)
         configs = [submitted_config(config) for config in submission.configs]
-        for config in {repr(_without_seed(config)): config for config in configs}.values():
+        for config in {repr(_without_seed(config)): config for config in submission.configs}.values():
             check_task(config)
         for config, started in zip(configs, submission.started_with, strict=True):
             request = {

@@ -1,4 +1,4 @@
-"""What is wrong with a task, as far as it shows before a run is queued: ids nobody registers, actions nobody takes."""
+"""What is wrong with a task, as far as it shows before a run is queued: unreadable data, unknown ids, wrong actions."""
 
 from contextlib import closing
 
@@ -11,18 +11,22 @@ from ml_pipeline.runs.environments.gym_env import GymEnv
 from ml_pipeline.runs.environments.ids import check_registered, id_error, import_module_of, keyword_error
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.envs.actions import action_space
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.single_markets import load_single_markets
 from ml_pipeline.trading.task import load_configured_market
 
 
 def check_task(config: TrainConfig) -> None:
-    """Raise UserError where the environment's id is not registered, or the algorithm does not take its actions.
+    """Raise UserError if the data cannot be read, the environment's id is not registered, or the algorithm does not
+    take its actions.
 
     Imports the module of an id, so call it in a process that may run the user's code. The actions are looked at for
-    other algorithms than PPO, which takes all: an environment is made, and the data are read, for that.
+    other algorithms than PPO, which takes all: an environment is made for that.
     """
     run = config.run
     if run.env_id is None:
-        space = None if run.algorithm == OWN else _trading_actions(config)
+        n_assets = _n_assets(config.trading)
+        space = None if run.algorithm == OWN else action_space(config.trading.rules(n_assets), n_assets)
     else:
         import_module_of(run.env_id)
         check_registered(run.env_id)
@@ -31,10 +35,12 @@ def check_task(config: TrainConfig) -> None:
         check_actions(run.algorithm, type(space).__name__, space_name(space))
 
 
-def _trading_actions(config: TrainConfig) -> gymnasium.Space:
-    trading = config.trading
-    n_assets = 1 if trading.per_symbol else len(trading.symbols or ()) or len(load_configured_market(trading).symbols)
-    return action_space(trading.rules(n_assets), n_assets)
+def _n_assets(trading: TradingConfig) -> int:
+    """How many assets a policy trades at once. Raises UserError, as `train` does, if their data cannot be read."""
+    if trading.per_symbol:
+        load_single_markets(trading)
+        return 1
+    return len(load_configured_market(trading).symbols)
 
 
 def _env_actions(config: TrainConfig) -> gymnasium.Space | None:

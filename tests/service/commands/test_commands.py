@@ -50,10 +50,11 @@ def markets(tmp_path):
     folder = tmp_path / "forex"
     folder.mkdir()
     for name in ("EURUSD.csv", "GBPUSD_1h.csv"):
-        (folder / name).write_text("time,close\n2024-01-01,1\n")
+        (folder / name).write_text("time,close\n" + "".join(f"{day},1\n" for day in DAYS))
     return folder
 
 
+DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
 SMALL = ("--env-id", "CartPole-v1", "--num-episodes", "1")
 
 
@@ -75,7 +76,9 @@ def test_submit_takes_a_run_for_each_seed_and_symbol(service, typed, markets, tm
     found = [(run.settings["data"].rpartition("/")[2], run.settings["seed"]) for run in service.list()]
     assert found == [("EURUSD.csv", 0), ("EURUSD.csv", 1), ("GBPUSD_1h.csv", 0), ("GBPUSD_1h.csv", 1)]
     assert len(out.split()) == 4
-    typed("submit", "--num-episodes", "1", "--symbols", "A", "B", "--data", str(markets / "EURUSD.csv"))
+    both = markets / "both.csv"
+    both.write_text("symbol,time,close\n" + "".join(f"{each},{day},1\n" for each in "AB" for day in DAYS))
+    typed("submit", "--num-episodes", "1", "--symbols", "A", "B", "--data", str(both))
     assert [run.settings["symbols"] for run in service.list()][4:] == [["A"], ["B"]]
 
 
@@ -138,6 +141,34 @@ def test_submit_refuses_in_a_sentence_and_queues_nothing(words, sentence, servic
     assert (code, out) == (2, "")
     assert sentence in err
     assert service.list() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [(None, "missing.csv"), ("", ""), ("time,close\n2024-01-01,x\n", ""), ("a,b\n1,2\n", "")],
+    ids=["missing", "empty", "no number", "no time"],
+)
+def test_submit_refuses_data_in_the_sentence_of_train_and_queues_nothing(text, sentence, service, capsys, tmp_path):
+    file = tmp_path / "missing.csv"
+    if text is not None:
+        file.write_text(text)
+    words = ("--data", str(file), "--num-episodes", "1")
+    told = []
+    for command in (("submit", *words, "--root", str(service.root)), ("train", *words)):
+        with pytest.raises(SystemExit) as end:
+            main([*command])
+        told.append((end.value.code, capsys.readouterr().err.replace(command[0], "", 1)))
+    assert told[0] == told[1]
+    assert told[0][0] == 2
+    assert sentence in told[0][1]
+    assert service.list() == []
+
+
+def test_submit_refuses_a_symbol_that_the_file_does_not_hold(service, typed, markets):
+    words = ("--num-episodes", "1", "--symbols", "A", "B", "--data", str(markets / "EURUSD.csv"))
+    code, out, err = typed("submit", *words)
+    assert (code, out, service.list()) == (2, "", [])
+    assert "A" in err
 
 
 def test_submit_names_a_folder_nearby_that_holds_the_symbols(service, typed, tmp_path, markets, monkeypatch):
