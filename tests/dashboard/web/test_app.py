@@ -187,7 +187,7 @@ def test_logs_are_read_and_followed(client, root):
 
 def test_a_report_runs_as_a_site_of_its_own_without_a_network(client, root):
     (root / "a" / "report.html").write_text("<script>1</script>")
-    answer = client.get("/report", params={"run": "a"}, follow_redirects=True)
+    answer = client.get("/report", params={"run": "a", "framed": "1"}, follow_redirects=True)
     assert answer.text == "<script>1</script>"
     policy = answer.headers["content-security-policy"]
     assert policy.startswith("sandbox allow-scripts; default-src 'none'")
@@ -245,7 +245,7 @@ def test_the_report_of_a_study_runs_as_a_site_of_its_own(served, study_root):
     _, client = served(study_root)
     assert client.get("/study-report", params={"study": "s"}).status_code == 404
     (study_root / "s" / "report.html").write_text("<script>1</script>")
-    answer = client.get("/study-report", params={"study": "s"}, follow_redirects=True)
+    answer = client.get("/study-report", params={"study": "s", "framed": "1"}, follow_redirects=True)
     assert answer.text == "<script>1</script>"
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
     assert get(client, "/api/runs")["studies"][0]["has_report"]
@@ -462,5 +462,5 @@ def test_a_session_is_told_and_one_that_is_not_there_is_a_404(served, tmp_path):
     assert "holds no session" in get(client, "/api/session", 404, session="../runs")["error"]
     assert "has no report yet" in client.get("/session-report", params={"session": "eurusd"}).json()["error"]
     (tmp_path / "live" / "eurusd" / "reconciliation.html").write_text("<script>1</script>")
-    answer = client.get("/session-reconciliation", params={"session": "eurusd"}, follow_redirects=True)
+    answer = client.get("/session-reconciliation", params={"session": "eurusd", "framed": "1"}, follow_redirects=True)
     assert (answer.status_code, "sandbox" in answer.headers["content-security-policy"]) == (200, True)
