@@ -1,17 +1,18 @@
 """Steps a second of the trading environments beside gym-anytrading and Gym-Trading-Env, in one run, by medians.
 
-python benchmarks/trading_envs.py            needs: pip install -e '.[bench]'
+python benchmarks/trading_envs.py            the others need: pip install -e '.[bench]'
 
-Ours have every cost and limit on, which the others lack. Each is stepped as its users make it: theirs by
-gymnasium.make, and once more without the wrappers that it adds; ours as training makes them. Rounds are interleaved, so
-that what slows the machine slows all. Absolute figures move from run to run: compare within one.
+A library that is not installed is named, and has no row. Ours have every cost and limit on, which the others lack. Each
+is stepped as its users make it: theirs by gymnasium.make, and once more without the wrappers that it adds; ours as
+training makes them. Rounds are interleaved, so that what slows the machine slows all. Absolute figures move from run to
+run: compare within one.
 """
 
 import argparse
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -22,6 +23,7 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
+from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 
 N_BARS = 5_000
 EVERYTHING = {
@@ -94,10 +96,11 @@ def ours(n_steps: int) -> dict[str, Rate]:
     rules_of_ten = TradingRules("target_weights", **EVERYTHING)
     rates = {}
     for engine in ("plain", "compiled") if can_compile() else ("plain",):
-        env = FastTradingEnv(one, rules, engine=engine)
-        rates[f"Fast, 1 asset, 16 features, {engine}"] = single(env, choices, n_steps)
-        env = FastTradingEnv(ten, rules_of_ten, engine=engine)
-        rates[f"Fast, 10 assets, 100 features, {engine}"] = single(env, weights, n_steps)
+        for name, env_class in {"Fast": FastTradingEnv, "Stateful": StatefulTradingEnv}.items():
+            env = env_class(one, rules, engine=engine)
+            rates[f"{name}, 1 asset, 16 features, {engine}"] = single(env, choices, n_steps)
+            env = env_class(ten, rules_of_ten, engine=engine)
+            rates[f"{name}, 10 assets, 100 features, {engine}"] = single(env, weights, n_steps)
     many = list(generator.integers(0, 3, (64, 4_096)))
     many_weights = list(generator.uniform(-1, 1, (8, 4_096, 10)).astype(np.float32))
     for engine in ("plain", "compiled") if can_compile() else ("plain",):
@@ -108,49 +111,75 @@ def ours(n_steps: int) -> dict[str, Rate]:
     return rates
 
 
-def theirs(n_steps: int) -> dict[str, Rate]:
-    try:
-        import gym_anytrading  # noqa: F401  # registers its ids
-        import gym_trading_env  # noqa: F401
-        import pandas as pd
-    except ImportError as error:
-        raise SystemExit(f"{error.name} is not installed; pip install -e '.[bench]'") from None
-    generator = np.random.default_rng(1)
+def prices() -> Any:
+    """The bars of `market` as a DataFrame with the columns that both libraries read."""
+    import pandas as pd
+
     close = market(1, 1).close[:, 0]
     frame = pd.DataFrame(dict.fromkeys(("Open", "High", "Low", "Close", "open", "high", "low", "close"), close))
     frame["Volume"] = frame["volume"] = 1.0
     frame = pd.concat([frame, pd.DataFrame(market(1, 16).features).add_prefix("feature_")], axis=1)
     frame.index = pd.date_range("2000-01-01", periods=N_BARS, freq="h")
-    anytrading = gymnasium.make("stocks-v0", df=frame, window_size=10, frame_bound=(10, N_BARS))
-    trading_env = gymnasium.make(
-        "TradingEnv", df=frame, positions=[-1, 0, 1], trading_fees=5e-4, borrow_interest_rate=1e-6, verbose=0
-    )
-    sides = generator.integers(0, 2, 1_000).tolist()
-    choices = generator.integers(0, 3, 1_000).tolist()
+    return frame
+
+
+def gym_anytrading(n_steps: int) -> dict[str, Rate]:
+    import gym_anytrading  # noqa: F401  # registers its ids
+
+    env = gymnasium.make("stocks-v0", df=prices(), window_size=10, frame_bound=(10, N_BARS))
+    sides = np.random.default_rng(1).integers(0, 2, 1_000).tolist()
     return {
-        "gym-anytrading, 1 asset": single(anytrading, sides, n_steps),
-        "gym-anytrading, unwrapped": single(anytrading.unwrapped, sides, n_steps),
-        "Gym-Trading-Env, 1 asset": single(trading_env, choices, n_steps // 4),
-        "Gym-Trading-Env, unwrapped": single(trading_env.unwrapped, choices, n_steps // 4),
+        "gym-anytrading, 1 asset": single(env, sides, n_steps),
+        "gym-anytrading, unwrapped": single(env.unwrapped, sides, n_steps),
     }
 
 
-def main() -> None:
+def gym_trading_env(n_steps: int) -> dict[str, Rate]:
+    import gym_trading_env  # noqa: F401  # registers its ids
+
+    env = gymnasium.make(
+        "TradingEnv", df=prices(), positions=[-1, 0, 1], trading_fees=5e-4, borrow_interest_rate=1e-6, verbose=0
+    )
+    choices = np.random.default_rng(1).integers(0, 3, 1_000).tolist()
+    return {
+        "Gym-Trading-Env, 1 asset": single(env, choices, n_steps // 4),
+        "Gym-Trading-Env, unwrapped": single(env.unwrapped, choices, n_steps // 4),
+    }
+
+
+THEIRS = {"gym-anytrading": gym_anytrading, "Gym-Trading-Env": gym_trading_env}
+
+
+def table(medians: dict[str, float]) -> list[str]:
+    """A line per environment: its rate, and as a multiple of that of each library that was measured."""
+    libraries = [name for name in THEIRS if f"{name}, 1 asset" in medians]
+    lines = [f"{'steps a second':<44} {'median':>12}" + "".join(f"   x {name}" for name in libraries)]
+    for name, rate in medians.items():
+        ratios = [rate / medians[f"{library}, 1 asset"] for library in libraries]
+        cells = [f"   {ratio:>{len(library) + 2}.2f}" for library, ratio in zip(libraries, ratios, strict=True)]
+        lines.append(f"{name:<44} {rate:>12,.0f}" + "".join(cells))
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--n-steps", type=int, default=20_000, help="steps of one environment in a round")
     parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
-    rates = ours(arguments.n_steps) | theirs(arguments.n_steps)
-    warnings.simplefilter("ignore")  # Gym-Trading-Env makes errors of all of them when it is imported
+    arguments = parser.parse_args(argv)
+    rates, missing = ours(arguments.n_steps), []
+    for library, rows in THEIRS.items():
+        try:
+            rates |= rows(arguments.n_steps)
+        except ModuleNotFoundError as error:
+            missing.append(f"{library} has no row: {error.name} is not installed; pip install -e '.[bench]'")
     measured: dict[str, list[float]] = {name: [] for name in rates}
-    for _ in range(arguments.rounds):
-        for name, run in rates.items():
-            measured[name].append(run())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gym-Trading-Env makes errors of all of them when it is imported
+        for _ in range(arguments.rounds):
+            for name, run in rates.items():
+                measured[name].append(run())
     medians = {name: statistics.median(values) for name, values in measured.items()}
-    any_trading, trading_env = medians["gym-anytrading, 1 asset"], medians["Gym-Trading-Env, 1 asset"]
-    print(f"{'steps a second':<42} {'median':>12}   x gym-anytrading   x Gym-Trading-Env")
-    for name, rate in medians.items():
-        print(f"{name:<42} {rate:>12,.0f}   {rate / any_trading:>16.2f}   {rate / trading_env:>17.2f}")
+    print("\n".join([*table(medians), *missing]))
 
 
 if __name__ == "__main__":
