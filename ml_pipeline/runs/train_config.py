@@ -13,7 +13,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.sections import AGENT_SECTIONS, add, flatten_sections, is_sectioned
 from ml_pipeline.config.settings import build, hints_of
-from ml_pipeline.runs.vectorized_section import one_per_core, read_vectorized, without_vectorized_training
+from ml_pipeline.runs.vectorized_section import read_vectorized, with_number, without_vectorized_training
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
@@ -89,10 +89,7 @@ def train_settings_of(content: Mapping[Any, Any], source: Path, *, count_envs: b
     content, vectorized = without_vectorized_training(content, source)
     flat = flatten_sections(content, SECTIONS, source) if is_sectioned(content, SECTIONS) else dict(content)
     add(flat, vectorized, source)
-    if "n_envs" in flat and flat["n_envs"] is None:
-        del flat["n_envs"]
-        if count_envs:
-            flat["n_envs"] = one_per_core(flat)
+    flat = with_number(flat, content.get("vectorized"), source, count_envs=count_envs)
     return convert_settings(flat, TrainConfig, source=source)
 
 

@@ -36,20 +36,41 @@ def too_many(name: str, n_envs: int, most: int) -> UserError:
 
 
 def read_vectorized(value: Any, source: Path) -> Flat:
-    """env_type, num_envs, and the limit that num_envs must keep; monitoring is about a `TrainerAgent`."""
+    """env_type and, if it is named, num_envs, within its limit; monitoring is about a `TrainerAgent`."""
     found = section("vectorized", _VECTORIZED)(value, source)
     env_type, most = found.get("env_type", "auto"), found.get("most", MOST_ENVS)
-    n_envs = found.get("num_envs", min(_USUAL_ENVS, most) if isinstance(most, int) else _USUAL_ENVS)
     if env_type not in get_args(EnvType):
         expected = ", ".join(get_args(EnvType))
         hint = did_you_mean(str(env_type), get_args(EnvType))
         raise UserError(f'{source}: env_type must be one of {expected}, but got "{env_type}".{hint}')
-    for name, number in (("num_envs", n_envs), ("max_concurrent_envs", most)):
-        if number is not None or name != "num_envs":
-            _check_count(name, number, source)
-    if n_envs is not None and n_envs > most:
-        raise UserError(f"{source}: {too_many('num_envs', n_envs, most)}")
-    return {"n_envs": n_envs, **vec_env_settings(env_type)}
+    _check_count("max_concurrent_envs", most, source)
+    flat = vec_env_settings(env_type)
+    if "num_envs" not in found:
+        return flat
+    if (n_envs := found["num_envs"]) is not None:
+        _check_count("num_envs", n_envs, source)
+        if n_envs > most:
+            raise UserError(f"{source}: {too_many('num_envs', n_envs, most)}")
+    return {**flat, "n_envs": n_envs}
+
+
+def with_number(flat: Flat, vectorized: Any, source: Path, *, count_envs: bool) -> Flat:
+    """The settings of a file, with the number of environments that its section `vectorized` leaves to others.
+
+    vectorized: that section, or None. Its max_concurrent_envs limits a number that stands elsewhere, too.
+    count_envs: if the number is left open, take `one_per_core`; False leaves it out.
+    """
+    most = MOST_ENVS
+    if vectorized is not None:
+        most = section("vectorized", _VECTORIZED)(vectorized, source).get("most", MOST_ENVS)
+        flat = {"n_envs": min(_USUAL_ENVS, most), **flat}
+        n_envs = flat["n_envs"]
+        if isinstance(n_envs, int) and n_envs > most:
+            raise UserError(f"{source}: {too_many('n_envs', n_envs, most)}")
+    if "n_envs" in flat and flat["n_envs"] is None:
+        rest = {name: value for name, value in flat.items() if name != "n_envs"}
+        return {**rest, "n_envs": one_per_core(rest, most)} if count_envs else rest
+    return flat
 
 
 def without_vectorized_training(content: Mapping[Any, Any], source: Path) -> tuple[Mapping[Any, Any], Flat]:
@@ -81,13 +102,13 @@ def _vectorized_training(value: Any, source: Path) -> Flat:
     return {**flat, "n_envs": n_envs}
 
 
-def one_per_core(flat: Mapping[str, Any]) -> int:
+def one_per_core(flat: Mapping[str, Any], most: int = MOST_ENVS) -> int:
     """How many environments to take where the number is left open: one per core, in whole rounds of the symbols.
 
     >>> one_per_core({"symbols": list("ABCDEFGHIJ"), "per_symbol": True})
     10
     """
-    most = min(MOST_ENVS, max(1, int(usable_cores())))
+    most = min(most, max(1, int(usable_cores())))
     n_symbols = len(flat.get("symbols") or ()) if flat.get("per_symbol") else 1
     return max(1, n_symbols) * max(1, most // max(1, n_symbols))
 

@@ -82,3 +82,22 @@ def test_names_of_stable_baselines3_mean_what_they_say(four_cores, flag):
     assert parsed("SubprocVecEnv", "--n-workers", "2").n_workers == 2
     with pytest.raises(UserError, match="steps in workers, but n_workers is 0"):
         parsed("SubprocVecEnv", "--n-workers", "0")
+
+
+@pytest.mark.parametrize(
+    "named", ["n_envs: 2", "training: {n_envs: 2}", "training: {vectorized_training: {n_envs: 2}}"]
+)
+def test_the_number_may_stand_beside_a_section_vectorized_that_names_none(tmp_path, named):
+    read = settings_of(f"{named}\nvectorized: {{env_type: DummyVecEnv}}", tmp_path)
+    assert (read["n_envs"], read["vec_env"]) == (2, "DummyVecEnv")
+    with pytest.raises(UserError, match="n_envs is 2, but max_concurrent_envs is 1; raise max_concurrent_envs"):
+        settings_of(f"{named}\nvectorized: {{max_concurrent_envs: 1}}", tmp_path)
+    with pytest.raises(UserError, match="n_envs is set twice"):
+        settings_of(f"{named}\nvectorized: {{num_envs: 2}}", tmp_path)
+
+
+def test_a_number_left_open_beside_a_section_vectorized_is_one_per_core_within_its_limit(four_cores, tmp_path):
+    for text in ("n_envs: null", "training: {vectorized_training: {n_envs: null}}"):
+        assert settings_of(f"{text}\nvectorized: {{env_type: DummyVecEnv}}", tmp_path)["n_envs"] == 4
+        assert settings_of(f"{text}\nvectorized: {{max_concurrent_envs: 3}}", tmp_path)["n_envs"] == 3
+    assert settings_of("vectorized: {num_envs: null, max_concurrent_envs: 3}", tmp_path)["n_envs"] == 3
