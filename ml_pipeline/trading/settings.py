@@ -88,6 +88,9 @@ class TraderConfig(MarketConditions):
         for name in ("window", "episode_length"):
             check_count(name, getattr(self, name))
         check_count("embargo_bars", self.embargo_bars, minimum=0)
+        for name, example in (("features", "rsi_14"), ("symbols", "EURUSD")):
+            if isinstance(text := getattr(self, name), str):  # whose letters would be taken one by one
+                raise UserError(f'{name} must be a list such as ["{example}"], but got {text!r}.')
         if not self.features:
             raise UserError("features must be at least one feature, such as rsi_14, but got none.")
         for feature in self.features:

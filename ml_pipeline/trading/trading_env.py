@@ -95,7 +95,9 @@ def _settings_of(cfg: Config | None, features: Sequence[str] | None) -> dict[str
         settings = {each.name: getattr(cfg, each.name) for each in fields(cfg)}
     else:
         settings = _read(cfg or {})
-    return {**settings, "features": tuple(features)} if features is not None else settings
+    if features is not None:
+        settings["features"] = features if isinstance(features, str) else tuple(features)
+    return settings
 
 
 def _read(cfg: Mapping[str, Any] | str | Path) -> dict[str, Any]:

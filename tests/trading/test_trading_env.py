@@ -56,6 +56,18 @@ def test_settings_may_be_flat_or_an_object(market):
     np.testing.assert_array_equal(flat.reset(seed=1)[0], made.reset(seed=1)[0])
 
 
+def test_a_text_in_place_of_a_list_is_refused_as_a_whole(market):
+    for make in (
+        lambda: FastTrainingEnv(market, None, "rsi_14"),
+        lambda: TradingEnv(market, TradingConfig(), "rsi_14"),
+        lambda: TradingConfig(features="rsi_14"),
+    ):
+        with pytest.raises(UserError, match=r"features must be a list such as \[\"rsi_14\"\], but got 'rsi_14'\."):
+            make()
+    with pytest.raises(UserError, match=r"symbols must be a list such as .*, but got 'EURUSD'\."):
+        TradingConfig(symbols="EURUSD")
+
+
 def test_data_may_be_a_frame_or_a_file(tmp_path):
     n = 120
     close = 100 * np.exp(np.random.default_rng(3).normal(0, 0.01, n).cumsum())
