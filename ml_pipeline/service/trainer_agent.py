@@ -89,6 +89,7 @@ class TrainerAgent:
         returns; or, where the section environment names an `env_id`, any Gymnasium vector environment of it with
         autoreset_mode SAME_STEP. A single environment of an id is evaluated on others of that id.
         """
+        kind = type(vec_env).__name__
         if isinstance(vec_env, gymnasium.Env):
             vec_env = self._wrapped(vec_env)
         if not isinstance(vec_env, VectorEnv):
@@ -100,8 +101,8 @@ class TrainerAgent:
         built_from = getattr(vec_env, "built_from", None)
         if built_from is None and self.config.train.run.env_id is None:
             raise UserError(
-                f"{type(vec_env).__name__} does not tell what it is evaluated on; make it by create_vectorized_env or "
-                "build_vec_env, or name its env_id in the section environment."
+                f"{kind} does not tell what it is evaluated on; make it by create_vectorized_env, build_vec_env or "
+                "gymnasium.make, or name its env_id in the section environment."
             )
         self._envs, self._built_from = vec_env, built_from
         self.trainer_core.watch(vec_env, None if built_from is None else _first_of(built_from.task))

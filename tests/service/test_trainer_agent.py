@@ -26,6 +26,7 @@ from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.service import TrainerAgent, build_vec_env
 from ml_pipeline.service.agent.config import agent_config
+from ml_pipeline.trading.trading_env import TradingEnv
 from tests.service.forex_files import SMALL, write_folder
 from tests.small_runs import weights
 
@@ -234,6 +235,8 @@ def test_what_is_no_environment_of_the_task_is_refused(folder):
         pytest.raises(UserError, match="SyncVectorEnv does not tell what it is evaluated on"),
     ):
         trainer.set_env(envs)
+    with closing(TradingEnv()) as env, pytest.raises(UserError, match=r"TradingEnv does not tell .* gymnasium\.make"):
+        trainer.set_env(env)
 
 
 def test_the_evaluation_is_that_of_the_report(tmp_path, folder):
