@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive
 from ml_pipeline.runtime.regular_file import open_regular
@@ -20,6 +21,7 @@ from ml_pipeline.runtime.whole_file import written_whole
 
 STATE_FILE = "state.json"
 LOCK_FILE = "state.json.lock"
+_WRITTEN_WHILE_IT_RUNS = (STATE_FILE, LATEST_CHECKPOINT, OUTPUT_FILE, "metrics.jsonl", "run.log")
 _MOST_BYTES = 1_000_000  # ours take 500
 _LARGEST_COUNT = 2**63
 
@@ -65,15 +67,29 @@ class RunState:
 def read_state(folder: Path) -> RunState | None:
     """The state of a run folder; None where it has no state.json, as folders of older versions.
 
-    A run whose process was killed could not say so: it reads as failed, with the reason that its process is gone. One
+    A run whose process was killed could not say so: it reads as failed, with the last sign of life of its process. One
     that another machine writes reads as running, and a queued one as queued even if its service is gone. Raises
     UserError where the file holds something else.
     """
     state = stored_state(folder)
     if state is None or state.status != "running" or is_alive(state.writer) is not False:
         return state
-    gone = f"Its process {state.writer.pid} on {state.writer.host} is gone: it was killed, or the machine went down."
+    gone = (
+        f"The process {state.writer.pid} on {state.writer.host} ended without a message ({last_sign_of_life(folder)}): "
+        f"it was killed, or the machine went down."
+    )
     return replace(state, status="failed", reason=gone)
+
+
+def last_sign_of_life(folder: Path) -> str:
+    """When the process of a run last wrote a file of its folder, in UTC, to go into a sentence."""
+    written = []
+    for name in _WRITTEN_WHILE_IT_RUNS:
+        with contextlib.suppress(OSError):
+            written.append((folder / name).lstat().st_mtime)
+    if not written:
+        return "no sign of life"
+    return f"last sign of life at {datetime.fromtimestamp(max(written), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def stored_state(folder: Path) -> RunState | None:

@@ -68,10 +68,13 @@ def test_a_killed_run_reads_as_failed_and_its_folder_is_taken_over(holder, tmp_p
     assert read_state(tmp_path / "run").status == "running"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
+    os.utime(tmp_path / "run" / STATE_FILE, (0, 1_700_000_000))  # 2023-11-14 22:13:20 UTC
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    os.utime(tmp_path / "run" / "metrics.jsonl", (0, 1_700_000_060))
     found = read_state(tmp_path / "run")
     assert found.status == "failed"
-    assert found.reason.startswith(f"Its process {holder.pid} on ")
-    assert "is gone" in found.reason
+    assert found.reason.startswith(f"The process {holder.pid} on ")
+    assert "ended without a message (last sign of life at 2023-11-14 22:14:20 UTC)" in found.reason
     FolderClaim(tmp_path / "run")
     assert read_state(tmp_path / "run").writer == this_process()
 

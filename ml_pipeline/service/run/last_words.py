@@ -45,14 +45,12 @@ def tail(path: Path, *, since_byte: int = 0, most_bytes: int = _MOST_BYTES) -> s
     return text.partition("\n")[2] if begin > since_byte else text
 
 
-def how_it_ended(exit_code: int | None) -> str:
-    """In words, what the system says about the end of a process; -N is by signal N, None is not known.
+def how_it_ended(exit_code: int) -> str:
+    """In words, what the system says about the end of a process; -N is by signal N.
 
-    >>> how_it_ended(-9), how_it_ended(3), how_it_ended(None)
-    ('killed by SIGKILL', 'ended with exit code 3', 'gone, and nobody saw how')
+    >>> how_it_ended(-9), how_it_ended(3)
+    ('killed by SIGKILL', 'ended with exit code 3')
     """
-    if exit_code is None:
-        return "gone, and nobody saw how"
     if exit_code < 0:
         try:
             return f"killed by {signal.Signals(-exit_code).name}"

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.wording import counted, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
 from ml_pipeline.runs.record_state import record_end_for, record_queued, record_waiting
-from ml_pipeline.runs.state import ENDED, RunState, Status, read_state
+from ml_pipeline.runs.state import ENDED, RunState, Status, last_sign_of_life, read_state
 from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
 from ml_pipeline.service.queue.budget import Waiting, decide, need_of
@@ -205,6 +206,7 @@ class Keeper:
         status, reason = outcome(
             state=_state(folder),
             exit_code=watched.exit_code,
+            when=f"at {datetime.now(UTC):%H:%M:%S} UTC" if watched.exit_code is not None else last_sign_of_life(folder),
             stop_asked=run.stop_asked,
             words=last_words(folder, since_byte=watched.output_bytes),
         )
