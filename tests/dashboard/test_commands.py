@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
 from ml_pipeline.dashboard.commands import status, watch
+from ml_pipeline.service.control.channel import ServiceChannel
+from ml_pipeline.service.queue.store import SERVICE_FOLDER
 from tests.dashboard.study_folders import make_study, study_values, write_study
 from tests.dashboard.test_summaries import make_run, row
 
@@ -97,6 +100,29 @@ def test_json_is_for_scripts(root, capsys):
         "failed",
     )
     assert found["going"]["progress"] == 0.2
+
+
+def test_queued_runs_that_no_service_will_start_are_told(root, capsys):
+    make_run(root, "waits", status="queued", reason="Waits for 2 of 2 cores.")
+    assert status.main([str(root)]) == 0
+    sentence = f"No service works on {root}; start one: ml-pipeline serve --root {root}"
+    assert capsys.readouterr().out.splitlines()[-1] == sentence
+    assert status.main([str(root / "waits")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == sentence
+    (root / SERVICE_FOLDER).mkdir()
+    with closing(ServiceChannel(root, lambda request: None)):
+        assert status.main([str(root)]) == 0
+        assert "No service" not in capsys.readouterr().out
+
+
+def test_a_root_whose_service_ended_is_told_and_one_that_had_none_is_not(root, capsys):
+    assert status.main([str(root)]) == 0
+    assert "No service" not in capsys.readouterr().out
+    (root / SERVICE_FOLDER).mkdir()
+    assert status.main([str(root)]) == 0
+    assert f"\nNo service works on {root}; start one: " in capsys.readouterr().out
+    assert status.main([str(root), "--json"]) == 0
+    assert "No service" not in capsys.readouterr().out
 
 
 def test_no_runs_are_told(tmp_path, capsys, monkeypatch):

@@ -12,14 +12,20 @@ if __name__ == "__main__":
     exit_at_once_on_signals("status")
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.dashboard.summary import RunSummary
 from ml_pipeline.dashboard.terminal.command_line import StatusCommandLine
 from ml_pipeline.dashboard.terminal.run_table import plain_lines, remarks, status_table
 from ml_pipeline.monitoring.console import entry
+from ml_pipeline.service.control.channel import no_service_on, service_of
+from ml_pipeline.service.queue.store import SERVICE_FOLDER
 
 
 def main(argv: list[str], *, prog: str = "status") -> int:
@@ -31,8 +37,9 @@ def main(argv: list[str], *, prog: str = "status") -> int:
             print(json.dumps([run.as_json() for run in runs], indent=2, allow_nan=False))
             return 0
         studies, listed = config.studies(runs), config.listed(runs)
+        idle = _idle_roots(config.folders(), runs)
         if not listed and not studies:
-            print(config.empty())
+            print(config.empty(), *idle, sep="\n")
             return 0
         console = Console(highlight=False)
         if listed and console.is_terminal:
@@ -40,8 +47,15 @@ def main(argv: list[str], *, prog: str = "status") -> int:
         elif listed:
             print(*plain_lines(listed), sep="\n")
         below = remarks(listed, width=console.width if console.is_terminal else None) if listed else []
-        print(*below, *studies, sep="\n")
+        print(*below, *studies, *idle, sep="\n")
     return 0
+
+
+def _idle_roots(folders: Sequence[Path], runs: Sequence[RunSummary]) -> list[str]:
+    """A sentence for each root on which no service works, although runs wait there or one has worked there before."""
+    served = [folder for folder in folders if (folder / SERVICE_FOLDER).is_dir()]
+    waiting = [run.folder.parent for run in runs if run.status == "queued"]
+    return [no_service_on(shown_path(root)) for root in dict.fromkeys([*served, *waiting]) if service_of(root) is None]
 
 
 if __name__ == "__main__":

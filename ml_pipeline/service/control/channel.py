@@ -140,6 +140,11 @@ def _connection(root: Path, address: Any) -> Any:
         ) from None
 
 
+def no_service_on(root: Path) -> str:
+    """That nobody serves a root, and how to start a service."""
+    return f"No service works on {root}; start one: ml-pipeline serve --root {root}"
+
+
 def service_of(root: Path) -> ProcessIdentity | None:
     """The process that serves a root; None where nobody does."""
     try:
@@ -152,7 +157,7 @@ def service_of(root: Path) -> ProcessIdentity | None:
 def _address_of(root: Path) -> tuple[Any, bytes]:
     path = root / SERVICE_FOLDER / ADDRESS_FILE
     if service_of(root) is None:
-        raise NoService(f"No service works on {root}; start one: ml-pipeline serve --root {root}")
+        raise NoService(no_service_on(root))
     try:
         values = _written_in(path)
         address, key = _plain(values["address"]), bytes.fromhex(values["key"])
