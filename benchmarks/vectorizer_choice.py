@@ -14,7 +14,8 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,6 +83,49 @@ class FromStableBaselines3(VectorEnv):
         self._sb3.close()
 
 
+class ThreadedEnvs(VectorEnv):
+    """A thread per environment, all in this process: they wait together, but compute in turn.
+
+    For environments whose observations are a Box.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, env_fns: Sequence[EnvFactory]) -> None:
+        self._envs = [make() for make in env_fns]
+        self._threads = ThreadPoolExecutor(len(self._envs))
+        self.num_envs = len(self._envs)
+        self.single_observation_space = self._envs[0].observation_space
+        self.single_action_space = self._envs[0].action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        seeds = [None if seed is None else seed + i for i in range(self.num_envs)]
+        started = self._threads.map(lambda env, own: env.reset(seed=own)[0], self._envs, seeds)
+        return np.stack(list(started)), {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        steps = self._threads.map(self._stepped, self._envs, actions)
+        observations, rewards, terminated, truncated, last = zip(*steps, strict=True)
+        final = np.full(self.num_envs, None, dtype=object)
+        for index, observation in enumerate(last):
+            final[index] = observation
+        numbers = np.array(rewards, dtype=np.float64)
+        return np.stack(observations), numbers, np.array(terminated), np.array(truncated), {"final_obs": final}
+
+    @staticmethod
+    def _stepped(env: gymnasium.Env, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        """A step, and the next episode's first observation in place of an episode's last one, which comes besides."""
+        observation, reward, terminated, truncated, _ = env.step(action)
+        if not (terminated or truncated):
+            return observation, float(reward), terminated, truncated, None
+        return env.reset()[0], float(reward), terminated, truncated, observation
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._threads.shutdown()
+        for env in self._envs:
+            env.close()
+
+
 @dataclass
 class Kind:
     """An environment to choose a vectorizer for. batched: all of them in one, where there is that."""
@@ -118,6 +162,7 @@ def vectorizers(kind: Kind, n: int) -> dict[str, Callable[[], VectorEnv]]:
         "in-process": partial(ParallelEnv, env_fns, num_workers=0),
         "workers": partial(ParallelEnv, env_fns, num_workers=workers),
         "auto": partial(ParallelEnv, env_fns),
+        "threads": partial(ThreadedEnvs, env_fns),
         "SB3 Dummy": lambda: FromStableBaselines3(DummyVecEnv(env_fns)),
         "SB3 Subproc": lambda: FromStableBaselines3(SubprocVecEnv(env_fns)),
     }

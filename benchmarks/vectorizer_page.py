@@ -18,6 +18,7 @@ _COLORS = {
     "in-process": "#7a8594",
     "workers": AGENT_COLOR,
     "auto": "#0a9b8e",
+    "threads": "#5c8a3a",
     "SB3 Dummy": "#c9a227",
     "SB3 Subproc": "#d1495b",
     "batched": "#6b4fbb",
@@ -77,12 +78,13 @@ def _advice(kind: str, n: int, by_name: Mapping[str, Row]) -> str:
     else:
         head = f"workers and in-process differ by no more than {100 * (_CLEARLY - 1):.0f} %, so stay in-process"
     auto = rate["auto"] / max(here, workers)
+    threads = f" A thread per environment steps {_times(rate['threads'], here)} as fast." if "threads" in rate else ""
     memory, theirs_memory = (by_name[name]["memory_mb"] for name in ("workers", "SB3 Subproc"))
     return (
         f"**{kind.capitalize()}, {n} environments:** {head}. `--n-workers auto`, the default, reaches {auto:.0%} of "
         f"the faster of the two by itself. Stable-Baselines3's Dummy steps {_times(rate['SB3 Dummy'], here)} as fast "
         f"as in-process, its Subproc {_times(rate['SB3 Subproc'], workers)} as fast as workers, with "
-        f"{theirs_memory:,.0f} MB of memory in place of {memory:,.0f} MB."
+        f"{theirs_memory:,.0f} MB of memory in place of {memory:,.0f} MB.{threads}"
     )
 
 
@@ -158,7 +160,7 @@ def _draw(figures: Figures, path: Path) -> None:
         of_kind = [row for row in rows if row["kind"] == kind]
         for name in _in_order(of_kind, "vectorizer"):
             points = [(row["n_envs"], row["steps_per_second"]) for row in of_kind if row["vectorizer"] == name]
-            is_ours = not name.startswith("SB3")
+            is_ours = not name.startswith(("SB3", "threads"))
             label = name if axes is figure.axes[0] else None
             axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=_COLORS[name], label=label,
                       linestyle="-" if is_ours else "--", linewidth=1.6)  # fmt: skip

@@ -12,7 +12,7 @@ pytest.importorskip("stable_baselines3")
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from benchmarks.measured_page import with_measured_part
-from benchmarks.vectorizer_choice import FromStableBaselines3
+from benchmarks.vectorizer_choice import FromStableBaselines3, ThreadedEnvs, kinds, vectorizers
 from benchmarks.vectorizer_page import FIGURES, PAGE, measured_part, recommendation
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
@@ -75,17 +75,23 @@ def test_the_page_says_what_was_measured():
         assert "| --- | --- | --- |\n\n<!--" not in page.partition("<!-- measured: begin -->")[2]
 
 
-def test_the_adapter_steps_as_our_vectorizer_does():
+def test_threads_compete_with_processes_in_every_kind():
+    for kind in kinds().values():
+        assert {"threads", "workers", "in-process"} <= {*vectorizers(kind, 2)}
+
+
+@pytest.mark.parametrize("make", [lambda env_fns: FromStableBaselines3(DummyVecEnv(env_fns)), ThreadedEnvs])
+def test_other_vectorizers_step_as_ours_does(make):
     env_fns = [lambda: gymnasium.make("CartPole-v1", max_episode_steps=9)] * 3
     actions = np.random.default_rng(0).integers(0, 2, (40, 3))
     with (
         closing(ParallelEnv(env_fns, num_workers=0)) as ours,
-        closing(FromStableBaselines3(DummyVecEnv(env_fns))) as sb3,
+        closing(make(env_fns)) as other_envs,
     ):
-        assert np.array_equal(ours.reset(seed=1)[0], sb3.reset(seed=1)[0])
+        assert np.array_equal(ours.reset(seed=1)[0], other_envs.reset(seed=1)[0])
         for action in actions:
             *results, infos = ours.step(action)
-            *theirs, their_infos = sb3.step(action)
+            *theirs, their_infos = other_envs.step(action)
             for one, other in zip(results, theirs, strict=True):
                 assert np.array_equal(one, other)
             for index in np.flatnonzero(results[2] | results[3]):
