@@ -53,7 +53,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
     state = read_state(tmp_path)
     if signal_number == signal.SIGKILL:
         assert process.returncode == -signal.SIGKILL
-        assert (state.status, "is gone" in state.reason) == ("failed", True)
+        assert (state.status, "ended without a message" in state.reason) == ("failed", True)
     else:
         assert process.returncode == 128 + signal_number
         assert (state.status, state.reason) == ("stopped", f"Stopped by {signal_number.name}.")
