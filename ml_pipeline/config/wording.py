@@ -45,6 +45,30 @@ def shortly(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else written(value)
 
 
+def lasting(seconds: float) -> str:
+    """A length of time in the largest unit that it fills, to three digits.
+
+    >>> lasting(60.5), lasting(3600), lasting(172_800), lasting(0.25), lasting(float("nan"))
+    ('60.5 s', '1 hour', '2 days', '0.25 s', 'nan s')
+    """
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length and (unit != "minute" or seconds >= 120):
+            n = f"{seconds / length:,.3g}"
+            return f"{n} {unit}{'' if n == '1' else 's'}"
+    return f"{seconds:.3g} s"
+
+
+def score_unit(env_id: object, score: object) -> str | None:
+    """What the score of a run is; None if its setting `score` is unknown.
+
+    >>> score_unit("CartPole-v1", "log_return"), score_unit(None, "sharpe")
+    ('mean return', 'Sharpe ratio')
+    """
+    return (
+        "mean return" if env_id is not None else {"log_return": "log return", "sharpe": "Sharpe ratio"}.get(str(score))
+    )
+
+
 def in_one_line(value: object, longest: int = 200) -> str:
     """What somebody wrote, to be quoted in a sentence: without its line breaks and signs that would steer a terminal,
     and cut where it is long.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.env_schedule import planned_end
+from ml_pipeline.config.wording import score_unit
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
 from ml_pipeline.dashboard.read_values import count, finite
 from ml_pipeline.monitoring.metrics_file import STEP
@@ -112,16 +113,8 @@ def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         "n_workers": count(settings.get("n_workers")),
         "total_timesteps": total,
         "total_iterations": iterations,
-        "score_unit": _score_unit(settings),
+        "score_unit": score_unit(settings.get("env_id"), settings.get("score", "log_return")) if settings else None,
     }
-
-
-def _score_unit(settings: Mapping[str, Any]) -> str | None:
-    if not settings:
-        return None
-    if settings.get("env_id") is not None:
-        return "mean return"
-    return {"log_return": "log return", "sharpe": "Sharpe ratio"}.get(str(settings.get("score", "log_return")))
 
 
 def _schedule(value: Any) -> dict[int, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.run import OF_LAUNCH
-from ml_pipeline.config.wording import counted, text_table, written
+from ml_pipeline.config.wording import counted, score_unit, text_table, written
 from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.reporting.learning_curves import By, LearningCurve, mean_and_interval, read_learning_curve
 from ml_pipeline.runs.folder import SETTINGS_FILE
@@ -43,6 +43,10 @@ class ComparedRun:
     status: str = "-"
 
     @property
+    def score_unit(self) -> str | None:
+        return score_unit(self.settings["env_id"], self.settings["score"])
+
+    @property
     def task(self) -> str:
         """What was learned; returns of one task compare."""
         if self.settings["env_id"] is not None:
@@ -66,7 +70,7 @@ class Comparison:
 
     def table(self) -> str:
         """One row per run, and the remarks below."""
-        header = ["run", "seed", "steps", "best score", "last score", "return, last 5 %", "steps/s", "status"]
+        header = ["run", "seed", "steps", "best score", "last score", "unit", "return, last 5 %", "steps/s", "status"]
         rows = [
             [
                 run.name,
@@ -74,6 +78,7 @@ class Comparison:
                 f"{_last(run.curve.steps):,.0f}",
                 _figure(run.curve.best_score),
                 _figure(run.curve.last_score),
+                run.score_unit or "-",
                 _figure(run.curve.last_return()),
                 _figure(run.curve.steps_per_second, ",.0f"),
                 run.status,

@@ -37,8 +37,8 @@ def test_a_row_tells_a_run(tmp_path):
     header, line, *rows = read_comparison([one, two]).table().splitlines()
     assert header.split("  ")[0].strip() == "run"
     assert set(line) == {"-"}
-    assert rows[0].split() == ["one", "3", "2,000", "5", "4", "2", "500", "finished"]
-    assert rows[1].split() == ["two", "0", "3,000", "-", "-", "8", "500", "-"]
+    assert rows[0].split() == ["one", "3", "2,000", "5", "4", "mean", "return", "2", "500", "finished"]
+    assert rows[1].split() == ["two", "0", "3,000", "-", "-", "mean", "return", "8", "500", "-"]
     assert rows[2:] == ["", "gamma: 0.99 in one; 0.9 in two"]
 
 

@@ -89,7 +89,7 @@ def test_the_log_tells_how_a_run_began_went_and_ended(tmp_path):
     began, score, saved, ended = log_of(tmp_path / "run")
     assert began.startswith(f"Started in process {os.getpid()} on ")
     assert began.endswith(": 2 environments in this process, 4 iterations, 256 environment steps.")
-    assert score == f"Evaluation after iteration 4: {result.best_score:,.4g}"
+    assert score == f"Evaluation after iteration 4: {result.best_score:,.4g} mean return"
     assert saved == "Training is over and saved."
     assert ended == f"Finished at step 256, best score {result.best_score:,.4g}."
 

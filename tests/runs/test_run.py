@@ -194,7 +194,11 @@ def test_sinks_get_every_iteration_and_stay_open_and_the_listener_hears_of_it(tm
     result = Run(config, make_task(config), sinks=[sink], listener=Listener()).train()
     assert [row["time/iteration"] for row in sink.rows] == [1, 2, 3, 4]
     assert not sink.closed
-    assert heard == [(tmp_path, 2, 0, 4, 256), f"Evaluation after iteration 4: {result.best_score:,.4g}", "trained"]
+    assert heard == [
+        (tmp_path, 2, 0, 4, 256),
+        f"Evaluation after iteration 4: {result.best_score:,.4g} mean return",
+        "trained",
+    ]
 
 
 @pytest.mark.parametrize("error", [TrainingFailed("no longer finite"), UserError("disk full."), ZeroDivisionError("0")])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ml_pipeline.config.wording import lasting
 from ml_pipeline.live.brokers.broker import TradingSession
 from ml_pipeline.live.guards.guard import Guard, Moment
 from ml_pipeline.live.guards.guard_config import Response
@@ -34,13 +35,15 @@ class StaleData(Guard):
     def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
         age_s = _seconds(moment.now - bars.closed_at)
         if bars.late:
-            sentence = f"Nothing is ordered: the bars came {age_s:,.1f} s after they closed, when others had opened."
+            sentence = f"Nothing is ordered: the bars came {lasting(age_s)} after they closed, when others had opened."
         elif np.isnan(age_s) or age_s > self._oldest_s:
-            sentence = f"Nothing is ordered: the bars closed {age_s:,.1f} s ago, and {self.name} is {self._oldest_s:g}."
+            sentence = (
+                f"Nothing is ordered: the bars closed {lasting(age_s)} ago, and {self.name} is {self._oldest_s:g} s."
+            )
         elif age_s < -self._oldest_s:
             sentence = (
-                f"Nothing is ordered: the bars close {-age_s:,.1f} s from now by the broker's clock, so that one "
-                f"of the clocks is wrong; {self.name} is {self._oldest_s:g}."
+                f"Nothing is ordered: the bars close {lasting(-age_s)} from now by the broker's clock, so that one "
+                f"of the clocks is wrong; {self.name} is {self._oldest_s:g} s."
             )
         else:
             return TRADE

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import lasting
 from ml_pipeline.live.retraining.bars_file import write_bars
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.timeframes import Timing
@@ -57,4 +58,4 @@ def _market(earlier: TradingConfig, symbols: tuple[str, ...]) -> MarketData:
 
 
 def _kind(timing: Timing) -> str:
-    return f"of {timing.length / 1e9:,g} s by the time when they {timing.stamped}"
+    return f"of {lasting(timing.length / 1e9)} by the time when they {timing.stamped}"

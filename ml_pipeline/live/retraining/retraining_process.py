@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.config.wording import lasting
 from ml_pipeline.live.retraining.task_folder import OUTPUT, Outcome, read_outcome, write_outcome
 from ml_pipeline.runtime.regular_file import only_regular, open_regular
 
@@ -101,7 +102,9 @@ class RetrainingProcess:
         if self._ending:
             return None
         if code is None:
-            return Outcome(state="failed", sentence=f"It took longer than {self._time_limit_s:,.0f} s, and was ended.")
+            return Outcome(
+                state="failed", sentence=f"It took longer than {lasting(self._time_limit_s)}, and was ended."
+            )
         return read_outcome(self.folder) or Outcome(state="failed", sentence=self._how_it_ended(code))
 
     def _kill(self) -> None:

@@ -28,10 +28,11 @@ class Scoring:
         say: Callable[[str], None],
         *,
         save_best: Callable[[Trainer], None],
+        unit: str | None = None,
         ranks: "Together | None" = None,
     ) -> None:
-        """save_best: called with the trainer where no earlier score reached that of its policy. ranks: of these the
-        first evaluates, and all know the score."""
+        """save_best: called with the trainer where no earlier score reached that of its policy. unit: what the score
+        is, for the sentence about it. ranks: of these the first evaluates, and all know the score."""
         self.scores: dict[int, float] = {}
         self.best_score: float | None = None
         self.is_due = False
@@ -39,6 +40,7 @@ class Scoring:
         self._stop = stop
         self._say = say
         self._save_best = save_best
+        self._unit = "" if unit is None else f" {unit}"
         self._ranks = ranks
 
     def __call__(self, trainer: Trainer) -> dict[str, float]:
@@ -53,7 +55,7 @@ class Scoring:
             return {}
         self.is_due = False
         self.scores[trainer.global_step] = score
-        self._say(f"Evaluation after iteration {trainer.iteration}: {score:,.4g}")
+        self._say(f"Evaluation after iteration {trainer.iteration}: {score:,.4g}{self._unit}")
         if self.best_score is None or score > self.best_score or self.best_score == -math.inf:
             self.best_score = score
             self._save_best(trainer)

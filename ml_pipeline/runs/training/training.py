@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.settings import flatten
+from ml_pipeline.config.wording import score_unit
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
@@ -52,6 +53,7 @@ class Training:
             setup.stop,
             say,
             save_best=lambda trainer: self._save(trainer, BEST_CHECKPOINT),
+            unit=score_unit(run.env_id, config.trading.score),
             ranks=ranks,
         )
         self._evaluation: Every[Mapping[str, float]] = Every(run.eval_interval, self.scoring)

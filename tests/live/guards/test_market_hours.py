@@ -29,7 +29,7 @@ def test_bars_may_be_as_old_as_they_are_long_unless_a_limit_is_set():
     verdict = guards_of("A").on_bars(bars(1.0), NOON + seconds(120.5), None)
     assert verdict.action == "hold"
     assert [each.sentence for each in verdict.refusals] == [
-        "Nothing is ordered: the bars closed 60.5 s ago, and guard_stale_s is 60."
+        "Nothing is ordered: the bars closed 60.5 s ago, and guard_stale_s is 60 s."
     ]
 
 
