@@ -21,6 +21,8 @@ from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 _MB = 1e6
 _ROUNDS, _ROUND_S = 5, 0.04
 """The best of these counts: whoever else is at work only makes a round slower."""
+_SEVERAL = 4
+"""Environments of the vector that tells what one more costs."""
 _PARTS = ("acting", "stepping", "waiting", "exchanging", "learning")
 
 
@@ -129,10 +131,16 @@ def _measured(envs: VectorEnv, make_one: EnvFactory | None) -> Measured:
     if make_one is None:
         rate, single_rate, expected = _best(_rate(envs) for _ in range(_ROUNDS)), None, None
     else:
-        with closing(SerialEnv([make_one])) as single:
-            pairs = [(_rate(envs), _rate(single)) for _ in range(_ROUNDS)]  # in turn, under the same load
-        rate, single_rate = (_best(rates) for rates in zip(*pairs, strict=True))
-        expected = _expected(envs, make_one, single_rate)
+        several = min(_SEVERAL, envs.num_envs)
+        with closing(SerialEnv([make_one])) as single, closing(SerialEnv([make_one] * several)) as some:
+            each = (envs, single, some)
+            rounds = [[_rate(vector) for vector in each] for _ in range(_ROUNDS)]  # in turn, under the same load
+        rate, single_rate, some_rate = (_best(rates) for rates in zip(*rounds, strict=True))
+        expected = None
+        if single_rate is not None and some_rate is not None:
+            expected = _expected(
+                envs, make_one, single_s=1.0 / single_rate, several=several, several_s=several / some_rate
+            )
     if states is not None:
         envs.set_states(states)  # type: ignore[attr-defined]
     return Measured(rate, single_rate, expected)
@@ -159,28 +167,32 @@ def _rate(envs: VectorEnv) -> float | None:
     return steps * envs.num_envs / elapsed_s if steps else None
 
 
-def _expected(envs: VectorEnv, make_one: EnvFactory, single_rate: float | None) -> float | None:
+def _expected(
+    envs: VectorEnv, make_one: EnvFactory, *, single_s: float, several: int, several_s: float
+) -> float | None:
     """The estimate of stepping, and what a step of the whole vector costs besides, which its environments share."""
-    if not isinstance(envs, ParallelEnv) or single_rate is None:
+    if not isinstance(envs, ParallelEnv):
         return None
-    division = Division(envs.num_workers, envs.steps_here)
-    with closing(make_one()) as env:
-        cost = measure_step(env)
-    if cost is None:
-        return None
-    wake_s = measure_wake() if envs.num_workers else 0.0
-    stepping = expected_speedup(cost, envs.num_envs, division, usable_cores(), wake_s=wake_s)
-    return shared_speedup(stepping, envs.num_envs, cost_s=cost.cpu_s + cost.wait_s, single_s=1.0 / single_rate)
+    stepping = 1.0
+    if envs.num_workers:
+        with closing(make_one()) as env:
+            cost = measure_step(env)
+        if cost is None:
+            return None
+        division = Division(envs.num_workers, envs.steps_here)
+        stepping = expected_speedup(cost, envs.num_envs, division, usable_cores(), wake_s=measure_wake())
+    return shared_speedup(stepping, envs.num_envs, single_s=single_s, several=several, several_s=several_s)
 
 
-def shared_speedup(stepping: float, n_envs: int, *, cost_s: float, single_s: float) -> float:
-    """Steps per second of n environments over those of one, where what surrounds a step is done once for all.
+def shared_speedup(stepping: float, n_envs: int, *, single_s: float, several: int, several_s: float) -> float:
+    """Steps per second of n environments over those of one, where a part of a step is done once for all.
 
-    stepping: how much faster the environments' own steps are than one after another. cost_s: of an environment's own
-    step. single_s: of a step of one environment with all that surrounds it.
+    stepping: how much faster the environments' own parts are than one after another. single_s, several_s: seconds of a
+    step of one environment, and of a vector of `several`, one after another; what one more costs is its own part.
 
-    >>> shared_speedup(1.0, 8, cost_s=1.0, single_s=3.0)
+    >>> shared_speedup(1.0, 8, single_s=3.0, several=4, several_s=6.0)
     2.4
     """
-    shared_s = max(0.0, single_s - cost_s)
-    return n_envs * (shared_s + cost_s) / (shared_s + n_envs * cost_s / stepping)
+    own_s = (several_s - single_s) / (several - 1) if several > 1 else single_s
+    own_s = min(single_s, max(own_s, 0.0))
+    return n_envs * single_s / (single_s - own_s + n_envs * own_s / stepping)
