@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,9 @@ def test_the_notebook_trains_watches_and_evaluates(tmp_path, monkeypatch):
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    before = psutil.Process().children(recursive=True)
     notebook = nbformat.read(EXAMPLES / "training.ipynb", as_version=4)
 
     class ThisInterpreter(manager.AsyncKernelManager):
@@ -65,6 +69,10 @@ def test_the_notebook_trains_watches_and_evaluates(tmp_path, monkeypatch):
     assert "best.pt" in shown
     assert "image/png" in shown
     assert "buy and hold" in shown
+    of_jupyter = {path.name for path in tmp_path.iterdir() if path.name.startswith(("IPYTHON", "JUPYTER"))}
+    assert {path.name for path in tmp_path.iterdir()} - of_jupyter == {"temporary"}
+    assert not list((tmp_path / "temporary").iterdir())
+    assert [each for each in psutil.Process().children(recursive=True) if each not in before] == []
 
 
 def test_the_outputs_of_the_notebook_are_small_and_of_no_machine():
