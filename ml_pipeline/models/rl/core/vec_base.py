@@ -137,6 +137,9 @@ class BlockVectorEnv(VectorEnv):
         if hasattr(self, "_pool"):
             self._pool.close(timeout_s=timeout, terminate=terminate)
 
+    def __del__(self) -> None:
+        """Does nothing: Gymnasium's, of some versions, would close at exit, when modules are emptied."""
+
     def __enter__(self) -> Self:
         return self
 

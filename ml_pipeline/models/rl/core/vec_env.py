@@ -2,6 +2,7 @@
 
 import multiprocessing
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Literal
@@ -225,6 +226,8 @@ class ParallelEnv(BlockVectorEnv):
 
     def _use(self, pool: WorkerPool) -> None:
         super()._use(pool)
+        # Without a close(), when this object goes, or at exit: by then its own methods may find their modules emptied.
+        weakref.finalize(self, _abandon, pool)
         self._partial = PartialSteps(pool, self._actions) if self._opener.num_groups > 1 else None
 
     def reset_async(
@@ -307,9 +310,10 @@ class ParallelEnv(BlockVectorEnv):
         """Ends what call_async() began. Raises multiprocessing.TimeoutError after `timeout` s."""
         return self._call_wait(timeout)
 
-    def __del__(self) -> None:
-        if not self.closed:
-            self.close(terminate=True)
+
+def _abandon(pool: WorkerPool) -> None:
+    if not pool.closed:
+        pool.close(terminate=True)
 
 
 def _start_method(name: str | None) -> str:
