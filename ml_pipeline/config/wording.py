@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ml_pipeline.config.env_schedule import shown
 
+_TRACEBACK = "Traceback (most recent call last):"
+
 
 def counted(n: int, what: str) -> str:
     """So many of what, in the plural unless it is one.
@@ -86,9 +88,28 @@ def without_traceback(reason: str, longest: int) -> str:
     >>> without_traceback("In step 3:\\nTraceback (most recent call last):\\n  File x\\nValueError: no\\n", longest=80)
     'In step 3: ValueError: no'
     """
-    before, mark, traceback = reason.partition("Traceback (most recent call last):")
-    raised = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
-    return in_one_line(f"{before} {raised[-1]}" if mark and raised else reason, longest)
+    before, raised = _around_traceback(reason)
+    return in_one_line(f"{before} {raised}" if raised else reason, longest)
+
+
+def last_line_first(reason: str, longest: int = 400) -> str:
+    """Why something failed, in one line that may be clipped: of a traceback what was raised, then what is said of it.
+
+    >>> last_line_first("In step 3:\\nTraceback (most recent call last):\\n  File x\\nValueError: no\\n")
+    'ValueError: no (In step 3)'
+    >>> last_line_first("It was killed.")
+    'It was killed.'
+    """
+    before, raised = _around_traceback(reason)
+    said = in_one_line(before).rstrip(" :")
+    return in_one_line(f"{raised} ({said})" if raised and said else raised or reason, longest)
+
+
+def _around_traceback(reason: str) -> tuple[str, str]:
+    """What stands before the first traceback, and what the last one raised; empty where there is none."""
+    before, mark, _ = reason.partition(_TRACEBACK)
+    lines = reason.rpartition(_TRACEBACK)[2].splitlines() if mark else []
+    return before, next((line for line in lines if line and not line.startswith(" ")), "")
 
 
 def shown_path(path: Path) -> Path:

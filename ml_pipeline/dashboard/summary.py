@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.env_schedule import planned_end
-from ml_pipeline.config.wording import score_unit
+from ml_pipeline.config.wording import last_line_first, score_unit
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
 from ml_pipeline.dashboard.read_values import count, finite
 from ml_pipeline.monitoring.metrics_file import STEP
@@ -76,9 +76,20 @@ class RunSummary:
         """The status, or what a running run does once all steps are taken: it is evaluated, and its report written."""
         return "evaluating" if self.status == "running" and self.progress == 1.0 else self.status
 
+    @property
+    def headline(self) -> str | None:
+        """The reason in one line, what was raised first; the same as `reason` where that is short and of one line."""
+        return None if self.reason is None else last_line_first(self.reason)
+
     def as_json(self) -> dict[str, Any]:
         """Every field, the progress and the activity as plain values."""
-        return {**asdict(self), "folder": str(self.folder), "progress": self.progress, "activity": self.activity}
+        return {
+            **asdict(self),
+            "folder": str(self.folder),
+            "progress": self.progress,
+            "headline": self.headline,
+            "activity": self.activity,
+        }
 
 
 def summarized(

@@ -412,3 +412,10 @@ def test_a_link_to_itself_is_one_line_and_the_others_are_shown(tmp_path):
     assert (good.name, good.status) == ("good", "running")
     assert (broken.name, broken.status) == ("self", "broken")
     assert broken.reason.startswith(f"{tmp_path / 'self'} cannot be looked at: ")
+
+
+def test_what_was_raised_comes_first_in_one_line(tmp_path):
+    reason = "In step 3:\nTraceback (most recent call last):\n  File x\nValueError: no\n"
+    make_run(tmp_path, status="failed", reason=reason, ended="2026-01-02T03:04:05+00:00")
+    told = only(tmp_path).as_json()
+    assert (told["headline"], told["reason"]) == ("ValueError: no (In step 3)", reason)

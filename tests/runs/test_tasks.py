@@ -69,7 +69,9 @@ def test_a_batched_run_is_judged_on_one_account(tmp_path, capsys):
 def test_what_has_no_workers_takes_none_and_only_trading_is_batched():
     with pytest.raises(UserError, match='vec_env "serial" has no workers, but n_workers is 2'):
         RunConfig(n_envs=4, vec_env="serial", n_workers=2)
-    with pytest.raises(UserError, match='vec_env must be one of parallel, serial, batched, SubprocVecEnv, DummyVecEnv, but got "batch"'):
+    with pytest.raises(
+        UserError, match='vec_env must be one of parallel, serial, batched, SubprocVecEnv, DummyVecEnv, but got "batch"'
+    ):
         RunConfig(vec_env="batch")
     with pytest.raises(UserError, match='vec_env "batched" is for trading, but the environment is CartPole-v1'):
         CARTPOLE.batched_train_env(4)

@@ -12,7 +12,7 @@ export class CurrentRun {
     this.title = element("h2", {});
     this.study = element("button", { type: "button", class: "link", onclick: () => onStudy(this.run.study) });
     this.facts = element("p", { class: "facts" });
-    this.reason = element("p", { class: "message" });
+    this.reason = element("div", { class: "message" });
     this.buttons = element("div", { class: "buttons", hidden: !hasControls });
     if (hasControls) this.makeButtons();
     node.replaceChildren(element("div", { class: "current-head" }, this.title, this.buttons), this.study, this.facts, this.reason);
@@ -52,7 +52,8 @@ export class CurrentRun {
     this.facts.textContent = facts.join(" · ");
     this.reason.hidden = !run.reason;
     this.reason.classList.toggle("bad", run.status === "failed" || run.status === "broken");
-    this.reason.textContent = run.reason || "";
+    const more = run.reason && run.reason.trim() !== run.headline ? [element("details", {}, element("summary", {}, "All that was said"), element("pre", {}, run.reason))] : [];
+    this.reason.replaceChildren(run.headline || "", ...more);
     if (hasControls) {
       this.stop.disabled = !["running", "queued"].includes(run.status);
       this.resume.disabled = !["stopped", "failed", "finished"].includes(run.status);

@@ -132,7 +132,7 @@ export class RunList {
     if (!row) this.rows.set(run.name, (row = this.makeRow(run.name)));
     const { cells } = row;
     cells.name.title = [run.name, run.task].filter(Boolean).join("\n");
-    const trouble = ["failed", "broken", "queued"].includes(run.status) && run.reason ? run.reason : "";
+    const trouble = ["failed", "broken", "queued"].includes(run.status) && run.headline ? run.headline : "";
     setText(cells.reason, trouble);
     cells.reason.classList.toggle("bad", run.status !== "queued");
     cells.reason.hidden = !trouble;

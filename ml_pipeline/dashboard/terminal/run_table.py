@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ml_pipeline.config.wording import counted
+from ml_pipeline.config.wording import counted, last_line_first
 from ml_pipeline.dashboard.summary import BROKEN, RunSummary
 
 _GAP = 2
@@ -104,7 +104,7 @@ def remarks(runs: Sequence[RunSummary], *, width: int | None = None) -> list[str
     waiting = [run for run in runs if run.status == "queued" and run.reason]
     lines += [f"{run.name} {run.reason[0].lower()}{run.reason[1:]}" for run in waiting[:1] if run.reason]
     failed = [run for run in runs if run.status in {"failed", BROKEN} and run.reason]
-    lines += [f"{run.name} {run.status}: {run.reason}" for run in failed[:_MOST_REASONS]]
+    lines += [f"{run.name} {run.status}: {last_line_first(run.reason)}" for run in failed[:_MOST_REASONS] if run.reason]
     if len(failed) > _MOST_REASONS:
         lines.append(f"and {len(failed) - _MOST_REASONS:,} more that failed")
     lines = [printable(" ".join(line.split())) for line in lines]

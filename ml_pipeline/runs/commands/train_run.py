@@ -54,7 +54,7 @@ def train_run(
         with closing(terminal):
             result = run.train()
     except (VectorEnvError, TrainingFailed) as error:
-        hint = [f"  {command.resume(run.result.folder)}"] if run.result else []
+        hint = [f"  {command.resume(run.result.folder)}"] if run.result and run.result.global_step else []
         print(f"{command.prog}: {error}", *getattr(error, "__notes__", ()), *hint, sep="\n", file=sys.stderr)
         return 1
     except Interrupted as stop:

@@ -130,7 +130,7 @@ class Training:
         ):
             self._save_latest(trainer)  # a run that is killed before its first checkpoint can be resumed too
         try:
-            with resume_hint(self._folder), setup.stop.told_to(trainer.request_stop):
+            with resume_hint(self._folder, lambda: trainer.global_step > 0), setup.stop.told_to(trainer.request_stop):
                 trainer.train(
                     evaluate=self._evaluation,
                     save=Every(1, self._after_report),

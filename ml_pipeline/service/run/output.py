@@ -69,8 +69,13 @@ class RunOutput:
         told = tail(self._folder / LOG_FILE) if LOG_FILE in self._read_bytes else tail(self._folder / OUTPUT_FILE)
         output = tail(self._folder / OUTPUT_FILE).strip() if LOG_FILE in self._read_bytes else ""
         if output and not _is_told(without_program(output), f"{told}\n{state.reason}"):
-            told += output
-            yield f"\nThe end of {OUTPUT_FILE}:\n{output}\n"
+            lines = without_program(output).splitlines()
+            new = "\n".join(
+                line for line in lines if not _is_told(line, told)
+            )  # run.log has errors, and not their notes
+            if new.strip():
+                told += output
+                yield f"\nThe end of {OUTPUT_FILE}:\n{new}\n"
         if state.reason and not _is_told(state.reason, told):
             yield f"\nIt failed: {state.reason}\n"
 

@@ -100,7 +100,10 @@ def test_in_a_pipe_names_are_in_full_and_columns_stay():
 def test_names_are_shown_as_they_are_and_move_no_cursor():
     row = plain_lines([run("[red]x[/red]\x1b[2J\n\r\t")])[1]
     assert row.startswith("[red]x[/red]?[2J???  running")
-    assert remarks([run("a\x1b[2J", status="failed", reason="it\nbroke \x9b")])[1] == "a?[2J failed: it broke ?"
+    assert (
+        remarks([run("a\x1b[2J", status="failed", reason="it\nbroke \x9b")])[1]
+        == "a?[2J failed: it broke \N{REPLACEMENT CHARACTER}"
+    )
 
 
 def test_states_are_counted_and_failures_are_told():
@@ -156,3 +159,14 @@ def test_a_state_has_a_colour_on_a_terminal():
     console = Console(file=out, width=100, force_terminal=True, color_system="standard")
     console.print(status_table([run(status="failed")], width=100))
     assert "\x1b[31mfailed" in out.getvalue()
+
+
+def test_of_a_traceback_what_was_raised_comes_first():
+    reason = (
+        "EnvRaisedError: Worker 0 raised ValueError in step 3:\n\nTraceback (most recent call last):\n"
+        '  File "env.py", line 11, in step\nValueError: the engine is on fire\n'
+    )
+    lines = remarks([run("a", status="failed", reason=reason)])
+    assert lines[1] == (
+        "a failed: ValueError: the engine is on fire (EnvRaisedError: Worker 0 raised ValueError in step 3)"
+    )

@@ -281,6 +281,19 @@ def test_logs_tell_what_a_run_said_and_why_it_failed(typed, root):
     assert out.count("ValueError: no") == 1
 
 
+def test_logs_of_a_resumed_run_that_failed_again_tell_its_reason_once_for_each_time(typed, root):
+    error = "Worker 0 raised ValueError in step 3:\n\nTraceback (most recent call last):\n  File x\nValueError: no\n"
+    indented = error.replace("\n", "\n  ")
+    claim = FolderClaim(root / "run")
+    (root / "run" / "run.log").write_text("".join(f"2026-01-0{day}T Failed: {indented}\n" for day in (1, 2)))
+    note = "The last checkpoint is whole: once the cause is mended, resume the run in run.\n"
+    (root / "run" / "output.log").write_text(f"ml-pipeline train: {error}{note}" * 2)
+    claim.end("failed", error, global_step=1, iterations=1, best_score=None)
+    out = typed("logs", "run")[1]
+    assert out.count("ValueError: no") == 2
+    assert f"The end of output.log:\n{note}" in out
+
+
 def test_logs_tell_a_reason_once(typed, root):
     claim = FolderClaim(root / "run")
     (root / "run" / "output.log").write_text("ml-pipeline train: There is no market.\n")
