@@ -33,7 +33,11 @@ def find_run(root: Path, name: str) -> Path:
     folder = root.joinpath(*parts)
     try:
         is_run, is_inside = is_run_folder(folder), folder.resolve().is_relative_to(root.resolve())
-    except (OSError, ValueError) as error:  # a name that is too long, or that the system cannot write
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # a name that is too long or cannot be written, a link to itself
         raise unknown from error
     if not is_run:
         raise unknown

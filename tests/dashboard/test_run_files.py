@@ -88,3 +88,9 @@ def test_a_log_that_was_cut_is_read_from_its_end(tmp_path):
 def test_bytes_that_are_no_text_are_shown_as_such(tmp_path):
     (tmp_path / "run.log").write_bytes(b"ok \xff\n")
     assert read_text(tmp_path / "run.log").text == "ok \ufffd\n"
+
+
+def test_a_link_to_itself_is_no_run(tmp_path):
+    (tmp_path / "self").symlink_to("self")
+    with pytest.raises(NoSuchRun, match='holds no run "self"'):
+        find_run(tmp_path, "self")

@@ -104,7 +104,7 @@ class Reports:
             real = top.resolve()
             if not real.is_relative_to(root.resolve()) or path.resolve() != real.joinpath(*inside):  # by a link
                 raise nothing
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise nothing from error
         return path
 
