@@ -107,8 +107,8 @@ def describe(
         own = market.tradable[:, a]
         close = market.close[own, a]
         lines.append(
-            f"  {symbol}: {own.sum():,} bars since {as_text(market.times[own][0])}, close from {close.min():g} to "
-            f"{close.max():g}{'' if market.half_spread is None else ', with quotes'}"
+            f"  {symbol}: {counted(int(own.sum()), 'bar')} since {as_text(market.times[own][0])}, close from "
+            f"{close.min():g} to {close.max():g}{'' if market.half_spread is None else ', with quotes'}"
         )
     if market.columns:
         lines.append(f"  own features: {', '.join(market.columns)}")

@@ -137,7 +137,7 @@ def _sharpe_beyond(run: Run) -> _Finding | None:
     ratio, error = ratio_of(times, equity, run.periods_per_year)
     held, _ = ratio_of(times[: len(run.held_equity)], run.held_equity, run.periods_per_year)
     own = ratio - max(0.0 if np.isnan(held) else held, 0.0)
-    if not (ratio > LARGEST_SHARPE and own > OWN_SHARPE):
+    if not (ratio > max(LARGEST_SHARPE, error) and own > OWN_SHARPE):  # within one error of zero it says nothing
         return None
     returns = "daily returns" if by_day else "the bars' returns"
     phrase = f"a Sharpe ratio of {ratio:.1f} ± {error:.1f} of {returns} (above {LARGEST_SHARPE:g})"

@@ -1,6 +1,7 @@
 """Finds out what each column of a market file means; it knows the spellings of common exports."""
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
@@ -196,9 +197,10 @@ def _has_price(found: dict[str, str]) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Letters and digits alone, without what some exports number columns by.
+    """Letters without their accents and digits alone, without what some exports number columns by.
 
-    >>> _plain("4. Close"), _plain("<TICKVOL>"), _plain("Adj Close**")
-    ('close', 'tickvol', 'adjclose')
+    >>> _plain("4. Close"), _plain("<TICKVOL>"), _plain("Adj Close**"), _plain("Eröffn."), _plain("Najwyższy")
+    ('close', 'tickvol', 'adjclose', 'eroffn', 'najwyzszy')
     """
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"^\d+[a-z]?\. ", "", name.lower()))
+    letters = unicodedata.normalize("NFKD", name.lower()).replace("\N{LATIN SMALL LETTER L WITH STROKE}", "l")
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"^\d+[a-z]?\. ", "", letters))

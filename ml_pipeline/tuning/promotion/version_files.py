@@ -26,7 +26,7 @@ DATA_FILE = "data.json"
 EXPORTED = "policy"
 HOLDING_KEY = "beside_holding"
 """In promotion.json: whether the policy beats buy and hold on validation data, and a sentence that says so."""
-_TELLING = ("total_return", "volatility", "sharpe", "max_drawdown")  # which two equities have in common by chance only
+_TELLING = ("total_return", "volatility", "max_drawdown")  # which two equities have in common by chance only
 VALIDATION_FOLDER = "validation"
 
 

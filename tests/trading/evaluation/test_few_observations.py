@@ -30,7 +30,7 @@ def test_below_thirty_bars_no_ratio_is_shown_and_a_sentence_says_why(evaluation_
     assert headlines(evaluation)[0].startswith("Only 29 bars: below 30, ratios are not shown, ")
     rows = {line[:20].strip(): line for line in results_table(evaluation).splitlines()}
     for title in ("Sharpe ratio", "Sortino ratio", "Calmar ratio", "Winning trades", "Profit factor"):
-        assert rows[title].removeprefix(title).split() == ["-"] * 4
+        assert rows[title].removeprefix(title).split() == ["-"] * 3
     assert "alpha" not in " ".join(remarks(evaluation))  # it is annualized from the same bars
     write_report(tmp_path, evaluation)
     written = json.loads((tmp_path / "evaluation.json").read_text())

@@ -18,6 +18,7 @@ class TrialOutcome:
     global_step: int = 0
     n_evaluations: int = 0
     validation_sharpe: float | None = None
+    feature_warnings: tuple = ()
 
 
 class TrialRuns:
