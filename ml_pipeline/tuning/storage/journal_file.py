@@ -21,6 +21,8 @@ from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.tuning.storage.journal_repair import damaged, not_a_journal, record_in, repair_end
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+_MOST_BYTES = 2**32
+"""Of a file, which is read whole; a trial takes some 10,000."""
 _END = b"}\n"  # of every whole line
 _LOCKED_BYTE = 1 << 40  # on Windows others cannot read a locked byte, so that one far behind the end is locked
 
@@ -104,6 +106,8 @@ class JournalFile(BaseJournalBackend):
             # Without O_CREAT a journal that was deleted stays so: an empty one in its place would be another study.
             descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | flags, 0o666)
             try:
+                if os.fstat(descriptor).st_size > _MOST_BYTES:
+                    raise OSError(errno.EFBIG, f"it is larger than {_MOST_BYTES >> 30} GiB")
                 _lock(descriptor)
                 yield descriptor
             finally:

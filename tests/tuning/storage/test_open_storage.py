@@ -140,3 +140,11 @@ def test_a_pipe_in_place_of_the_journal_is_refused_and_not_waited_for(tmp_path: 
     os.mkfifo(tmp_path / "journal.log")
     with pytest.raises(UserError, match="is no regular file"):
         open_storage(None, tmp_path, pytest.fail)
+
+
+@pytest.mark.timeout(20)
+def test_a_file_that_is_too_large_for_a_journal_is_refused_and_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "journal.log").open("wb") as file:
+        file.truncate(2**40)  # sparse
+    with pytest.raises(UserError, match=r"journal\.log cannot be used: it is larger than 4 GiB\."):
+        open_storage(None, tmp_path, pytest.fail)
