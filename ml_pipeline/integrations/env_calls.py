@@ -5,6 +5,11 @@ from typing import Any
 import gymnasium
 
 
+def get_attribute(env: gymnasium.Env, name: str) -> Any:
+    """That of the first wrapper that has it, or else of the environment."""
+    return env.get_wrapper_attr(name)
+
+
 def set_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
     """Sets it on the first wrapper that has it, or else on the environment."""
     env.set_wrapper_attr(name, value)

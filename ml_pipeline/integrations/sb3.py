@@ -7,17 +7,20 @@ Needs Stable-Baselines3, the extra "sb3".
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import install_extra
-from ml_pipeline.integrations.env_calls import call_method, class_to_send, is_wrapped, set_attribute
+from ml_pipeline.integrations.env_calls import call_method, class_to_send, get_attribute, is_wrapped, set_attribute
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.stepping.errors import ActionsError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
 try:
@@ -67,9 +70,9 @@ class SB3ParallelEnv(VecEnv):
         self._reset_options()
         return self._owned(observations)
 
-    def step_async(self, actions: np.ndarray) -> None:
-        """Begins a step."""
-        self.parallel_env.step_async(actions)
+    def step_async(self, actions: Any) -> None:
+        """Begins a step. Actions of a Dict or Tuple space may be one per environment, or batched as in Gymnasium."""
+        self.parallel_env.step_async(_batched(self.action_space, actions))
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """Ends it: observations, rewards float32 (N,), dones bool (N,), infos, one per environment."""
@@ -95,25 +98,55 @@ class SB3ParallelEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """The attribute of these environments, all by default."""
-        values = self.parallel_env.get_attr(attr_name)
-        return [values[index] for index in self._get_indices(indices)]
+        return self._apply(indices, get_attribute, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Sets an attribute of these environments, all by default, to one value."""
-        self.parallel_env.apply(set_attribute, attr_name, value, env_ids=self._get_indices(indices))
+        self._apply(indices, set_attribute, attr_name, value)
 
     def env_method(self, method_name: str, *args: Any, indices: Indices = None, **kwargs: Any) -> list[Any]:
         """Calls a method of these environments, all by default."""
-        chosen = self._get_indices(indices)
-        return self.parallel_env.apply(call_method, method_name, args, kwargs, env_ids=chosen)
+        return self._apply(indices, call_method, method_name, args, kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Indices = None) -> list[bool]:
         """Whether these environments, all by default, have a wrapper of the class."""
-        return self.parallel_env.apply(is_wrapped, class_to_send(wrapper_class), env_ids=self._get_indices(indices))
+        return self._apply(indices, is_wrapped, class_to_send(wrapper_class))
 
     def get_images(self) -> list[np.ndarray]:
         """A frame of every environment, made with render_mode="rgb_array"."""
         return list(self.parallel_env.render())
+
+    def _apply(self, indices: Indices, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What function(env, *args) gives for each of these; for one that is named twice, it is called twice."""
+        every = range(self.num_envs)
+        left = [(place, every[index]) for place, index in enumerate(self._get_indices(indices))]
+        found: dict[int, Any] = {}
+        while left:
+            places = {env_id: place for place, env_id in reversed(left)}  # the first of each
+            values = self.parallel_env.apply(function, *args, env_ids=list(places))
+            found.update(zip(places.values(), values, strict=True))
+            left = [(place, env_id) for place, env_id in left if place not in found]
+        return [found[place] for place in sorted(found)]
+
+
+def _batched(space: spaces.Space, actions: Any) -> Any:
+    """Actions of a Dict or Tuple space in Gymnasium's form, if they are one per environment; others as they are.
+
+    Raises ActionsError if one of them lacks a part.
+    """
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)) or not isinstance(actions, (list, tuple, np.ndarray)):
+        return actions
+    is_dict = isinstance(space, spaces.Dict)
+    if not len(actions) or not all(isinstance(each, Mapping if is_dict else (tuple, list)) for each in actions):
+        return actions
+    keys: list[Any] = list(space.spaces) if is_dict else list(range(len(space.spaces)))
+    for key in keys:
+        if not all(key in each if is_dict else key < len(each) for each in actions):
+            raise ActionsError(
+                f"actions must be one per environment, each with an item {key!r}, but got {reprlib.repr(actions)}."
+            )
+    parts = [_batched(space[key], [each[key] for each in actions]) for key in keys]
+    return dict(zip(keys, parts, strict=True)) if is_dict else tuple(parts)
 
 
 def _per_env(batched: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:

@@ -6,9 +6,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+from ml_pipeline.models.rl.core.stepping.errors import ActionsError
 
 stable_baselines3 = pytest.importorskip("stable_baselines3")
 
@@ -104,6 +106,122 @@ def test_attributes_methods_and_wrappers_of_some(make):
     assert not envs.has_attr("no_such")
     envs.close()
     envs.close()
+
+
+class NamedEnv(CountingEnv):
+    """Counts the calls of its method; `own` is there in every second one."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.n_calls = number, 0
+        if number % 2 == 0:
+            self.own = number
+
+    def call(self, times=1):
+        self.n_calls += 1
+        return self.number * times
+
+
+def ask(envs, indices):
+    """All that can be asked of some environments, and what it leaves in each, or the error."""
+    try:
+        envs.set_attr("mark", 7, indices=indices)
+        return [
+            envs.get_attr("number", indices=indices),
+            envs.env_method("call", times=2, indices=indices),
+            envs.env_is_wrapped(TimeLimit, indices=indices),
+            [vars(env).get("mark") for env in envs.get_attr("unwrapped")],
+            envs.get_attr("n_calls"),
+        ]
+    except Exception as error:
+        return type(error)
+
+
+CHOSEN = [None, 0, 2, -1, -3, [], [0, -1], [2, 0], (1,), [1, 1, -2], range(2), np.array([-1, 0]), {1}, 3, -4, [0, 3]]
+
+
+@pytest.mark.parametrize("indices", CHOSEN, ids=str)
+def test_indices_mean_what_they_mean_to_stable_baselines3(make, indices):
+    env_fns = [lambda i=i: NamedEnv(i) for i in range(3)]
+    assert ask(make(env_fns), indices) == ask(DummyVecEnv(env_fns), indices)
+
+
+def test_an_attribute_may_be_in_those_alone_that_are_asked(make):
+    env_fns = [lambda i=i: NamedEnv(i) for i in range(3)]
+    for envs in (make(env_fns), DummyVecEnv(env_fns)):
+        assert envs.get_attr("own", indices=[2, 0]) == [2, 0]
+        assert not envs.has_attr("own")
+        with pytest.raises(AttributeError):
+            envs.get_attr("own", indices=[0, 1])
+
+
+PARTS = {
+    "discrete": spaces.Discrete(3),
+    "box": spaces.Box(-1, 1, (2,), np.float32),
+    "multi": spaces.MultiDiscrete([3, 2]),
+    "binary": spaces.MultiBinary(3),
+    "nested": spaces.Tuple([spaces.Discrete(2), spaces.Dict(deep=spaces.Box(0, 1, (1,), np.float32))]),
+}
+COMPOSITE = {"dict": spaces.Dict(PARTS), "tuple": spaces.Tuple(tuple(PARTS.values()))}
+
+
+class ActedOn(CountingEnv):
+    """Its info holds its action, as text."""
+
+    def __init__(self, action_space):
+        super().__init__(length=100)
+        self.action_space = action_space
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        observation, _, terminated, truncated, _ = super().step(0)
+        return observation.copy(), 1.0, terminated, truncated, {"action": _as_plain(action)}
+
+
+def _as_plain(action):
+    if isinstance(action, dict):
+        return str({key: _as_plain(part) for key, part in sorted(action.items())})
+    if isinstance(action, tuple):
+        return str([_as_plain(part) for part in action])
+    return str(np.asarray(action).tolist())
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+@pytest.mark.parametrize("kind", COMPOSITE)
+def test_actions_of_dicts_and_tuples_may_be_one_per_environment(make, kind, num_envs):
+    space = COMPOSITE[kind]
+    space.seed(0)
+    env_fns = [lambda: ActedOn(space)] * num_envs
+    ours, theirs = make(env_fns), DummyVecEnv([lambda: ActedOn(space) for _ in range(num_envs)])
+    ours.reset()
+    theirs.reset()
+    as_objects = np.empty(num_envs, object)
+    for arrange in (list, tuple, lambda actions: as_objects):
+        actions = [space.sample() for _ in range(num_envs)]
+        as_objects[:] = actions
+        found, expected = ([info["action"] for info in envs.step(arrange(actions))[3]] for envs in (ours, theirs))
+        assert found == expected
+
+
+@pytest.mark.parametrize("kind", COMPOSITE)
+def test_batched_actions_of_dicts_and_tuples_are_taken_too(make, kind):
+    space = COMPOSITE[kind]
+    envs = make([lambda: ActedOn(space)] * 2)
+    envs.reset()
+    actions = batch_space(space, 2).sample()
+    expected = [_as_plain(action) for action in iterate(batch_space(space, 2), actions)]
+    assert [info["action"] for info in envs.step(actions)[3]] == expected
+
+
+def test_actions_that_lack_a_part_are_refused_in_a_sentence(make):
+    envs = make([lambda: ActedOn(COMPOSITE["dict"])] * 2)
+    envs.reset()
+    whole, part = COMPOSITE["dict"].sample(), {"discrete": 1}
+    with pytest.raises(ActionsError, match="must be one per environment, each with an item 'b"):
+        envs.step([whole, part])
+    with pytest.raises(ActionsError, match="2"):
+        envs.step([whole])
+    assert len(envs.step([whole, whole])[3]) == 2
 
 
 class ModulesEnv(CountingEnv):

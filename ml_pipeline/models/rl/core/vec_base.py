@@ -149,8 +149,12 @@ class BlockVectorEnv(VectorEnv):
     # What Gymnasium does not have
 
     def apply(self, function: Callable[..., Any], *args: Any, env_ids: Iterable[int] | None = None) -> list[Any]:
-        """Runs function(env, *args) on each of these environments, all by default, in the process that owns it."""
-        chosen = list(range(self.num_envs)) if env_ids is None else list(env_ids)
+        """Runs function(env, *args) on each of these environments, all by default, in the process that owns it.
+
+        env_ids: -1 is the last; one that is named twice runs once. Raises IndexError for one that there is not.
+        """
+        every = range(self.num_envs)
+        chosen = list(every) if env_ids is None else [every[index] for index in env_ids]
         wanted = [index in chosen for index in range(self.num_envs)]
         values = self._do(Command.APPLY, (function, args), wanted).values
         return [values[index] for index in chosen]
