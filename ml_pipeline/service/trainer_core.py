@@ -73,8 +73,8 @@ class TrainerCore:
         env_steps_per_second, single_env_steps_per_second: of the environments, and of one of them alone in this
         process, by random actions for a fifth of a second each, after which they are as they were; None while a
         training is under way, and where there are none. measured_speedup: the first over the second. expected_speedup:
-        the same by estimate, from a step of one and of a few; above 1 also in one process, whose environments share a
-        part of a step; None for batched environments. memory: "process_mb", "children_mb" and
+        what the choice of workers expects, over stepping one after another, from a step, a wake-up and the cores that
+        are free; 1 without workers, None for batched environments. memory: "process_mb", "children_mb" and
         "available_mb", as of now.
         """
         self._measure()

@@ -9,20 +9,18 @@ from typing import Any
 import psutil
 from gymnasium.vector import VectorEnv
 
+from ml_pipeline.models.rl.core.division import expected_gain
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-from ml_pipeline.models.rl.core.workers.choice import Division, expected_speedup, measure_step, measure_wake
+from ml_pipeline.models.rl.core.workers.choice import Division
 from ml_pipeline.monitoring.sink import EpisodeRecord
-from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 
 _MB = 1e6
 _ROUNDS, _ROUND_S = 5, 0.04
 """The best of these counts: whoever else is at work only makes a round slower."""
-_SEVERAL = 4
-"""Environments of the vector that tells what one more costs."""
 _PARTS = ("acting", "stepping", "waiting", "exchanging", "learning")
 
 
@@ -52,7 +50,7 @@ class TimeSink:
 class Measured:
     """Environment steps per second of a vector of environments, and of one alone; None where it cannot be known.
 
-    expected_speedup: the same by the estimate by which workers are chosen, None where it is not known.
+    expected_speedup: what the choice of workers expects of them, over stepping one after another; None if unknown.
     """
 
     rate: float | None
@@ -131,16 +129,13 @@ def _measured(envs: VectorEnv, make_one: EnvFactory | None) -> Measured:
     if make_one is None:
         rate, single_rate, expected = _best(_rate(envs) for _ in range(_ROUNDS)), None, None
     else:
-        several = min(_SEVERAL, envs.num_envs)
-        with closing(SerialEnv([make_one])) as single, closing(SerialEnv([make_one] * several)) as some:
-            each = (envs, single, some)
-            rounds = [[_rate(vector) for vector in each] for _ in range(_ROUNDS)]  # in turn, under the same load
-        rate, single_rate, some_rate = (_best(rates) for rates in zip(*rounds, strict=True))
+        with closing(SerialEnv([make_one])) as single:
+            rounds = [[_rate(vector) for vector in (envs, single)] for _ in range(_ROUNDS)]  # under the same load
+        rate, single_rate = (_best(rates) for rates in zip(*rounds, strict=True))
         expected = None
-        if single_rate is not None and some_rate is not None:
-            expected = _expected(
-                envs, make_one, single_s=1.0 / single_rate, several=several, several_s=several / some_rate
-            )
+        if isinstance(envs, ParallelEnv):
+            with closing(make_one()) as env:
+                expected = expected_gain(env, envs.num_envs, Division(envs.num_workers, envs.steps_here))
     if states is not None:
         envs.set_states(states)  # type: ignore[attr-defined]
     return Measured(rate, single_rate, expected)
@@ -165,34 +160,3 @@ def _rate(envs: VectorEnv) -> float | None:
     except Exception:  # random actions may be illegal in it; then nothing is known
         return None
     return steps * envs.num_envs / elapsed_s if steps else None
-
-
-def _expected(
-    envs: VectorEnv, make_one: EnvFactory, *, single_s: float, several: int, several_s: float
-) -> float | None:
-    """The estimate of stepping, and what a step of the whole vector costs besides, which its environments share."""
-    if not isinstance(envs, ParallelEnv):
-        return None
-    stepping = 1.0
-    if envs.num_workers:
-        with closing(make_one()) as env:
-            cost = measure_step(env)
-        if cost is None:
-            return None
-        division = Division(envs.num_workers, envs.steps_here)
-        stepping = expected_speedup(cost, envs.num_envs, division, usable_cores(), wake_s=measure_wake())
-    return shared_speedup(stepping, envs.num_envs, single_s=single_s, several=several, several_s=several_s)
-
-
-def shared_speedup(stepping: float, n_envs: int, *, single_s: float, several: int, several_s: float) -> float:
-    """Steps per second of n environments over those of one, where a part of a step is done once for all.
-
-    stepping: how much faster the environments' own parts are than one after another. single_s, several_s: seconds of a
-    step of one environment, and of a vector of `several`, one after another; what one more costs is its own part.
-
-    >>> shared_speedup(1.0, 8, single_s=3.0, several=4, several_s=6.0)
-    2.4
-    """
-    own_s = (several_s - single_s) / (several - 1) if several > 1 else single_s
-    own_s = min(single_s, max(own_s, 0.0))
-    return n_envs * single_s / (single_s - own_s + n_envs * own_s / stepping)

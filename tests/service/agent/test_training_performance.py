@@ -1,13 +1,40 @@
-"""What environments are expected to be worth beside a single one."""
+"""What environments are expected to be worth is what the choice of workers expects of them."""
 
 import pytest
 
-from ml_pipeline.service.agent.training_performance import shared_speedup
+from ml_pipeline.models.rl.core import division
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+from ml_pipeline.models.rl.core.workers.choice import StepCost
+from ml_pipeline.service.agent import training_performance
+from ml_pipeline.service.agent.training_performance import measure
 
 
-@pytest.mark.parametrize(("single_s", "several_s"), [(3.0, 6.0), (1.0, 4.0), (2.0, 2.0)])
-def test_the_expected_speedup_is_that_of_the_vectors_it_was_measured_on(single_s, several_s):
-    seconds = {"single_s": single_s, "several": 4, "several_s": several_s}
-    assert shared_speedup(1.0, 1, **seconds) == pytest.approx(1.0)
-    assert shared_speedup(1.0, 4, **seconds) == pytest.approx(4 * single_s / several_s)
-    assert 1.0 <= shared_speedup(1.0, 8, **seconds) <= shared_speedup(2.0, 8, **seconds) <= 8 * 2.0
+@pytest.fixture(autouse=True)
+def slow_steps_on_two_cores(monkeypatch):
+    """In place of what is measured here: 1 ms of computing a step, and 50 us to wake a worker."""
+    monkeypatch.setattr(division, "measure_step", lambda _: StepCost(cpu_s=1e-3, wait_s=0.0))
+    monkeypatch.setattr(division, "measure_wake", lambda: 5e-5)
+    monkeypatch.setattr(division, "_free_cores", lambda _: 2.0)
+    monkeypatch.setattr(training_performance, "_ROUND_S", 1e-3)
+
+
+def test_environments_of_one_process_are_expected_to_gain_nothing():
+    with ParallelEnv([CountingEnv] * 4, num_workers=0) as envs:
+        assert measure(envs, CountingEnv).expected_speedup == 1.0
+
+
+@pytest.mark.parametrize(("free_cores", "expected"), [(2.0, 4.0 / 2.05), (1.0, 4.0 / 4.05)])
+def test_two_workers_halve_the_time_of_four_steps_where_two_cores_are_free(free_cores, expected, monkeypatch):
+    """4 ms one after another; 2 ms on each of two cores, or 4 ms on one, and 50 us to wake them."""
+    monkeypatch.setattr(division, "_free_cores", lambda _: free_cores)
+    with ParallelEnv([CountingEnv] * 4, num_workers=2) as envs:
+        assert measure(envs, CountingEnv).expected_speedup == pytest.approx(expected, rel=0.05)
+
+
+def test_nothing_is_expected_where_workers_could_not_be_chosen(monkeypatch):
+    monkeypatch.setattr(division, "measure_step", lambda _: None)
+    with ParallelEnv([CountingEnv] * 2, num_workers=1) as envs:
+        assert measure(envs, CountingEnv).expected_speedup is None
+    with SerialEnv([CountingEnv] * 2) as envs:
+        assert measure(envs, CountingEnv).expected_speedup is None

@@ -16,6 +16,7 @@ from ml_pipeline.models.rl.core.workers.choice import (
     Division,
     StepCost,
     choose_division,
+    expected_speedup,
     measure_step,
     measure_wake,
 )
@@ -132,6 +133,21 @@ def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
     division = choose_division(cost, num_envs, free_cores, wake_s=known.wake_s)
     known.watch = IdleWatch() if division == HERE else None
     return division
+
+
+def expected_gain(example: gymnasium.Env, num_envs: int, division: Division) -> float | None:
+    """How many times as fast as this process alone a division steps environments like this one.
+
+    It is the estimate by which "auto" chooses: from a step, a wake-up, and the cores that are free. None if a step
+    cannot be measured.
+    """
+    if division == HERE:
+        return 1.0
+    watch = IdleWatch()
+    cost = measure_step(example)
+    if cost is None:
+        return None
+    return expected_speedup(cost, num_envs, division, _free_cores(watch), wake_s=measure_wake())
 
 
 def _free_cores(watch: IdleWatch) -> float:
