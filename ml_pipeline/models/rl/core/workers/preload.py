@@ -1,16 +1,15 @@
 """What the fork server imports before it forks workers: all that they need.
 
-The server leaves the signals of a terminal and of a service manager to the trainer, and removes its own folder when it
-ends. Nothing else imports this module.
+The server leaves the terminal's signals to the trainer, and removes its own folder when it ends. Nothing else imports
+this module.
 """
 
 import atexit
 import os
 import shutil
-import signal
 from multiprocessing import forkserver
 
-from ml_pipeline.models.rl.core.workers import main  # a worker then starts within milliseconds
+from ml_pipeline.models.rl.core.workers import main  # noqa: F401 - a worker then starts within milliseconds
 from ml_pipeline.models.rl.core.workers.descendants import lead_group
 from ml_pipeline.models.rl.core.workers.fork_server import own_folder
 
@@ -22,7 +21,4 @@ def _remove_folder(server_pid: int) -> None:
 
 
 lead_group()
-main.outlast_sigterm()
-# It was blocked while this process started; the script's own processes inherit that.
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 atexit.register(_remove_folder, os.getpid())
