@@ -160,8 +160,10 @@ def test_the_values_under_the_pointer_are_shown(page):
 def test_settings_stand_side_by_side(page):
     shown = page("#run=first&run=second&view=settings")
     rows = shown.locator(".settings tbody tr")
+    rows.first.wait_for()
     assert rows.all_inner_texts() == ["seed\t1\t2", "learning_rate\t–\t0.5"]
     shown.get_by_label("Only what differs").uncheck()
+    rows.filter(has_text="env_id").first.wait_for()
     assert "env_id\tCartPole-v1\tCartPole-v1" in rows.all_inner_texts()
     assert shown.locator(".settings tr.differs").count() == 2
 
