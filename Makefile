@@ -65,7 +65,7 @@ train: $(VENV)/.compiled ## install into .venv, compile, train on the built-in m
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)
 	$(PYTEST) -m "not slow and not long and not system" -n 2 --dist loadfile
 
-test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but those of test-system (under ten minutes)
+test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but those of test-system (ten to fifteen minutes on 2 cores)
 	$(PYTEST) -m "not system and not long" -n 4 --dist loadfile
 	@echo "Not run: tests of pages in a browser, those that install packages, and long ones; run them with: make test-system"
 
