@@ -77,7 +77,7 @@ def test_a_new_line_appears_without_being_asked_for(page, root):
     wait_for_points(shown, 8)
     append(root / "first", [row(9), row(10)])
     wait_for_points(shown, 10)
-    shown.wait_for_function("document.querySelector('tr[data-run=first] .share').textContent === '100 %'")
+    shown.locator("tr[data-run=first] .share", has_text="100 %").wait_for()
     append(root / "first", [row(11, **{SCORE: 7.0})])
     wait_for_points(shown, 1, SCORE)
     make_run(root, "fourth")
@@ -104,7 +104,7 @@ def test_a_drag_zooms_every_chart_and_a_double_click_shows_all(page, tmp_path):
     shown.mouse.down()
     shown.mouse.move(box["x"] + box["width"] * 0.52, box["y"] + 60, steps=4)
     shown.mouse.up()
-    shown.wait_for_function("n => document.querySelector('.chart').dataset.points != n", arg=str(before))
+    shown.locator(".chart").first.and_(shown.locator(f".chart:not([data-points='{before}'])")).wait_for()
     inside = points(shown)
     assert 140 < inside < 190  # 2 % of the rows, each of them
     assert points(shown, "train/policy_loss") == inside
