@@ -158,9 +158,9 @@ def test_a_legend_has_figures_without_a_pointer(tmp_path, browser_page):
     assert legend() == last
     over = page.locator("#chart-0 .u-over").bounding_box()
     page.mouse.move(over["x"] + over["width"] / 2, over["y"] + 10)
-    page.wait_for_function(f"() => !document.querySelector('#chart-0 .u-legend').innerText.includes('{last[1]}')")
+    page.locator("#chart-0 .u-legend").filter(has_not_text=last[1]).wait_for()
     page.mouse.move(over["x"] + over["width"] / 2, over["y"] - 60)
-    page.wait_for_function(f"() => document.querySelector('#chart-0 .u-legend').innerText.includes('{last[1]}')")
+    page.locator("#chart-0 .u-legend").filter(has_text=last[1]).wait_for()
     assert legend() == last
 
 
