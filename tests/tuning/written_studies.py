@@ -9,6 +9,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.policies.policy import Policy
@@ -112,4 +113,5 @@ def _untrained(folder, config, env, task_state, policy_seed):
         "trainer": {"policy": policy.state_dict(), "global_step": 0},
     }
     save_checkpoint(folder / "best.pt", saved)
+    write_yaml(folder / "config.yaml", flatten(config))
     return folder

@@ -14,6 +14,7 @@ from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.trained.export import export_checkpoint
 from ml_pipeline.runs.trained.export_config import SUFFIXES, ExportConfig, Format
@@ -49,6 +50,7 @@ def write_version(run: Path, folder: Path) -> dict[str, Any]:
         with closing(task.evaluation_env()) as env:
             act = policy.act_in(env)
         task.report(act, evaluation)
+        write_report_heading(evaluation, run)
     else:
         with closing(task.evaluation_env("validation")) as env:
             act = policy.act_in(env)

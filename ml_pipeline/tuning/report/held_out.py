@@ -13,6 +13,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links, report_folder
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import load_run, restore_policy
 from ml_pipeline.trading.evaluation.looks import Look
@@ -57,11 +58,11 @@ def held_out_test(run_folder: Path) -> HeldOutTest:
         gym_task = gym_task.with_seed(config.run.seed + _HELD_OUT_SEED_OFFSET)
         with closing(gym_task.evaluation_env()) as env:
             act = restore_policy(config, env, saved, path).act
-        return HeldOutTest("fresh episodes", digest, lambda folder, look: _play(gym_task, act, folder))
+        return HeldOutTest("fresh episodes", digest, lambda folder, look: _play(gym_task, act, folder, run_folder))
     task = _trading_task(config, saved)
     with closing(task.evaluation_env("test")) as env:
         act = restore_policy(config, env, saved, path).act
-    return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look))
+    return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look, run_folder))
 
 
 def _trading_task(config: TrainConfig, saved: Mapping[str, Any]) -> TradingTask | SymbolsTask:
@@ -70,9 +71,12 @@ def _trading_task(config: TrainConfig, saved: Mapping[str, Any]) -> TradingTask 
     return task
 
 
-def _trade(task: TradingTask | SymbolsTask, act: Callable[[Any], Any], folder: Path, look: Look) -> Mapping[str, Any]:
+def _trade(
+    task: TradingTask | SymbolsTask, act: Callable[[Any], Any], folder: Path, look: Look, run_folder: Path
+) -> Mapping[str, Any]:
     with report_folder(folder):
         figures = task.evaluate(act, "test", folder, page=True, look=look)
+        write_report_heading(folder, run_folder)
     names = ("return", "total_return", "sharpe", "sharpe_se", "max_drawdown", "n_trades")
     return {
         **{name: _finite(figures["agent"][name]) for name in names},
@@ -82,9 +86,10 @@ def _trade(task: TradingTask | SymbolsTask, act: Callable[[Any], Any], folder: P
     }
 
 
-def _play(task: GymTask, act: Callable[[Any], Any], folder: Path) -> Mapping[str, Any]:
+def _play(task: GymTask, act: Callable[[Any], Any], folder: Path, run_folder: Path) -> Mapping[str, Any]:
     with report_folder(folder):
         task.report(act, folder)
+        write_report_heading(folder, run_folder)
     returns = json.loads((folder / EVALUATION_FILE).read_text(encoding="utf-8"))["returns"]
     n, mean = len(returns), math.fsum(returns) / len(returns)
     variance = math.fsum((each - mean) ** 2 for each in returns) / max(n - 1, 1)

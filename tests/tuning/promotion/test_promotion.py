@@ -104,6 +104,8 @@ def test_a_version_holds_the_winner_exported_and_why_it_won(toy, store, carts, e
     assert record["settings"] == {"gamma": 0.9}
     assert record["test"] is None
     assert json.loads((version.folder / "data.json").read_text())["environment"] == "CartPole-v1"
+    page = (version.folder / "validation/report.html").read_text(encoding="utf-8")
+    assert "Run <b>trial-0001</b>, seed 0: <code>ml-pipeline train --env-id CartPole-v1 " in page
     version.require_whole()
     assert (version.folder / "best.pt").read_bytes() == (carts[0] / "best.pt").read_bytes()
     assert load_policy(store.folder / "current").checkpoint == version.folder / "best.pt"

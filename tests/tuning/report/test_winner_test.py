@@ -50,7 +50,8 @@ def test_a_trader_is_evaluated_on_the_test_split_and_the_record_says_so(tmp_path
     expected = task.evaluate(load_policy(folder).act, "test")["agent"]
     assert opening.result["max_drawdown"] == expected["max_drawdown"]
     assert opening.result["total_return"] == expected["total_return"]
-    assert (tmp_path / "winner_test" / "report.html").is_file()
+    page = (tmp_path / "winner_test" / "report.html").read_text(encoding="utf-8")
+    assert "Run <b>trial-0000</b>, seed 0: <code>ml-pipeline train --data " in page
     assert seen.sentences[0].startswith(f"The test was opened once, on {opening.when[:10]}")
 
 
@@ -65,6 +66,8 @@ def test_cartpole_is_played_in_episodes_that_no_trial_was_scored_by(tmp_path):
     assert result["episodes"] == 30
     assert result["mean_return"] == pytest.approx(mean)
     assert result["mean_return_se"] == pytest.approx(deviation / 30**0.5)
+    page = (tmp_path / "winner_test" / "report.html").read_text(encoding="utf-8")
+    assert "Run <b>trial-0000</b>, seed 0: <code>ml-pipeline train --env-id CartPole-v1</code>" in page
 
 
 def test_the_record_is_written_before_the_evaluation_begins(tmp_path, monkeypatch):
