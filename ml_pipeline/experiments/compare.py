@@ -16,7 +16,7 @@ from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.wording import counted, score_unit, text_table, written
 from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.reporting.learning_curves import By, LearningCurve, mean_and_interval, read_learning_curve
-from ml_pipeline.runs.folder import SETTINGS_FILE
+from ml_pipeline.runs.folder import BEGAN_IN_NAME, SETTINGS_FILE
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig
 
@@ -100,8 +100,9 @@ class Comparison:
                 tuple(run for run in group if run.task == task and len(run.curve.steps)) for group in self.groups
             ]
             groups = [CurveGroup(self._label(group), [run.curve for run in group]) for group in of_task if group]
+            units = {run.score_unit for group in of_task for run in group}
             if groups:
-                panels.append(CurvePanel(task, groups))
+                panels.append(CurvePanel(task, groups, units.pop() if len(units) == 1 else None))
         if not panels:
             raise UserError("There is nothing to draw yet: none of these runs has finished an iteration.")
         return learning_curve_figure(panels, by=by, smooth=smooth)
@@ -153,19 +154,29 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
     twice = next((folder for folder, n in Counter(resolved).items() if n > 1), None)
     if twice is not None:
         raise UserError(f"{twice} is named twice; name each run once.")
-    names = Counter(folder.name for folder in resolved)
     return Comparison(
         [
             ComparedRun(
-                name=folder.name if names[folder.name] == 1 else str(typed),
+                name=name,
                 folder=folder,
                 curve=read_learning_curve(folder),
                 settings=_settings_of(folder),
                 status="-" if (state := read_state(folder)) is None else state.status,
             )
-            for typed, folder in zip(folders, resolved, strict=True)
+            for name, folder in zip(_names(folders, resolved), resolved, strict=True)
         ]
     )
+
+
+def _names(typed: Sequence[Path], folders: Sequence[Path]) -> list[str]:
+    """What tells each run: without the time and the random end that it was given, if these do not tell it apart."""
+    full = [folder.name for folder in folders]
+    meanings = [BEGAN_IN_NAME.sub("", name) for name in full]
+    begun = [BEGAN_IN_NAME.sub(lambda found: found[0].removesuffix(found[6] or ""), name) for name in full]
+    for names in (meanings, begun):
+        if len({*names}) == len(names):
+            return names
+    return [name if full.count(name) == 1 else str(path) for name, path in zip(full, typed, strict=True)]
 
 
 def write_figure(figure: "Figure", path: Path) -> None:

@@ -22,13 +22,14 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .5rem; }
 table { border-collapse: collapse; overflow-wrap: normal; } td, th { padding: .2rem .9rem; text-align: right; }
 td:first-child, th:first-child { text-align: left; } th { border-bottom: 1px solid var(--line); }
-img { width: 100%; } ul { padding-left: 1.2rem; } code { background: var(--soft); padding: .1rem .3rem; }
+img, svg { width: 100%; } .rows :is(img, svg) { min-width: 38rem; display: block; }
+ul { padding-left: 1.2rem; } code { background: var(--soft); padding: .1rem .3rem; }
 .rows { overflow-x: auto; }
-.rows[data-scrolls]::before { content: "This table scrolls sideways →"; position: sticky; left: 0; color: var(--faint);
+.rows[data-scrolls]::before { content: "Scrolls sideways →"; position: sticky; left: 0; color: var(--faint);
   font-size: .8rem; }
 .hint { color: var(--faint); font-size: .85rem; }
 """
-# Tables that are wider than the page say so, and the arrow keys scroll them.
+# Tables and pictures that are wider than the page say so, and the arrow keys scroll them.
 _SCRIPT = """
 for (const rows of document.querySelectorAll(".rows")) {
   new ResizeObserver(() => {
@@ -69,5 +70,9 @@ def png_of(figure: "Figure") -> bytes:
 
 
 def html_picture(png: bytes, description: str) -> str:
-    """A PNG within the page; description: its text for readers who cannot see it."""
-    return f'<img alt="{html.escape(description)}" src="data:image/png;base64,{b64encode(png).decode()}">'
+    """A PNG within the page; it scrolls where the page is so narrow that its words could not be read.
+
+    description: its text for readers who cannot see it.
+    """
+    image = f'<img alt="{html.escape(description)}" src="data:image/png;base64,{b64encode(png).decode()}">'
+    return f'<div class="rows">{image}</div>'

@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from ml_pipeline.reporting.packed_columns import pack_exactly, pack_numbers, pack_times, pack_whole_numbers, pack_words
 
 Unit = Literal["money", "percent", "number", "price"]
+# What a vertical axis measures, if its chart does not say it.
+_AXES: Mapping[Unit, str] = {"money": "account currency", "percent": "percent", "number": "value", "price": "price"}
 # So many values of a coarse curve are drawn; a wide screen has 4,000 pixels in a row.
 _MOST_COARSE = 20_000
 
@@ -53,7 +55,7 @@ class Marks:
 
 @dataclass(frozen=True, eq=False)
 class TimeChart:
-    """Curves over the times of the page."""
+    """Curves over the times of the page. axis: what the vertical axis measures; None: what its unit says."""
 
     title: str
     unit: Unit
@@ -62,6 +64,7 @@ class TimeChart:
     height_px: int = 220
     log_scale: bool = False
     """Whether it opens on a logarithmic scale; charts of money can be switched."""
+    axis: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +127,7 @@ def _chart(chart: TimeChart) -> dict[str, Any]:
     return {
         "title": chart.title,
         "unit": chart.unit,
+        "axis": chart.axis or _AXES[chart.unit],
         "height": chart.height_px,
         "log": chart.log_scale,
         "curves": [

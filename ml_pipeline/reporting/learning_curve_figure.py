@@ -28,10 +28,11 @@ class CurveGroup:
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """One column of the figure: groups of one task, whose returns compare."""
+    """One column of the figure: groups of one task, whose returns compare. score_unit: if all share it."""
 
     title: str
     groups: Sequence[CurveGroup]
+    score_unit: str | None = None
 
 
 def learning_curve_figure(panels: Sequence[CurvePanel], *, by: By = "steps", smooth: int = 10) -> "Figure":
@@ -58,11 +59,13 @@ def learning_curve_figure(panels: Sequence[CurvePanel], *, by: By = "steps", smo
         iterations = f"{smooth} iterations" if smooth > 1 else "1 iteration"
         above.set_ylabel(f"return of training episodes\n(mean over {iterations})")
         if n_rows == 2:
-            below.set_ylabel("score of evaluations")
+            below.set_ylabel("score of evaluations" + (f"\n({panel.score_unit})" if panel.score_unit else ""))
         below.set_xlabel("environment steps" if by == "steps" else f"time since training began ({unit})")
         _finish(above, below, panel, by)
         if len(curves) > 1:
-            above.legend(fontsize=8.5, loc="best", framealpha=0.8, edgecolor="none")
+            above.legend(
+                fontsize=8.5, loc="best", framealpha=0.8, edgecolor="none", title="return, last 5 %", title_fontsize=8.5
+            )
     return figure
 
 
@@ -85,7 +88,12 @@ class _Drawing:
         self._draw(axes, [self._known(curve, curve.scores) for curve in self._group.curves], marker="o")
 
     def _draw(self, axes: "Axes", curves: Sequence[tuple[FloatArray, FloatArray]], *, marker: str) -> None:
-        points: dict[str, Any] = {"marker": marker, "markersize": 3.5, "linewidth": 1.5, "label": self._group.label}
+        points: dict[str, Any] = {
+            "marker": marker,
+            "markersize": 3.5,
+            "linewidth": 1.5,
+            "label": _with_figure(self._group),
+        }
         if len(curves) == 1:
             axes.plot(*curves[0], **self._look, **points)
             return
@@ -100,6 +108,13 @@ class _Drawing:
     def _known(self, curve: LearningCurve, y: FloatArray) -> tuple[FloatArray, FloatArray]:
         known = np.isfinite(y)
         return curve.at(self._by)[known] * self._scale, y[known]
+
+
+def _with_figure(group: CurveGroup) -> str:
+    """The label and the mean of what each run returned in the last 5 % of its steps, if one did."""
+    returns = np.array([curve.last_return() for curve in group.curves])
+    known = returns[np.isfinite(returns)]
+    return f"{group.label} | {known.mean():,.4g}" if len(known) else group.label
 
 
 def _looks(groups: Sequence[CurveGroup]) -> Iterator[tuple[CurveGroup, str, str]]:

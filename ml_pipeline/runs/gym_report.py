@@ -70,7 +70,7 @@ def _rows(result: EvaluationResult) -> list[list[str]]:
 def _training(folder: Path, env_id: str, curve: LearningCurve) -> list[str]:
     if not len(curve.steps):
         return []
-    png = png_of(learning_curve_figure([CurvePanel(env_id, [CurveGroup(folder.name, [curve])])]))
+    png = png_of(learning_curve_figure([CurvePanel(env_id, [CurveGroup(folder.name, [curve])], "mean return")]))
     (folder / CURVE_FILE).write_bytes(png)
     spent = (
         f"{curve.steps[-1]:,.0f} environment steps in {curve.training_s[-1]:,.1f} s of training "

@@ -55,8 +55,9 @@ def test_runs_that_differ_by_their_seed_alone_are_a_group(tmp_path):
         "n_envs: 4 in base (2 runs); 2 in other",
     ]
     (axes,) = comparison.figure().axes
+    assert axes.get_legend().get_title().get_text() == "return, last 5 %"
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["base (2 runs): n_envs 4", "other: n_envs 2"]
+    assert labels == ["base (2 runs): n_envs 4 | 2", "other: n_envs 2 | 7"]
 
 
 def test_many_differences_are_told_in_words_alone(tmp_path):
@@ -65,7 +66,28 @@ def test_many_differences_are_told_in_words_alone(tmp_path):
     comparison = read_comparison([one, two])
     assert "hidden_sizes: 64 64 in one; 8 9 in two" in comparison.remarks()
     assert "normalize_obs: true in one; false in two" in comparison.remarks()
-    assert [text.get_text() for text in comparison.figure().axes[0].get_legend().get_texts()] == ["one", "two"]
+    assert [text.get_text() for text in comparison.figure().axes[0].get_legend().get_texts()] == ["one | 2", "two | 2"]
+
+
+def test_names_keep_what_they_mean_without_the_time_and_the_random_end(tmp_path):
+    def names(*folders):
+        paths = [write_run(tmp_path / name, seed=seed) for seed, name in enumerate(folders)]
+        return [run.name for run in read_comparison(paths).runs]
+
+    assert names("slow-seed1-20261122-142033-6b2883", "fast-20261122-142033") == ["slow-seed1", "fast"]
+    assert names("slow-seed2-20261122-142033-6b2883", "slow-seed2-20261123-142033-000000") == [
+        "slow-seed2-20261122-142033",
+        "slow-seed2-20261123-142033",
+    ]
+    same = ["a-20261122-142033-6b2883", "a-20261122-142033-6b2884"]
+    assert names(*same) == same
+
+
+def test_scores_are_drawn_with_their_unit(tmp_path):
+    runs = [write_run(tmp_path / "one", scores=(5.0,)), write_run(tmp_path / "market", env_id=None, scores=(0.5,))]
+    axes = read_comparison(runs).figure().axes
+    labels = [each.get_ylabel() for each in axes if each.get_ylabel().startswith("score")]
+    assert labels == ["score of evaluations\n(mean return)", "score of evaluations\n(log return)"]
 
 
 def test_different_tasks_are_said_and_drawn_apart(tmp_path):

@@ -30,7 +30,12 @@ def demo_page(path, *, word="EUR</script><b>USD"):
             [Curve("close", EQUITY / 100, "#555b66")],
             [Marks("bought", [100, 500], [101.0, 105.0], "#1f8a4c", "up")],
         ),
-        TimeChart("Exposure", "percent", [Curve("net", np.where(EQUITY > 10_500, 1.0, np.nan), "#0b5fff", steps=True)]),
+        TimeChart(
+            "Exposure",
+            "percent",
+            [Curve("net", np.where(EQUITY > 10_500, 1.0, np.nan), "#0b5fff", steps=True)],
+            axis="of the equity",
+        ),
     ]
     table = SortableTable(
         "Trades",
@@ -147,6 +152,15 @@ def test_logarithmic_axes_have_ticks_at_one_two_and_five(tmp_path, browser_page)
     page.wait_for_selector("html[data-drawn=true]")
     shown = page.evaluate("document.reportCharts[0].plot.axes[1]._values")
     assert [label for label in shown if label] == ["10,000", "20,000", "50,000", "100,000", "200,000"]
+
+
+@pytest.mark.system
+def test_axes_say_what_they_measure(tmp_path, browser_page):
+    page = browser_page(demo_page(tmp_path / "page.html"))
+    page.wait_for_selector("html[data-drawn=true]")
+    labels = page.evaluate("document.reportCharts.map(({plot}) => plot.axes.map(({label}) => label))")
+    time = "time of the bar, as in the data"
+    assert labels == [[time, "account currency"], [time, "price"], [time, "of the equity"]]
 
 
 @pytest.mark.system

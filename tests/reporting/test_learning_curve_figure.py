@@ -38,6 +38,8 @@ def test_scores_stand_below_where_there_are_any():
     assert _lines(below) == [([2000, 3000], [7, 9])]
     assert (above.get_xlabel(), below.get_xlabel()) == ("", "environment steps")
     assert below.get_ylabel() == "score of evaluations"
+    panel = CurvePanel("Task", [CurveGroup("a", [curve])], "Sharpe ratio")
+    assert learning_curve_figure([panel]).axes[1].get_ylabel() == "score of evaluations\n(Sharpe ratio)"
 
 
 def test_a_group_is_its_mean_with_an_interval_and_a_thin_line_a_run():
@@ -56,7 +58,7 @@ def test_a_group_is_its_mean_with_an_interval_and_a_thin_line_a_run():
     heights = [y for x, y in band.get_paths()[0].vertices if x == 1000]
     assert max(heights) == pytest.approx(1 + 2.484, abs=1e-3)
     assert axes.get_ylim() == pytest.approx((-0.4, 5.4))
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["three", "one"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["three | 2", "one | 4"]
 
 
 @pytest.mark.parametrize(("seconds", "unit", "last"), [(10.0, "s", 20.0), (120.0, "min", 4.0), (7200.0, "h", 4.0)])

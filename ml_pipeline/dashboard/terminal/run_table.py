@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ml_pipeline.config.wording import counted, last_line_first
 from ml_pipeline.dashboard.summary import BROKEN, RunSummary
+from ml_pipeline.runs.folder import BEGAN_IN_NAME
 
 _GAP = 2
 _NAME_WIDTH = 24
@@ -28,8 +29,6 @@ STYLES = {
     "failed": "red",
     BROKEN: "red",
 }
-_WHEN = re.compile(r"-\d{4}(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-[0-9a-f]{6})?(?=$|-)")
-"""The time in the name of a run that was not named by its user, and the random end that the service adds."""
 _WORDS = re.compile(r"(?<=[-_/ ])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -158,14 +157,14 @@ def _shown_names(names: Sequence[str], width: int) -> list[str]:
     """
     if all(cell_len(name) <= width for name in names):
         return [*names]
-    found = [_WHEN.sub("", name) for name in names]
+    found = [BEGAN_IN_NAME.sub("", name) for name in names]
     counts = Counter(found)
     found = [
-        short if counts[short] == 1 else _WHEN.sub(r" \1-\2 \3:\4", name)
+        short if counts[short] == 1 else BEGAN_IN_NAME.sub(r" \1-\2 \3:\4", name)
         for name, short in zip(names, found, strict=True)
     ]
     if len(set(found)) < len(set(names)):  # begun in the same minute
-        found = [_WHEN.sub(r" \3:\4:\5\6", name) for name in names]
+        found = [BEGAN_IN_NAME.sub(r" \3:\4:\5\6", name) for name in names]
     words = [_WORDS.split(name) for name in found]
     if len(set(found)) > 1 and any(cell_len(name) > width for name in found):
         same = next(i for i, each in enumerate(zip_longest(*words)) if len(set(each)) > 1)

@@ -129,16 +129,17 @@
 
   function draw(place, chart, data, logarithmic) {
     const axis = { stroke: () => css("--faint"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false } };
+    const title = (text) => ({ label: text, labelSize: 16, labelGap: 0, labelFont: "11px system-ui, sans-serif" });
     const tick = { money: 0, percent: 1 }[chart.unit];
     const label = (value) => (chart.unit === "percent" ? `${(value * 100).toFixed(Math.abs(value) < 0.1 ? tick : 0)} %` : numbers.format(value));
     const options = {
       width: place.clientWidth,
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-      height: chart.height,
+      height: chart.height + 16, // of the title below
       cursor: { sync: { key: "time" }, drag: { x: true, y: false } },
       scales: { x: { time: true }, y: logarithmic ? { distr: 3, range: (_, low, high) => [low / 1.1, high * 1.1] } : { distr: 1 } },
-      axes: [{ ...axis, values: timeLabels }, {
-        ...axis, size: 70, space: 24,
+      axes: [{ ...axis, ...title("time of the bar, as in the data"), values: timeLabels }, {
+        ...axis, ...title(chart.axis), size: 62, space: 24,
         values: (_, splits) => splits.map((value) => (value === null ? "" : label(value))),
         ...(logarithmic ? { splits: (_, which, low, high) => logarithmicTicks(low, high), filter: (_, splits) => splits } : {}),
       }],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _HOLD, _EQUAL, _RANDOM, _DOWN, _UP = "#e07b00", "#7a4fd0", "#8a8f98", "#c62f2f", "#1f8a4c"
 _MOST_PRICES = 4  # assets whose trades are drawn
-_WIDTH_IN, _LEFT_IN, _RIGHT_IN, _ABOVE_IN, _BELOW_IN = 10.0, 0.95, 0.25, 0.35, 0.45
+_WIDTH_IN, _LEFT_IN, _RIGHT_IN, _ABOVE_IN, _BELOW_IN = 10.0, 0.95, 0.25, 0.35, 0.55
 
 
 def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
@@ -37,10 +37,11 @@ def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
         above.plot(ledger["time"], ledger["equity"], linewidth=1.5, label=f"{name} {total:+,.1%}", **look)
         below.plot(ledger["time"], drawdown_fraction(ledger["equity"]), linewidth=1.0, **look)
     drawn = (evaluation.agent, evaluation.buy_and_hold, evaluation.equal_weight, *evaluation.random)
-    style_money_axis(above, [ledger["equity"] for ledger in drawn], "equity (money)")
+    style_money_axis(above, [ledger["equity"] for ledger in drawn], "equity (account currency)")
     above.axhline(evaluation.rules.initial_cash, color="black", linewidth=0.6, alpha=0.4)
     _legend(above)
     _percent(below, "drawdown")
+    below.set_xlabel("time of the bar, as in the data")
     return figure
 
 

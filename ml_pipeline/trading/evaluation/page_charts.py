@@ -1,12 +1,12 @@
 """The charts of the page: what happened at each bar, all over one time axis."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.reporting.chart_style import AGENT_COLOR
-from ml_pipeline.reporting.interactive_page import Curve, Marks, TimeChart
+from ml_pipeline.reporting.interactive_page import Curve, Marks, TimeChart, Unit
 from ml_pipeline.trading.accounts.costs import costs_of
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of, traded_values
 from ml_pipeline.trading.evaluation.attribution import profit_curves
@@ -57,6 +57,7 @@ def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list
                 Curve("buy and hold", _padded(drawdown_fraction(holder), n), HOLD_COLOR, width=1.0),
             ],
             height_px=170,
+            axis="below the peak",
         ),
         *_rolling(evaluation, n),
         TimeChart(
@@ -67,8 +68,9 @@ def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list
                 Curve("net", net, AGENT_COLOR, steps=True, width=1.0),
             ],
             height_px=150,
+            axis="of the equity",
         ),
-        TimeChart("Costs paid", "money", [Curve("agent", agent["costs_paid"], DOWN_COLOR)], height_px=130),
+        TimeChart("Costs paid", "money", [Curve("agent", agent["costs_paid"], DOWN_COLOR)], height_px=150),
     ]
     return [*charts, *_by_asset(evaluation), *(_price(agent, symbol) for symbol in _most_traded(agent))]
 
@@ -79,10 +81,11 @@ def _rolling(evaluation: Evaluation, n: int) -> list[TimeChart]:
     if n <= window + 1:
         return []
     charts = []
-    for title, unit, figure in (
-        ("Sharpe ratio", "number", rolling_sharpe),
-        ("Volatility a year", "percent", rolling_volatility),
-    ):
+    units: tuple[tuple[str, Unit, str, Callable[[FloatArray, int, float], FloatArray]], ...] = (
+        ("Sharpe ratio", "number", "ratio, a year", rolling_sharpe),
+        ("Volatility a year", "percent", "of the equity", rolling_volatility),
+    )
+    for title, unit, axis, figure in units:
         curves = [
             Curve(
                 label,
@@ -95,7 +98,7 @@ def _rolling(evaluation: Evaluation, n: int) -> list[TimeChart]:
                 ("buy and hold", evaluation.buy_and_hold, HOLD_COLOR),
             )
         ]
-        charts.append(TimeChart(f"{title}, rolling over {window:,} bars", unit, curves, height_px=150))  # type: ignore[arg-type]
+        charts.append(TimeChart(f"{title}, rolling over {window:,} bars", unit, curves, height_px=150, axis=axis))
     return charts
 
 

@@ -135,10 +135,15 @@ def random_returns(evaluation: Evaluation) -> str:
         f'<text x="{at(value):.1f}" y="{y}" text-anchor="middle" fill="{color}">{name} {value:+,.1%}</text>'
         for (name, value), color, y in zip(named.items(), ("#0b5fff", "#e07b00"), (22, 80), strict=True)
     )
+    axis = "".join(
+        f'<text x="{x}" y="104" text-anchor="middle" fill="currentColor" fill-opacity=".7">{text}</text>'
+        for x, text in ((left, f"{low:+,.1%}"), (width // 2, "total return"), (width - left, f"{high:+,.1%}"))
+    )
     return (
-        f'<svg viewBox="0 0 {width} 90" role="img" font-size="13" aria-label="Total returns of the random policies">'
+        f'<div class="rows"><svg viewBox="0 0 {width} 112" role="img" font-size="13" '
+        'aria-label="Total returns of the random policies">'
         f'<line x1="{left}" x2="{width - left}" y1="46" y2="46" stroke="currentColor" stroke-opacity=".3"/>'
-        f"{dots}{lines}</svg>"
+        f"{dots}{lines}{axis}</svg></div>"
     )
 
 

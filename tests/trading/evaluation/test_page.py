@@ -8,7 +8,7 @@ import pytest
 
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.evaluation.page import write_page
-from ml_pipeline.trading.evaluation.page_tables import Observed, months_table, trades_table
+from ml_pipeline.trading.evaluation.page_tables import Observed, months_table, random_returns, trades_table
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.market.calendar import Calendar
 
@@ -66,6 +66,7 @@ def test_it_is_one_file_with_every_part(evaluation, tmp_path):
         "S0: price and fills",
         "S1: price and fills",
     ]
+    assert all(chart["axis"] for chart in content["charts"])
     assert [table["title"] for table in content["tables"]] == ["Trades", "Profit and costs by asset", "Drawdowns"]
     assert content["charts"][0]["marks"][0]["shape"] == "line"
 
@@ -86,6 +87,15 @@ def test_months_are_colored_by_their_returns():
     assert 'rgba(31, 138, 76, 0.55)">+10.0%' in table
     assert 'rgba(198, 47, 47, 0.55)">-10.0%' in table
     assert "-1.0%" in table
+
+
+def test_random_returns_stand_over_an_axis(evaluation):
+    returns = [each["equity"][-1] / each["equity"][0] - 1 for each in (evaluation.agent, *evaluation.random)]
+    returns.append(evaluation.figures["buy_and_hold"]["total_return"])
+    drawn = random_returns(evaluation)
+    assert f">{min(returns):+,.1%}<" in drawn
+    assert f">{max(returns):+,.1%}<" in drawn
+    assert ">total return<" in drawn
 
 
 @pytest.mark.long
