@@ -61,6 +61,10 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
     if not len(asset.rows):
         reason = next((f" {sentence}" for sentence in faults.sentences if asset.table.name in sentence), "")
         raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.{reason}")
+    if (zone := asset.layout.zone) not in {None, "UTC"}:
+        notices.append(
+            f"{asset.table.name}: times were converted from {zone} to UTC, as the title of their column says"
+        )
     notices += [*_about_units(asset), *_check_order(asset, faults)]
     fields = _fields(asset, cells, notices)
     times = asset.times[asset.rows]

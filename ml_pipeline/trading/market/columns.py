@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 from ml_pipeline.config.checks import check_choice
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.market.times import BarTime, DateOrder
+from ml_pipeline.trading.market.times import BarTime, DateOrder, without_zone, zone_in
 
 # Feature columns in the data begin with this.
 FEATURE_PREFIX = "feature_"
@@ -54,7 +54,7 @@ _TRADED = (
 # Other names of times: Trade Date, timestamp_utc, Bar Start Time, unix_ms.
 _TIME = re.compile(
     rf"{_TRADED}*(?:datetime|timestamp|time|date|epoch|unix|day|ts|utc|gmt)"
-    r"(?:utc|gmt|ms|us|ns|s|sec|secs|seconds|millis|milliseconds|est|edt|et|cet|eet|open|close|start|end)?"
+    r"(?:utc|gmt|ms|us|ns|s|sec|secs|seconds|millis|milliseconds|open|close|start|end)?"
 )
 _OPENS, _CLOSES = re.compile(r"open|start|begin"), re.compile(r"close|end")
 # A day in a column of its own, beside the time of day in another.
@@ -114,6 +114,11 @@ class Layout:
         if opens == closes:
             return self.documented_bar_time
         return "open" if opens else "close"
+
+    @property
+    def zone(self) -> str | None:
+        """The time zone that the title of the times names, as `zone_in`. Raises UserError as that does."""
+        return next((zone for title in self.time if (zone := zone_in(title))), None)
 
 
 def find_layout(columns: Sequence[str], chosen: Mapping[str, str] | None = None) -> Layout:
@@ -199,8 +204,17 @@ def _has_price(found: dict[str, str]) -> bool:
 def _plain(name: str) -> str:
     """Letters without their accents and digits alone, without what some exports number columns by.
 
+    A time zone beside the name of a time is left out.
+
     >>> _plain("4. Close"), _plain("<TICKVOL>"), _plain("Adj Close**"), _plain("Eröffn."), _plain("Najwyższy")
     ('close', 'tickvol', 'adjclose', 'eroffn', 'najwyzszy')
+    >>> _plain("Time (EET)"), _plain("Date (America/New_York)"), _plain("EST. CLOSE")
+    ('time', 'date', 'estclose')
     """
     letters = unicodedata.normalize("NFKD", name.lower()).replace("\N{LATIN SMALL LETTER L WITH STROKE}", "l")
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"^\d+[a-z]?\. ", "", letters))
+    plain = re.sub(r"[^a-z0-9]", "", re.sub(r"^\d+[a-z]?\. ", "", letters))
+    rest = without_zone(name)
+    if rest == name:
+        return plain
+    time = re.sub(r"[^a-z0-9]", "", rest.lower())
+    return time if time in _NAMES["time"] or _TIME.fullmatch(time) else plain

@@ -264,15 +264,21 @@ def _times_of(table: Table, layout: Layout, faults: Faults) -> ReadTimes:
     columns = [table.frame[name] for name in layout.time]
     column = columns[0] if len(columns) == 1 else join_clock(*columns)
     try:
-        times = parse_times(column, table.dialect.date_order)
+        zone = layout.zone
+        times = parse_times(column, table.dialect.date_order, zone)
     except AmbiguousTimesError as error:
         raise UserError(
             f"{table.name}: a time like {error} can be read with the day first or the month first, and no row tells "
             "which; say --date-order dmy or --date-order mdy."
         ) from error
+    except UserError as error:
+        raise UserError(f"{table.name}: {error}") from error
     if (unread := np.flatnonzero(np.isnat(times.utc))).size:
         cell = column[int(unread[0])]
         problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
+        alone = column.slice(int(unread[0]), 1)
+        if zone is not None and not np.isnat(parse_times(alone, table.dialect.date_order or "ymd").utc[0]):
+            problem = f'"{cell}" is a time that the clocks of {zone} skip, or there is no such zone'
         faults.report(table, unread, f"{problem}; fix or drop the row.")
     return times
 

@@ -64,6 +64,7 @@ SOURCES = (
     Source("Stooq", ("Data", "Otwarcie", "Najwyzszy", "Najnizszy", "Zamkniecie"), zone=_UNKNOWN),
     Source("Dukascopy", ("Gmt time", "Open", "High", "Low", "Close", "Volume"), zone="in UTC", bar_time="open"),
     Source("Dukascopy", ("Local time", "Open", "High", "Low", "Close", "Volume"), bar_time="open"),
+    Source("Dukascopy", ("Time (EET)", "Open", "High", "Low", "Close"), zone="in EET", bar_time="open"),
     Source("CryptoDataDownload", ("unix", "date", "symbol", "open", "close"), zone="in UTC", bar_time="open"),
     Source("Interactive Brokers", ("date", *_OHLC, "volume", "average", "barCount"), bar_time="open"),
     Source("Interactive Brokers", ("date", *_OHLC, "volume", "wap", "count"), bar_time="open"),

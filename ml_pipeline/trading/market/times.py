@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.config.errors import UserError
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -34,6 +36,23 @@ _PLAIN_SPELLINGS = tuple(
 _OFFSET = r"\s*[+-]\d\d:?\d\d$"
 # A time zone by name, as Interactive Brokers write it: 20240102 09:30:00 US/Eastern.
 _ZONE = r"\s([A-Z][A-Za-z]+(?:/[A-Za-z_]+)+)$"
+# Time zones by the abbreviations that title a column. EET, CET and WET have the summer time of the EU, as in the time
+# zone database (iana.org/time-zones, file europe), which Java programs such as Dukascopy's JForex read as well.
+_ZONES = {
+    **dict.fromkeys(("utc", "gmt"), "UTC"),
+    **{zone: zone.upper() for zone in ("eet", "cet", "wet")},
+    **{"et": "America/New_York", "jst": "Asia/Tokyo", "msk": "Europe/Moscow"},
+}
+# These are an offset all year to some, and clocks that change to others, or two places.
+_TWO_ZONES = (
+    *("est", "edt", "cst", "cdt", "mst", "mdt", "pst", "pdt", "ast", "aest", "aedt", "bst", "ist", "sst"),
+    *("cest", "eest", "west"),
+)
+_TITLE_ZONE = re.compile(
+    r"(?P<place>[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_]+)+)"
+    r"|(?<![A-Za-z])(?:UTC|GMT) ?(?P<sign>[+-])(?P<hours>\d\d?):?(?P<minutes>\d\d)?(?!\d)"
+    rf"|(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?P<short>(?i:{'|'.join((*_ZONES, *_TWO_ZONES))}))(?![A-Za-z])"
+)
 # Days, and times to the minute or second, in digits alone: no Unix time of this century has so many.
 _DIGITS = r"^(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?$"
 # Years that times in nanoseconds can hold. A year of two digits, read as one of four, lies outside.
@@ -72,8 +91,41 @@ class ReadTimes(NamedTuple):
     unit_change: UnitChange | None = None
 
 
-def parse_times(column: "pl.Series", date_order: DateOrder | None = None) -> ReadTimes:
+def zone_in(title: str) -> str | None:
+    """The time zone that a title names: one of the time zone database, or an offset; None if it names none.
+
+    Raises UserError for an abbreviation that means several.
+
+    >>> zone_in("Time (EET)"), zone_in("Gmt time"), zone_in("Time (UTC+2)"), zone_in("Date (America/New_York)")
+    ('EET', 'UTC', '+02:00', 'America/New_York')
+    """
+    if (found := _TITLE_ZONE.search(title)) is None:
+        return None
+    if found["sign"]:
+        return f"{found['sign']}{found['hours']:0>2}:{found['minutes'] or '00'}"
+    if found["place"]:
+        return found["place"]
+    if (short := found["short"].lower()) in _ZONES:
+        return _ZONES[short]
+    raise UserError(
+        f'the zone {found["short"]} in the title "{title}" means several, with and without summer time; name one in '
+        "the title, such as (America/New_York) or (UTC-5)."
+    )
+
+
+def without_zone(title: str) -> str:
+    """A title without the time zone that it names.
+
+    >>> without_zone("Time (UTC+2)"), without_zone("Volume")
+    ('Time ()', 'Volume')
+    """
+    return _TITLE_ZONE.sub("", title)
+
+
+def parse_times(column: "pl.Series", date_order: DateOrder | None = None, zone: str | None = None) -> ReadTimes:
     """The times of a column. date_order: of day, month and year in dates such as 01/02/2024; None: as the rows tell.
+
+    zone: of times that name none themselves, as `zone_in`.
 
     Takes dates and times of any type, Unix times in s, ms, µs or ns, and text: ISO with or without an offset (converted
     to UTC) or the name of one zone, DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day past the 12th tells day from
@@ -86,12 +138,12 @@ def parse_times(column: "pl.Series", date_order: DateOrder | None = None) -> Rea
         wall = column.dt.replace_time_zone(None)
         return _with_days(_array(column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)), _array(wall))
     if isinstance(column.dtype, pl.Date | pl.Datetime):
-        return ReadTimes(_array(column))
+        return _in_zone(column.cast(pl.Datetime("ns")), zone)
     if column.dtype.is_numeric():
         text = column.drop_nulls().cast(pl.String) if column.dtype.is_integer() else column.clear().cast(pl.String)
         if not (len(text) and text.str.contains(_DIGITS).all()):
             return _from_epoch(column)
-    return _from_text(column.cast(pl.String), date_order)
+    return _from_text(column.cast(pl.String), date_order, zone)
 
 
 def join_clock(day: "pl.Series", clock: "pl.Series") -> "pl.Series":
@@ -123,11 +175,13 @@ def usual_spacing(times: Times) -> int:
     return int(np.quantile(np.diff(times).astype(np.int64), 0.25, method="lower"))
 
 
-def _from_text(column: "pl.Series", date_order: DateOrder | None) -> ReadTimes:
+def _from_text(column: "pl.Series", date_order: DateOrder | None, zone: str | None) -> ReadTimes:
     import polars as pl
 
     if (plain := read_plain_times(column)) is not None:
-        return ReadTimes(_array(plain[0]))
+        return _in_zone(plain[0], zone)
+    if column.str.contains(r"(Z|UTC|GMT)\s*$").any():
+        zone = None
     text = column.str.strip_chars().str.replace_all(r"\s+", " ").str.replace(r"(\d)T(\d)", "${1} ${2}")
     text = text.str.replace(r"\s*(Z|UTC|GMT)$", "").str.replace(r"\s*(?:UTC|GMT)([+-]\d)", "${1}")
     text = text.str.replace(r"(:\d\d(?:\.\d+)?\s*[+-]\d\d)$", "${1}:00").str.replace(r"^(\d{8})-(\d\d:)", "${1} ${2}")
@@ -146,18 +200,38 @@ def _from_text(column: "pl.Series", date_order: DateOrder | None) -> ReadTimes:
     zones = known.str.extract(_ZONE).unique()
     if len(zones) == 1 and zones[0] is not None:
         return _in_zone(_in_best_spelling(text.str.replace(_ZONE, ""), "", date_order), zones[0])
-    return ReadTimes(_array(_in_best_spelling(text, "", date_order)))
+    return _in_zone(_in_best_spelling(text, "", date_order), zone)
 
 
-def _in_zone(wall: "pl.Series", zone: str) -> ReadTimes:
-    """Times of a zone in UTC; NaT for a time that its clocks skip, the earlier of two that they repeat."""
+def _in_zone(wall: "pl.Series", zone: str | None) -> ReadTimes:
+    """Times of a zone in UTC; NaT for a time that its clocks skip, or if there is no such zone. None: of UTC.
+
+    Of two times that its clocks repeat, the later one if the row before, in the order of time, is not earlier.
+    """
     import polars as pl
 
+    if zone is None:
+        return ReadTimes(_array(wall))
+    if offset := re.fullmatch(r"([+-])(\d\d):(\d\d)", zone):
+        minutes = int(f"{offset[1]}1") * (60 * int(offset[2]) + int(offset[3]))
+        return _with_days(_array(wall) - np.timedelta64(minutes, "m"), _array(wall))
     try:
-        local = wall.dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
+        earlier, later = (
+            _array(local.dt.convert_time_zone("UTC").dt.replace_time_zone(None))
+            for which in ("earliest", "latest")
+            for local in [wall.dt.replace_time_zone(zone, ambiguous=which, non_existent="null")]
+        )
     except pl.exceptions.ComputeError:  # no such zone
         return ReadTimes(np.full(len(wall), "NaT", dtype="datetime64[ns]"))
-    return _with_days(_array(local.dt.convert_time_zone("UTC").dt.replace_time_zone(None)), _array(wall))
+    repeated = (earlier != later) & ~np.isnat(earlier)
+    earlier, cells = earlier.copy(), _array(wall)
+    shared = bool(((cells[1:] == cells[:-1]) & ~repeated[1:]).any())  # several symbols at each time
+    step = -1 if len(earlier) > 1 and earlier[-1] < earlier[0] else 1
+    for i in np.flatnonzero(repeated)[::step]:
+        before = earlier[i - step] if 0 <= i - step < len(earlier) else earlier[i] - 1
+        if later[i] >= before > earlier[i] or (before == earlier[i] and not shared):
+            earlier[i] = later[i]
+    return _with_days(earlier, cells)
 
 
 def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple[pl.Series, str] | None":

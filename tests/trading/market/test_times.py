@@ -4,10 +4,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_pipeline.trading.market.times import AmbiguousTimesError, parse_times
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.columns import find_layout
+from ml_pipeline.trading.market.times import AmbiguousTimesError, parse_times, zone_in
 
 NOON = np.datetime64("2024-01-31T12:00:00", "ns")
 DAY = np.datetime64("2024-01-31", "ns")
+
+
+def utc(*times):
+    return np.array(times, dtype="datetime64[ns]")
 
 
 @pytest.mark.parametrize(
@@ -132,3 +138,45 @@ def test_the_days_of_an_exchange_are_told_where_every_bar_is_at_its_midnight():
     )
     assert parse_times(pl.Series(["2024-01-08 00:00:00+09:00", "2024-01-08 01:00:00+09:00"])).days is None
     assert parse_times(pl.Series(["2024-01-08", "2024-01-09"])).days is None
+
+
+@pytest.mark.parametrize(
+    ("title", "cell", "expected"),
+    [
+        ("Time (EET)", "2023.01.02 03:00:00", "2023-01-02T01:00"),
+        ("Time (EET)", "2023.07.03 03:00:00", "2023-07-03T00:00"),  # summer time
+        ("Gmt time", "03.07.2023 03:00:00.000", "2023-07-03T03:00"),
+        ("Time (UTC+2)", "2023-07-03 03:00:00", "2023-07-03T01:00"),
+        ("datetime (GMT-05:30)", "2023-07-03 03:00", "2023-07-03T08:30"),
+        ("Date (America/New_York)", "2023-07-03 09:30:00", "2023-07-03T13:30"),
+        ("Time (EET)", "2023-07-03T03:00:00+05:00", "2023-07-02T22:00"),  # what the cell says counts
+        ("Time (EET)", "2023-07-03 03:00:00Z", "2023-07-03T03:00"),
+        ("Time (EET)", "1688353200", "2023-07-03T03:00"),  # Unix times have no zone
+        ("Time", "2023-07-03 03:00:00", "2023-07-03T03:00"),
+    ],
+)
+def test_the_zone_in_a_title_is_that_of_its_times(title, cell, expected):
+    assert find_layout([title, "close"]).time == (title,)
+    assert parse_times(pl.Series([cell]), zone=zone_in(title)).utc.tolist() == utc(expected).tolist()
+
+
+@pytest.mark.parametrize("title", ["EST time", "Time (EST)", "timeCST", "timestamp_ist", "Date (CEST)"])
+def test_a_zone_in_a_title_that_means_several_is_refused(title):
+    with pytest.raises(UserError, match=r"means several, with and without summer time; name one in the title"):
+        zone_in(title)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("minutes", "symbols"), [(15, 1), (60, 1), (15, 2)])
+def test_an_hour_that_clocks_repeat_is_read_as_two(order, minutes, symbols):
+    bars = np.arange("2023-10-28T20:00", "2023-10-29T08:00", np.timedelta64(minutes, "m"), dtype="datetime64[ns]")
+    bars = np.repeat(bars, symbols)[::order]
+    there = pl.Series(bars).dt.replace_time_zone("UTC").dt.convert_time_zone("Europe/Athens")
+    text = there.dt.strftime("%Y-%m-%d %H:%M")
+    assert parse_times(text, zone="EET").utc.tolist() == bars.tolist()
+
+
+def test_days_of_a_zone_stay_days():
+    days = parse_times(pl.Series(["2023-07-03", "2023-07-05"]), zone="America/New_York").days
+    assert days is not None
+    assert days.tolist() == utc("2023-07-03", "2023-07-05").tolist()
