@@ -3,6 +3,7 @@
 import signal
 import subprocess
 
+import psutil
 import pytest
 import torch
 
@@ -41,12 +42,18 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_number, uninterrupted, tmp_path):
+@pytest.mark.parametrize(
+    ("signal_number", "to_all"),
+    [(signal.SIGKILL, False), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+)
+def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_number, to_all, uninterrupted, tmp_path):
+    """to_all: the signal goes to all processes of the run, as service managers send it."""
     command = [*TRAIN, *LONG, "--n-workers", "2", "--checkpoint-dir", str(tmp_path)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line.startswith("Episode 10/"):
+                for other in psutil.Process(process.pid).children(recursive=True) if to_all else ():
+                    other.send_signal(signal_number)
                 process.send_signal(signal_number)
                 break
         rest = process.stdout.read()

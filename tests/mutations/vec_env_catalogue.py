@@ -154,7 +154,7 @@ WORKERS = (
         f"{RL}/core/workers/main.py",
         "signal.signal(signal.SIGINT, signal.SIG_IGN)",
         "signal.signal(signal.SIGINT, signal.SIG_DFL)",
-        f"{RL_TESTS}/core/workers/test_main.py::test_workers_leave_ctrl_c_to_the_trainer",
+        f"{RL_TESTS}/core/workers/test_main.py::test_signals_to_all_processes_are_left_to_the_trainer[SIGINT-forkserver]",
         "V6a",
     ),
     Mutation(

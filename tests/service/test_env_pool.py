@@ -339,6 +339,22 @@ def test_a_leased_worker_that_is_killed_is_told_as_any_other(pool, how):
         assert victim not in pids(envs)
 
 
+def test_sigterm_to_all_processes_is_left_to_the_lessee(pool):
+    """A service manager sends it to every process of a service."""
+    with pool.lease([MessyEnv] * 2, num_workers=2) as envs:
+        envs.reset(seed=0)
+        workers = pids(envs)
+        for pid in {*workers, *(psutil.Process(pid).ppid() for pid in workers)}:
+            os.kill(pid, signal.SIGTERM)
+        for _ in range(20):
+            envs.step([0, 0])
+        ended = "import subprocess; p = subprocess.Popen(['sleep', '600']); p.terminate(); result = p.wait()"
+        assert (pids(envs), tell(envs, ended)) == (workers, [-signal.SIGTERM] * 2)
+    until_returned(pool)
+    with pool.lease([MessyEnv] * 2, num_workers=2) as envs:
+        assert set(pids(envs)) == set(workers)
+
+
 def test_a_failed_worker_is_restarted_from_the_pool(named):
     with ParallelEnv([MessyEnv] * 4, num_workers=2, on_worker_failure="restart") as envs:
         envs.reset(seed=0)

@@ -1,7 +1,7 @@
 """What runs in a worker process: one block of environments, driven through a link.
 
-It imports no torch, gives numerical libraries one thread, leaves Ctrl-C to the trainer, lets environments start
-processes, and ends, with these, as soon as the trainer has ended, also in the middle of a step.
+It imports no torch, gives numerical libraries one thread, leaves Ctrl-C and SIGTERM to the trainer, lets environments
+start processes, and ends, with these, as soon as the trainer has ended, also in the middle of a step.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -37,8 +38,9 @@ from ml_pipeline.models.rl.core.workers.pipes import (
 )
 from ml_pipeline.runtime.standard_streams import guard_standard_streams
 
-BLOCKED_AT_START = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
-"""Signals that reach every process of a terminal, and wait while workers start: no half-started one meets them."""
+BLOCKED_AT_START = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGTERM") if hasattr(signal, name)}
+"""Signals that reach every process of a terminal or service, and wait while workers start: no half-started one meets
+them."""
 
 _COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster than Command(code)
 
@@ -91,6 +93,40 @@ def begin_worker() -> None:
     multiprocessing.current_process().daemon = False  # a daemon may not start processes
     forget_parents()
     guard_standard_streams(outlive_readers=True)  # an environment that prints does not end with its reader
+
+
+def _outlast_sigterm() -> None:
+    """SIGTERM has no effect on this process, but ends what it forks or starts."""
+    signal.signal(signal.SIGTERM, _ignore_sigterm)  # SIG_IGN would be inherited by programs
+    if hasattr(signal, "siginterrupt"):
+        signal.siginterrupt(signal.SIGTERM, False)  # no system call of a simulator fails with EINTR
+    _guard_forks()
+
+
+@cache  # a fork of a worker has the hooks already, and may become a worker itself
+def _guard_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_delay_sigterm, after_in_parent=_take_sigterm, after_in_child=partial(_take_sigterm, is_fork=True)
+        )
+
+
+def _ignore_sigterm(number: int, frame: Any) -> None:
+    pass
+
+
+_forking = threading.local()  # usual_mask: of the thread that forks, where it delays SIGTERM
+
+
+def _delay_sigterm() -> None:
+    """One that is sent to a fork at once waits until it ends the fork."""
+    _forking.usual_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def _take_sigterm(*, is_fork: bool = False) -> None:
+    if is_fork and signal.getsignal(signal.SIGTERM) is _ignore_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.usual_mask)
 
 
 def serve(link: WorkerLink, memory: Any, forked: Sequence[int]) -> None:
@@ -213,12 +249,11 @@ def dumps(value: Any) -> bytes:
 
 
 def _leave_signals_to_the_trainer() -> None:
-    """Ctrl-C and the hang-up of a terminal reach every process of the run; the trainer alone answers them.
-
-    They were blocked while this process started. SIGTERM ends it, whatever handler it was forked with.
+    """Ctrl-C, the hang-up of a terminal and the SIGTERM of a service manager reach every process of the run; the
+    trainer alone answers them. They were blocked while this process started.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _outlast_sigterm()
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for name in ("SIGTTIN", "SIGTTOU"):  # they would stop, for good, a background group that uses its terminal

@@ -169,7 +169,7 @@ class WorkerPool:
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
         """Ends all workers, those of other processes first; may be called twice.
 
-        They are asked to end, after `timeout_s` (default 5) by SIGTERM, then by SIGKILL. Raises the first error of an
+        They are asked to end, after `timeout_s` (default 5) by SIGKILL. Raises the first error of an
         environment of this process.
         """
         self.closed = True

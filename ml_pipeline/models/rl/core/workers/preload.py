@@ -1,15 +1,18 @@
 """What the fork server imports before it forks workers: all that they need.
 
-The server leaves the terminal's signals to the trainer, and removes its own folder when it ends. Nothing else imports
-this module.
+The server leaves the signals of a terminal and of a service manager to the trainer, and removes its own folder when it
+ends. Nothing else imports this module.
 """
 
 import atexit
+import multiprocessing
 import os
 import shutil
-from multiprocessing import forkserver
+import signal
+from multiprocessing import forkserver, util
+from types import ModuleType
 
-from ml_pipeline.models.rl.core.workers import main  # noqa: F401 - a worker then starts within milliseconds
+from ml_pipeline.models.rl.core.workers import main  # a worker then starts within milliseconds
 from ml_pipeline.models.rl.core.workers.descendants import lead_group
 from ml_pipeline.models.rl.core.workers.fork_server import own_folder
 
@@ -20,5 +23,13 @@ def _remove_folder(server_pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _unblock_sigterm(_: ModuleType) -> None:
+    """Lets SIGTERM end the script's own processes, which the same server forks."""
+    if multiprocessing.current_process()._target is not main.run_worker:  # type: ignore[attr-defined]
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
 lead_group()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # workers inherit that until they leave it to the trainer
+util.register_after_fork(main, _unblock_sigterm)
 atexit.register(_remove_folder, os.getpid())

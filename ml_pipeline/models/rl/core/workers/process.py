@@ -46,8 +46,6 @@ class WorkerProcess(Protocol):
 
     def join(self, timeout: float | None = None) -> None: ...
 
-    def terminate(self) -> None: ...
-
     def kill(self) -> None: ...
 
     def close(self) -> None: ...
@@ -232,7 +230,7 @@ def close_all(workers: Collection[ProcessWorker], timeout_s: float) -> None:
 
 
 def end_all(workers: Collection[ProcessWorker]) -> None:
-    """Ends processes that still run, by SIGTERM and after a second by SIGKILL, and frees what they held here.
+    """Ends processes that still run, by SIGKILL, and frees what they held here.
 
     What their environments started, and left running, is ended as well.
     """
@@ -242,13 +240,12 @@ def end_all(workers: Collection[ProcessWorker]) -> None:
 
 
 def _stop(workers: Collection[ProcessWorker]) -> None:
-    for end in ("terminate", "kill"):
-        alive = [worker for worker in workers if worker.process.is_alive()]
-        for worker in alive:
-            getattr(worker.process, end)()
-        deadline = time.monotonic() + 1.0
-        for worker in alive:
-            worker.has_ended(deadline - time.monotonic())
+    alive = [worker for worker in workers if worker.process.is_alive()]
+    for worker in alive:
+        worker.process.kill()
+    deadline = time.monotonic() + 1.0
+    for worker in alive:
+        worker.has_ended(deadline - time.monotonic())
     for worker in workers:
         if worker.process.pid is not None:
             end_group_of(worker.process.pid)

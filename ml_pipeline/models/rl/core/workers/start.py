@@ -237,15 +237,16 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
 
     - `__main__` is hidden: multiprocessing would import the user's script again in every worker.
     - Numerical libraries read their number of threads while they are loaded.
-    - SIGINT and SIGHUP are blocked, and workers inherit that until they ignore them: Ctrl-C and the hang-up of a
-      terminal never meet a half-started worker.
+    - SIGINT, SIGHUP and SIGTERM are blocked, and workers inherit that until they leave them to the trainer: none meets
+      a half-started worker.
     - The tracker of shared memory that environments make belongs to this process, and outlives a worker's group.
     - The fork server, where this starts it, loads what workers need, so that each worker starts in milliseconds.
     """
     with _starting, clear_mpi_env_vars():
         if context.get_start_method() == "fork":
             _warn_of_threads()
-            resource_tracker.ensure_running()  # the other methods see to that themselves
+        if os.name == "posix":
+            resource_tracker.ensure_running()  # which unblocks signals where it starts
         environ = {name: os.environ.get(name) for name in ONE_THREAD}
         os.environ.update(ONE_THREAD)
         main = sys.modules["__main__"]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,95 @@ def test_workers_are_light_and_know_the_environment(start_method: Any, monkeypat
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
-def test_workers_leave_ctrl_c_to_the_trainer() -> None:
-    with ParallelEnv([OddEnv] * 2, num_workers=2) as envs:
+@pytest.mark.parametrize("start_method", START_METHODS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_signals_to_all_processes_are_left_to_the_trainer(number: signal.Signals, start_method: Any) -> None:
+    """A service manager sends SIGTERM to every process of a service, whatever their groups."""
+    with ParallelEnv([OddEnv] * 2, num_workers=2, start_method=start_method) as envs:
         envs.reset(seed=0)
-        for pid in worker_pids(envs):
-            os.kill(pid, signal.SIGINT)
-        assert envs.step([0, 0])[1].tolist() == [1.0, 1.0]
+        servers = {psutil.Process(pid).ppid() for pid in worker_pids(envs)} - {os.getpid()}
+        for pid in {*worker_pids(envs), *servers}:
+            os.kill(pid, number)
+        for _ in range(20):
+            envs.step([0, 0])
+        assert [worker.exitcode for worker in envs._pool.processes] == [None, None]
+
+
+class _Parent(CountingEnv):
+    """Ends by SIGTERM what it starts: a program, a fork, and a process of multiprocessing's."""
+
+    def endings(self, start_method: str) -> list[int | None]:
+        program = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        program.terminate()
+        child = multiprocessing.get_context(start_method).Process(target=time.sleep, args=(600,))
+        child.start()
+        child.terminate()
+        child.join()
+        if (fork := os.fork()) == 0:
+            time.sleep(600)
+        os.kill(fork, signal.SIGTERM)
+        return [program.wait(), child.exitcode, -os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])]
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_what_an_environment_starts_can_be_ended_by_sigterm(start_method: Any) -> None:
+    with ParallelEnv([_Parent], num_workers=1, start_method=start_method) as envs:
+        [endings] = envs.call("endings", start_method if start_method != "spawn" else "fork")
+        assert endings == [-signal.SIGTERM, -signal.SIGTERM, signal.SIGTERM]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads which signals a process blocks")
+def test_a_worker_that_the_fork_server_just_forked_is_not_ended_by_sigterm() -> None:
+    """It inherits from the server that SIGTERM waits, until it leaves it to the trainer."""
+    with ParallelEnv([OddEnv], num_workers=1, start_method="forkserver") as envs:
+        [worker] = worker_pids(envs)
+        blocked = [
+            int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1
+            for pid in (psutil.Process(worker).ppid(), worker)
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            if line.startswith("SigBlk:")
+        ]
+        assert blocked == [1, 0]
+
+
+def test_processes_of_the_script_that_the_same_fork_server_starts_can_be_ended_by_sigterm() -> None:
+    with ParallelEnv([CountingEnv], num_workers=1, start_method="forkserver"):
+        child = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(600,))
+        child.start()
+        child.terminate()
+        child.join()
+        assert child.exitcode == -signal.SIGTERM
+
+
+UNCLOSED = {
+    "ParallelEnv": "ParallelEnv([Mine] * 2, num_workers=2)",
+    "ParallelEnv without workers": "ParallelEnv([Mine] * 2, num_workers=0)",
+    "SerialEnv": "SerialEnv([Mine] * 2)",
+    "SB3ParallelEnv": "SB3ParallelEnv([Mine] * 2, num_workers=2)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", UNCLOSED.values(), ids=UNCLOSED)
+@pytest.mark.parametrize("kept_by", ["__main__", "numpy"])  # which is emptied after our modules
+def test_environments_that_are_never_closed_end_without_a_word(made: str, kept_by: str, tmp_path: Path) -> None:
+    done = run_script(
+        tmp_path,
+        f"""
+        import sys
+        import numpy
+        from ml_pipeline.integrations.sb3 import SB3ParallelEnv
+        from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+        from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+
+        class Mine(CountingEnv):
+            pass
+
+        sys.modules["{kept_by}"].envs = envs = {made}
+        envs.reset()
+        """,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_closing_closes_the_environments_of_workers(tmp_path: Path) -> None:

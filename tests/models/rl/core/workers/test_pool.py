@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:start_method='fork'"), pytest.m
 
 @pytest.mark.parametrize(
     ("start_method", "cause"),
-    [("forkserver", signal.SIGKILL), ("spawn", signal.SIGSEGV), ("fork", signal.SIGTERM)],
+    [("forkserver", signal.SIGKILL), ("spawn", signal.SIGSEGV), ("fork", signal.SIGUSR2)],
 )
 def test_a_worker_killed_while_idle_is_named(start_method: Any, cause: signal.Signals) -> None:
     envs = ParallelEnv([OddEnv] * 5, num_workers=2, start_method=start_method)

@@ -81,13 +81,11 @@ class LeasedProcess:
         while self.is_alive() and (deadline is None or time.monotonic() < deadline):
             self._ready(self._pidfd, _LOOK_S)
 
-    def terminate(self) -> None:
-        """Sends SIGTERM."""
-        self._signal(signal.SIGTERM)
-
     def kill(self) -> None:
         """Sends SIGKILL."""
-        self._signal(signal.SIGKILL)
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """Gives the process back to its pool; may be called twice."""
@@ -96,11 +94,6 @@ class LeasedProcess:
             self._pidfd = -1
             self._lifeline.close()
             self._exits.forget(self._number)
-
-    def _signal(self, number: int) -> None:
-        if self.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
 
     @staticmethod
     def _ready(descriptor: int, timeout_s: float) -> bool:

@@ -18,7 +18,7 @@ from ml_pipeline.runtime.user_code import import_user_module
 
 def main(owner_fd: int, listener_fd: int) -> None:
     """See `EnvPool`, whose settings are the first message of `owner_fd`."""
-    for name in ("SIGINT", "SIGHUP"):  # of the terminal, which the owner answers
+    for name in ("SIGINT", "SIGHUP", "SIGTERM"):  # of a terminal or a service manager, which the owner answers
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     sys.modules["__main__"] = types.ModuleType("__main__")  # what workers start in turn would run it again
     owner, listener = socket.socket(fileno=owner_fd), socket.socket(fileno=listener_fd)
