@@ -15,7 +15,7 @@ from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import Reading, market_of_tables
 from ml_pipeline.trading.market.resampling import BarForm
-from ml_pipeline.trading.market.symbol_files import files_of, symbol_of
+from ml_pipeline.trading.market.symbol_files import files_of, names_of
 from ml_pipeline.trading.market.tables import Table, read_table
 from ml_pipeline.trading.market.times import Times
 
@@ -78,7 +78,8 @@ class FileReader:
         files = files_of(self._path)
         self._states = {file: self._read(file, whole=whole) for file in files}
         problems = [state.problem for state in self._states.values() if state.problem]
-        tables = [(state.table, symbol_of(file)) for file, state in self._states.items() if state.table is not None]
+        names = names_of(files)
+        tables = [(state.table, names[file]) for file, state in self._states.items() if state.table is not None]
         if not tables:
             raise UserError(
                 problems[0] if problems else f"{self._path} holds no whole row yet; expected a header and rows of bars."

@@ -16,10 +16,10 @@ from ml_pipeline.trading.market.asset_bars import AssetBars
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, Layout, is_usual
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.joined_files import Parts, paired, read_asset
 from ml_pipeline.trading.market.numbers import parse_numbers
-from ml_pipeline.trading.market.quote_pairs import paired, read_asset
 from ml_pipeline.trading.market.resampling import BarForm, in_form
-from ml_pipeline.trading.market.symbol_files import files_of, symbol_of, symbols_of
+from ml_pipeline.trading.market.symbol_files import files_of, follow_each_other, names_of, symbols_of
 from ml_pipeline.trading.market.tables import Table, read_table
 from ml_pipeline.trading.market.timeframes import Timing, timeframe_ns
 from ml_pipeline.trading.market.times import (
@@ -59,7 +59,7 @@ def load_market(
     name: str | None = None,
     dialect: Dialect = _PLAIN,
 ) -> MarketData:
-    """The market in a file, in a folder with one file per symbol, or in these files of a folder.
+    """The market in a file, in a folder with one file or several per symbol, or in these files of a folder.
 
     A CSV or Parquet file holds one asset; or several in long format, with a symbol column; or several in wide format
     (`BTC:close`). Quotes are columns bid and ask; feature_NAME is a feature. Columns and times have their usual
@@ -75,11 +75,12 @@ def load_market(
     name: the symbol of a file that names none; None: the name of the file. dialect: what its titles and dates mean.
     """
     files = files_of(Path(path)) if isinstance(path, str | Path) else path
+    names = names_of(files)
     if symbols and len(files) > 1:  # other files of the folder need not be usable
         named = [own for own in symbols_of(files) if own.name in symbols]
         files = [file for own in named for file in own.files] if {own.name for own in named} == {*symbols} else files
     source = Path(path).name if isinstance(path, str | Path) else " and ".join(file.name for file in files)
-    tables = ((read_table(file, dialect=dialect), name or symbol_of(file)) for file in files)
+    tables = ((read_table(file, dialect=dialect), name or names[file]) for file in files)
     return market_of_tables(tables, source, Reading(symbols, bar_time, form or BarForm(), dialect), faults or Faults())
 
 
@@ -139,13 +140,12 @@ def _plain_column(column: Any) -> Any:
 
 def market_of_tables(tables: Iterable[tuple[Table, str]], source: str, reading: Reading, faults: Faults) -> MarketData:
     """The market of (table, name) pairs; a table that names no symbol has `name` for its symbol."""
-    assets: dict[str, Asset] = {}
+    assets: dict[str, Asset | Parts] = {}
     for asset in (asset for table, name in tables for asset in _assets_of(table, name, faults)):
-        if asset.symbol in assets:
-            raise UserError(
-                f"{asset.symbol} is in {assets[asset.symbol].table.name} and in {asset.table.name}; keep one."
-            )
-        assets[asset.symbol] = asset
+        before = assets.get(asset.symbol)
+        if before is not None and not follow_each_other(before.table.name, asset.table.name):
+            raise UserError(f"{asset.symbol} is in {before.table.name} and in {asset.table.name}; keep one.")
+        assets[asset.symbol] = asset if before is None else Parts.of(before, asset)
     found = paired(assets)
     del assets
     for symbol in reading.symbols or ():

@@ -1,6 +1,7 @@
 """Which files of a folder hold which symbol: EURUSD is in EURUSD.csv, eurusd.parquet or FOREX_EURUSD_1H_ASK.csv.
 
-Two files whose names differ by bid and ask alone are one symbol.
+Two files whose names differ by bid and ask alone are one symbol, and so are those that differ by their dates alone, if
+the names are those that a source documents.
 """
 
 import re
@@ -10,9 +11,32 @@ from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.market.quote_pairs import pairs_among
+from ml_pipeline.trading.market.joined_files import pairs_among
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
+# Names of files as their sources document them: symbol, length of the bars and, if there are several, dates.
+_DOCUMENTED = tuple(
+    map(
+        re.compile,
+        (
+            # Binance: BTCUSDT-1h-2023-01, BTCUSDT-1m-2023-01-31 (github.com/binance/binance-public-data)
+            r"(?P<symbol>[A-Z0-9_]{5,})(?P<length>-\d{1,2}(?:s|m|h|d|w|mo))-(?P<dates>\d{4}-\d\d(?:-\d\d)?)",
+            # Kraken: XBTUSD_60 (support.kraken.com, "Downloadable historical OHLCVT data")
+            r"(?P<symbol>[A-Z0-9.]{2,}(?:USD[CT]?|EUR|GBP|JPY|CHF|CAD|AUD|XBT|ETH|DAI))"
+            r"(?P<length>_(?:1|5|15|30|60|240|720|1440))",
+            # MetaTrader 5: EURUSD_M1_202301020000_202312292359 (its "Export Bars")
+            r"(?P<symbol>.+)(?P<length>_(?:M\d\d?|H\d\d?|Daily|Weekly|Monthly))"
+            r"_(?P<dates>(?:\d{8}|\d{12})_(?:\d{8}|\d{12}))",
+            # MetaTrader 4: EURUSD60 (its History Center)
+            r"(?P<symbol>[A-Z]{6})(?P<length>1|5|15|30|60|240|1440|10080|43200)",
+            # HistData: DAT_ASCII_EURUSD_M1_2023 (histdata.com, "Detailed file specification")
+            r"DAT_(?:ASCII|MT|NT)_(?P<symbol>[A-Z]{6})(?P<length>_M1)_(?P<dates>\d{4}(?:\d\d)?)",
+            # Dukascopy: EURUSD_Candlestick_1_h_BID_01.01.2023-31.12.2023 (its historical data export)
+            r"(?P<symbol>[\w.-]+)_Candlestick(?P<length>_\w+)(?P<side>_(?:BID|ASK))"
+            r"_(?P<dates>\d\d\.\d\d\.\d{4}-\d\d\.\d\d\.\d{4})",
+        ),
+    )
+)
 # A message names so many files of a folder.
 _MOST_NAMED = 8
 # EURUSX is near to EURUSD, and XAUUSD, which ends alike, is not.
@@ -20,7 +44,10 @@ _NEAR = 0.8
 
 
 class SymbolFiles(NamedTuple):
-    """The files of one symbol: one, or its bid and its ask. name: the symbol as the files name it."""
+    """The files of one symbol: one, those of its bid and its ask, or those that follow each other in time.
+
+    name: the symbol as the files name it.
+    """
 
     name: str
     files: tuple[Path, ...]
@@ -33,12 +60,58 @@ class SymbolFiles(NamedTuple):
         return {"data": self.files[0].parent, "symbols": (self.name,)}
 
 
-def symbol_of(file: Path) -> str:
-    """The name of the file without the suffixes of its format: BRK.A of BRK.A.csv.gz."""
-    name = file.name
+class _Name(NamedTuple):
+    """What the name of a file tells. series: the symbol with the length of its bars. has_dates: others may follow."""
+
+    symbol: str
+    series: str
+    has_dates: bool
+
+
+def _told_by(name: str) -> _Name:
+    """
+    >>> _told_by("BTCUSDT-1h-2023-01.csv"), _told_by("BRK.A.csv.gz").symbol
+    (_Name(symbol='BTCUSDT', series='BTCUSDT-1h', has_dates=True), 'BRK.A')
+    >>> _told_by("EURUSD_Candlestick_1_h_BID_01.01.2023-31.12.2023.csv").symbol, _told_by("XBTUSD_60.csv").symbol
+    ('EURUSD_BID', 'XBTUSD')
+    """
+    stem = _stem(name)
+    for pattern in _DOCUMENTED:
+        if found := pattern.fullmatch(stem):
+            parts = found.groupdict()
+            side = parts.get("side") or ""
+            return _Name(
+                found["symbol"] + side, found["symbol"] + found["length"] + side, parts.get("dates") is not None
+            )
+    return _Name(stem, stem, has_dates=False)
+
+
+def _stem(name: str) -> str:
+    """The name of a file without the suffixes of its format: BRK.A of BRK.A.csv.gz."""
     while (suffix := Path(name).suffix.lower()) in _SUFFIXES and Path(name).stem:
         name = name[: -len(suffix)]
     return name
+
+
+def names_of(files: Sequence[Path]) -> dict[Path, str]:
+    """The symbol of each file, by its name; with the length of its bars if these files have it in several."""
+    told = {file: _told_by(file.name) for file in files}
+    series: dict[str, set[str]] = {}
+    for name in told.values():
+        series.setdefault(name.symbol, set()).add(name.series)
+    return {file: name.symbol if len(series[name.symbol]) == 1 else name.series for file, name in told.items()}
+
+
+def follow_each_other(file: str, other: str) -> bool:
+    """Whether files of these names hold the same bars of other dates.
+
+    >>> follow_each_other("BTCUSDT-1h-2023-01.csv", "BTCUSDT-1h-2023-02.csv")
+    True
+    >>> follow_each_other("EURUSD.csv", "EURUSD.parquet")
+    False
+    """
+    name = _told_by(file)
+    return name.has_dates and name == _told_by(other)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -55,7 +128,12 @@ def files_of(path: Path) -> list[Path]:
 
 def symbols_of(files: Sequence[Path]) -> list[SymbolFiles]:
     """The symbols that these files hold by their names. Raises UserError if a pair and a file have the same name."""
-    alone = [SymbolFiles(symbol_of(file), (file,)) for file in files]
+    alone: list[SymbolFiles] = []
+    for file, name in names_of(files).items():
+        if alone and alone[-1].name == name and follow_each_other(alone[-1].files[0].name, file.name):
+            alone[-1] = SymbolFiles(name, (*alone[-1].files, file))
+        else:
+            alone.append(SymbolFiles(name, (file,)))
     of_name = {own.name: own for own in alone}
     pairs = [
         SymbolFiles(name, (*of_name[bid].files, *of_name[ask].files))
@@ -63,7 +141,7 @@ def symbols_of(files: Sequence[Path]) -> list[SymbolFiles]:
     ]
     for pair in pairs:
         if own := of_name.get(pair.name):
-            bid, ask = (file.name for file in pair.files)
+            bid, ask = pair.files[0].name, pair.files[-1].name
             raise UserError(
                 f"{pair.name} is a file of its own, {own.files[0].name}, and {bid} and {ask} are its bid and ask; keep "
                 "the pair, or the one file."
@@ -129,7 +207,7 @@ def _is_path(symbol: str) -> bool:
 def _candidates(symbol: str, there: Sequence[SymbolFiles]) -> list[SymbolFiles]:
     """Those whose name is the symbol or, if there is none, those that have it as a part."""
     wanted = _plain(symbol)
-    whole = [own for own in there if _plain(own.name) == wanted]
+    whole = [own for own in there if wanted in {_plain(own.name), *(_plain(_stem(file.name)) for file in own.files)}]
     return whole or [own for own in there if _has_part(_parts(own.name), wanted)]
 
 

@@ -120,3 +120,42 @@ def test_two_formats_of_a_symbol_are_not_taken_for_one_when_none_is_named(tmp_pa
     folder_of(tmp_path, "EURUSD.csv", "EURUSD.parquet")
     with pytest.raises(UserError, match=r"EURUSD may be in EURUSD.csv, EURUSD.parquet"):
         find_symbol_files(tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    ("symbol", "names"),
+    [
+        ("BTCUSDT", ["BTCUSDT-1h-2023-01.csv", "BTCUSDT-1h-2023-02.csv", "BTCUSDT-1h-2023-03-01.csv"]),
+        ("XBTUSD", ["XBTUSD_60.csv"]),
+        ("EURUSD", ["EURUSD_M1_202201030000_202212302359.csv", "EURUSD_M1_202301020000_202312292359.csv"]),
+        ("EURUSD", ["EURUSD_Daily_20220103_20221230.csv"]),
+        ("EURUSD", ["EURUSD60.csv"]),
+        ("EURUSD", ["DAT_ASCII_EURUSD_M1_2022.csv", "DAT_ASCII_EURUSD_M1_202301.csv"]),
+        ("EURUSD_BID", ["EURUSD_Candlestick_1_h_BID_01.01.2023-31.12.2023.csv"]),
+        ("US30", ["US30.csv"]),
+        ("AAPL_1", ["AAPL_1.csv"]),
+        ("EURUSD_1H", ["EURUSD_1H.csv"]),
+    ],
+)
+def test_names_that_a_source_documents_hold_the_symbol(tmp_path, symbol, names):
+    found = find_symbol_files(folder_of(tmp_path, *names), [])
+    assert {name: [file.name for file in own.files] for name, own in found.items()} == {symbol: names}
+
+
+def test_bars_of_several_lengths_are_several_symbols(tmp_path):
+    folder_of(tmp_path, "BTCUSDT-1h-2023-01.csv", "BTCUSDT-4h-2023-01.csv", "BTCUSDT-1h-2023-02.csv", "ETHUSD_60.csv")
+    assert {name: len(own.files) for name, own in find_symbol_files(tmp_path, []).items()} == {
+        "BTCUSDT-1h": 2,
+        "BTCUSDT-4h": 1,
+        "ETHUSD": 1,
+    }
+    assert find_symbol_files(tmp_path, ["btcusdt-4h"])["btcusdt-4h"].name == "BTCUSDT-4h"
+    with pytest.raises(UserError, match=r"BTCUSDT may be in BTCUSDT-1h-2023-01\.csv"):
+        find_symbol_files(tmp_path, ["BTCUSDT"])
+
+
+def test_files_of_both_sides_and_several_years_are_one_symbol(tmp_path):
+    names = [f"EURUSD_Candlestick_1_h_{side}_01.01.{y}-31.12.{y}.csv" for side in ("BID", "ASK") for y in (2022, 2023)]
+    found = find_symbol_files(folder_of(tmp_path, *names), ["EURUSD"])["EURUSD"]
+    assert [file.name for file in found.files] == names
+    assert found.settings == {"data": tmp_path, "symbols": ("EURUSD",)}

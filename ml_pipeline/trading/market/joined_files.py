@@ -1,0 +1,220 @@
+"""Joins the files of one symbol: those of its bid and its ask, and those that follow each other in time."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.market.asset import PRICES, Asset
+from ml_pipeline.trading.market.asset_bars import AssetBars, read_bars
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX
+from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.plausibility import MOST_ASK_OVER_BID, outside_range, quote_side
+from ml_pipeline.trading.market.tables import Table
+from ml_pipeline.trading.market.times import as_text
+
+# A message names so many gaps between files.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Assets of several tables that are one asset, each of other dates."""
+
+    assets: tuple[Asset, ...]
+
+    @classmethod
+    def of(cls, before: "Asset | Parts", asset: Asset) -> "Parts":
+        """One more part."""
+        return cls((*(before.assets if isinstance(before, Parts) else (before,)), asset))
+
+    @property
+    def symbol(self) -> str:
+        """The same for all parts."""
+        return self.assets[0].symbol
+
+    @property
+    def table(self) -> Table:
+        """That of the first part."""
+        return self.assets[0].table
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Those of the first part."""
+        return self.assets[0].fields
+
+
+@dataclass(frozen=True)
+class QuotePair:
+    """Bid bars and ask bars of one instrument."""
+
+    symbol: str
+    bid: Asset | Parts
+    ask: Asset | Parts
+
+
+def paired(assets: Mapping[str, Asset | Parts]) -> dict[str, Asset | Parts | QuotePair]:
+    """The assets by symbol, with each two whose names differ by bid and ask alone as one, named without that word.
+
+    Assets that have quotes of both sides stay as they are.
+    """
+    names = pairs_among(symbol for symbol, asset in assets.items() if "ask" not in asset.fields)
+    pairs = {name: QuotePair(name, assets[bid], assets[ask]) for name, (bid, ask) in names.items()}
+    found: dict[str, Asset | Parts | QuotePair] = {}
+    for symbol, asset in assets.items():
+        pair = pairs.get(_without_side(symbol))
+        if pair is None or asset not in (pair.bid, pair.ask):
+            found[symbol] = asset
+        elif pair.symbol in assets:
+            raise UserError(
+                f"{pair.symbol} is a file of its own, and {pair.bid.symbol} and {pair.ask.symbol} are its bid and ask; "
+                "keep the pair, or the one file."
+            )
+        else:
+            found[pair.symbol] = pair
+    return found
+
+
+def pairs_among(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """(the name of the bid, that of the ask) of each two names that differ by that word alone, by the name without it.
+
+    >>> pairs_among(["EURUSD_bid", "GBPUSD_ask", "EURUSD_ask", "BTC"])
+    {'EURUSD': ('EURUSD_bid', 'EURUSD_ask')}
+    """
+    sides: dict[str, dict[str, str]] = {}
+    for name in names:
+        if side := quote_side(name):
+            sides.setdefault(_without_side(name), {})[side[1].lower()] = name
+    return {name: (both["bid"], both["ask"]) for name, both in sides.items() if len(both) == 2}
+
+
+def read_asset(asset: Asset | Parts | QuotePair, faults: Faults) -> AssetBars:
+    """The bars of the asset, of its parts or of the pair. Raises UserError as `read_bars`, and if parts do not fit."""
+    if isinstance(asset, Asset):
+        return read_bars(asset, faults)
+    if isinstance(asset, Parts):
+        return _in_time(asset, [read_bars(part, faults) for part in asset.assets], faults)
+    return _joined(asset.symbol, read_asset(asset.bid, faults), read_asset(asset.ask, faults), faults)
+
+
+def _in_time(whole: Parts, parts: Sequence[AssetBars], faults: Faults) -> AssetBars:
+    """The bars of all parts, oldest first; of bars at the same time, the first. Overlaps and gaps are noticed."""
+    symbol, files = whole.symbol, [asset.table.name for asset in whole.assets]
+    for file, part in zip(files, parts, strict=True):
+        if part.fields.keys() != parts[0].fields.keys():
+            raise UserError(f"{symbol} has other columns in {file} than in {files[0]}; give both the same.")
+    times = np.concatenate([part.times for part in parts])
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    fields = {name: np.concatenate([part.fields[name] for part in parts])[order] for name in parts[0].fields}
+    again = np.append(False, times[1:] == times[:-1])
+    second = np.flatnonzero(again)
+    other = np.zeros(len(second), dtype=bool)
+    for values in fields.values():
+        other |= (values[second] != values[second - 1]) & ~np.isnan(values[second])
+    if other.any():
+        i = second[int(np.argmax(other))]
+        faults.add(
+            f"{symbol} has {counted(int(other.sum()), 'bar')} in two files with other values, first at "
+            f"{as_text(times[i])}; keep these bars in one of the files."
+        )
+    days = [part.days for part in parts if part.days is not None]
+    outside = [part.outside for part in parts if part.outside is not None]
+    bars = AssetBars(
+        symbol,
+        times[~again],
+        {name: values[~again] for name, values in fields.items()},
+        next((part.bar_time for part in parts if part.bar_time), None),
+        _notices_of(files, parts),
+        np.concatenate(days)[order][~again] if len(days) == len(parts) else None,
+        np.concatenate(outside)[order][~again] if len(outside) == len(parts) else None,
+    )
+    twice = f"; {counted(len(second), 'bar')} stood in two of them" if len(second) else ""
+    bars.notices.append(f"{symbol}: {len(files)} files follow each other in time{twice}{_between(parts)}")
+    return bars
+
+
+def _notices_of(files: Sequence[str], parts: Sequence[AssetBars]) -> list[str]:
+    """The notices of the parts; one that several have is told once."""
+    of_files: dict[str, list[str]] = {}
+    for file, part in zip(files, parts, strict=True):
+        for notice in part.notices:
+            of_files.setdefault(notice.removeprefix(f"{file}: "), []).append(file)
+    return [
+        notice if len(those) > 1 and notice.startswith(parts[0].symbol) else f"{_first_of(those)}: {notice}"
+        for notice, those in of_files.items()
+    ]
+
+
+def _first_of(files: Sequence[str]) -> str:
+    return files[0] if len(files) == 1 else f"{files[0]} and {counted(len(files) - 1, 'other')}"
+
+
+def _between(parts: Sequence[AssetBars]) -> str:
+    """Where parts are further apart than any bars within them, as the end of a sentence."""
+    ordered = sorted(parts, key=lambda part: part.times[0])
+    longest = max((np.diff(part.times).max() for part in parts if len(part.times) > 1), default=np.timedelta64(0, "ns"))
+    ends = np.maximum.accumulate(np.array([part.times[-1] for part in ordered]))
+    apart = [
+        f"from {as_text(end)} to {as_text(part.times[0])}"
+        for end, part in zip(ends[:-1], ordered[1:], strict=True)
+        if part.times[0] - end > longest
+    ]
+    more = f" and {counted(len(apart) - _MOST_NAMED, 'other')}" if len(apart) > _MOST_NAMED else ""
+    return f"; no bars {', '.join(apart[:_MOST_NAMED])}{more}" if apart else ""
+
+
+def _joined(symbol: str, bid: AssetBars, ask: AssetBars, faults: Faults) -> AssetBars:
+    """Bars in the middle of both sides, at the times that both have, with half the spread of their closes."""
+    times, of_bid, of_ask = np.intersect1d(bid.times, ask.times, assume_unique=True, return_indices=True)
+    bids, asks = bid.fields["close"][of_bid], ask.fields["close"][of_ask]
+    bad = (asks < bids) | (asks > MOST_ASK_OVER_BID * bids)
+    if bad.any():
+        i = int(np.argmax(bad))
+        faults.add(
+            f"{ask.symbol} and {bid.symbol} in {counted(int(bad.sum()), 'bar')}, first at {as_text(times[i])}: the ask "
+            f"is {asks[i]:g} and the bid {bids[i]:g}, which no market quotes; fix or drop the bars in both files."
+        )
+        times, of_bid, of_ask = times[~bad], of_bid[~bad], of_ask[~bad]
+    if not len(times):
+        raise UserError(
+            f"{bid.symbol} and {ask.symbol} have no bar at the same time; use bid and ask of the same days."
+        )
+    fields = {name: (bid.fields[name][of_bid] + ask.fields[name][of_ask]) / 2 for name in PRICES}
+    fields["half_spread"] = (ask.fields["close"][of_ask] - bid.fields["close"][of_bid]) / 2 / fields["close"]
+    fields["volume"] = bid.fields["volume"][of_bid] + ask.fields["volume"][of_ask]
+    for side, rows in ((bid, of_bid), (ask, of_ask)):
+        fields |= {name: values[rows] for name, values in side.fields.items() if name.startswith(FEATURE_PREFIX)}
+    alone = len(bid.times) + len(ask.times) - 2 * len(of_bid)
+    left = f"; {counted(alone, 'bar')} of one side alone left out" if alone else ""
+    notice = (
+        f"{symbol}: {bid.symbol} and {ask.symbol} are its two sides; prices are their middle, volumes their sum{left}"
+    )
+    days = None if bid.days is None else bid.days[of_bid]
+    has_range = bid.outside is not None and ask.outside is not None
+    return AssetBars(
+        symbol,
+        times,
+        fields,
+        bid.bar_time or ask.bar_time,
+        [*bid.notices, *ask.notices, notice],
+        days,
+        outside_range(fields) if has_range else None,
+    )
+
+
+def _without_side(symbol: str) -> str:
+    """The symbol without the word bid or ask and without the separators beside it.
+
+    >>> _without_side("EURUSD_bid"), _without_side("EURUSD_1H_ASK_2017"), _without_side("bid.EURUSD")
+    ('EURUSD', 'EURUSD_1H_2017', 'EURUSD')
+    """
+    side = quote_side(symbol)
+    if side is None:
+        return symbol
+    before, after = symbol[: side.start()], symbol[side.end() :]
+    before, after = re.sub(r"[\W_]+$", "", before), re.sub(r"^[\W_]+", "", after)
+    return f"{before}_{after}" if before and after else before or after or symbol

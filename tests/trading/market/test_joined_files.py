@@ -1,0 +1,112 @@
+"""Files of bid bars and of ask bars of one instrument."""
+
+import numpy as np
+import pytest
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.files import load_market
+from tests.trading.market.daily_bars import CLOSES, OPENS, N, write_bars
+
+
+def test_files_of_bid_and_ask_are_one_pair(tmp_path):
+    bid = write_bars(tmp_path / "fx/EURUSD_1H_BID.csv", OPENS, CLOSES)
+    write_bars(tmp_path / "fx/EURUSD_1H_ASK.csv", OPENS[:-1] * 1.002, CLOSES[:-1] * 1.002)
+    market = load_market(bid.parent)
+    assert market.symbols == ("EURUSD_1H",)
+    assert market.n_bars == N - 1
+    np.testing.assert_allclose(market.close[:, 0], CLOSES[:-1] * 1.001)
+    np.testing.assert_allclose(market.half_spread, 0.001 / 1.001)
+    np.testing.assert_array_equal(market.volume, 2000)
+    assert market.notices == (
+        "EURUSD_1H: EURUSD_1H_BID and EURUSD_1H_ASK are its two sides; prices are their middle, volumes their sum; "
+        "1 bar of one side alone left out",
+    )
+    assert load_market(bid.parent, symbols=["EURUSD_1H"]).symbols == ("EURUSD_1H",)
+    write_bars(tmp_path / "fx/GBPUSD_bid.csv")
+    beside = load_market(bid.parent)
+    assert beside.symbols == ("EURUSD_1H", "GBPUSD_bid")
+    (remark,) = beside.remarks
+    assert remark.startswith("GBPUSD_bid: by its name it holds only the bid side")
+
+
+def test_pairs_that_do_not_fit_are_refused(tmp_path):
+    bid = write_bars(tmp_path / "fx/E_bid.csv", OPENS, CLOSES)
+    ask = write_bars(tmp_path / "fx/E_ask.csv", OPENS * 0.9, CLOSES * 0.9)
+    sentence = "E_ask and E_bid in 300 bars, first at 2023-01-02: the ask is .* and the bid .*, which no market quotes"
+    with pytest.raises(UserError, match=sentence):
+        load_market(bid.parent)
+    with pytest.raises(UserError, match="E_bid and E_ask have no bar at the same time; use bid and ask of the same"):
+        load_market(bid.parent, faults=Faults("drop"))
+    ask.rename(bid.with_name("E.csv"))
+    write_bars(tmp_path / "fx/E_ask.csv", OPENS, CLOSES)
+    with pytest.raises(UserError, match="E is a file of its own, and E_bid and E_ask are its bid and ask; keep the"):
+        load_market(bid.parent)
+
+
+def test_other_files_of_a_folder_need_not_be_usable(tmp_path):
+    bid = write_bars(tmp_path / "fx/EURUSD_bid.csv", OPENS, CLOSES)
+    write_bars(tmp_path / "fx/EURUSD_ask.csv", OPENS * 1.002, CLOSES * 1.002)
+    bid.with_name("broken.csv").write_text("nothing\n")
+    assert load_market(bid.parent, symbols=["EURUSD"]).symbols == ("EURUSD",)
+    with pytest.raises(UserError, match=r"broken\.csv"):
+        load_market(bid.parent)
+
+
+def write_month(folder, month, *, first=0, n=40, shift=0.0):
+    """Binance's klines of hours, from the hour `first` of the month on."""
+    start = np.datetime64(f"2023-{month:02}-01", "h") + first
+    times = (start + np.arange(n)).astype("datetime64[ms]").astype(int)
+    rows = [
+        f"{t},10,30,9,{10 + 0.01 * i + shift:.2f},5,{t + 3_599_999},50,3,2,20,0" for i, t in enumerate(times.tolist())
+    ]
+    (folder / f"BTCUSDT-1h-2023-{month:02}.csv").write_text("\n".join(rows) + "\n")
+
+
+def test_files_that_follow_each_other_are_one_symbol(tmp_path):
+    write_month(tmp_path, 2, n=28 * 24)
+    write_month(tmp_path, 1, n=31 * 24)
+    market = load_market(tmp_path)
+    assert market.symbols == ("BTCUSDT",)
+    hours = np.arange("2023-01-01", "2023-03-01", np.timedelta64(1, "h"), dtype="datetime64[ns]")
+    np.testing.assert_array_equal(market.times, hours)
+    np.testing.assert_allclose(market.close[[0, 31 * 24], 0], [10, 10])
+    assert [n for n in market.notices if "header" not in n] == ["BTCUSDT: 2 files follow each other in time"]
+    (header,) = (n for n in market.notices if "header" in n)
+    assert header.startswith("BTCUSDT-1h-2023-01.csv and 1 other: it has no header")
+    assert load_market(tmp_path, symbols=["BTCUSDT"]).n_bars == market.n_bars
+
+
+def test_gaps_and_overlaps_of_files_are_told(tmp_path):
+    write_month(tmp_path, 1, n=31 * 24 + 5)
+    write_month(tmp_path, 2, n=5, shift=7.44)  # its bars are those that January's file ends with
+    write_month(tmp_path, 4)
+    (notice,) = (n for n in load_market(tmp_path).notices if "follow" in n)
+    assert notice == (
+        "BTCUSDT: 3 files follow each other in time; 5 bars stood in two of them; no bars from 2023-02-01 04:00:00 to "
+        "2023-04-01"
+    )
+
+
+def test_bars_that_differ_between_files_are_refused(tmp_path):
+    write_month(tmp_path, 1, n=31 * 24 + 5)
+    write_month(tmp_path, 2)
+    with pytest.raises(
+        UserError, match=r"BTCUSDT has 5 bars in two files with other values, first at 2023-02-01; keep"
+    ):
+        load_market(tmp_path)
+    assert load_market(tmp_path, faults=Faults("drop")).n_bars == 31 * 24 + 40
+
+
+def test_sides_of_several_years_are_joined(tmp_path):
+    for side, close in (("BID", 1.1), ("ASK", 1.2)):
+        for year in (2022, 2023):
+            rows = [f"0{day}.01.{year} 10:00:00.000,{close},{close},{close},{close},5" for day in range(1, 6)]
+            (tmp_path / f"EURUSD_Candlestick_1_D_{side}_01.01.{year}-31.12.{year}.csv").write_text(
+                "\n".join(["Gmt time,Open,High,Low,Close,Volume", *rows]) + "\n"
+            )
+    market = load_market(tmp_path)
+    assert market.symbols == ("EURUSD",)
+    assert market.n_bars == 10
+    np.testing.assert_allclose(market.close, 1.15)
+    assert market.half_spread is not None
