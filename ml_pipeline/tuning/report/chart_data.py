@@ -17,10 +17,19 @@ _N_BINS = 40
 
 
 def chart_data(
-    rows: Sequence[TrialRow], *, winner: int | None, order: Sequence[str] = (), logits: ArrayLike | None = None
+    rows: Sequence[TrialRow],
+    *,
+    winner: int | None,
+    order: Sequence[str] = (),
+    logits: ArrayLike | None = None,
+    unit: str | None = None,
 ) -> dict[str, Any]:
-    """Plain values for `assets/study.js`. order: names of settings that come first. logits: of the overfitting test."""
+    """Plain values for `assets/study.js`. order: names of settings that come first. logits: of the overfitting test.
+
+    unit: of the values; None where it is not known.
+    """
     return {
+        "unit": unit or "value",
         "number": [row.number for row in rows],
         "state": [row.state for row in rows],
         "value": [row.value for row in rows],

@@ -44,7 +44,7 @@ class StudyPage:
     n_trials: how many were asked for; None where that is not known. winner: its row, and the folder of the run that
     stands for it. verdict: in words, the first sentence first. evidence: None where there is nothing to judge by.
     statistics: rows of (name, value, what it means). logits: of the test for overfitting.
-    identity: what is searched: groups of names and values.
+    identity: what is searched: groups of names and values. value_unit: of trials, None where it is not known.
     """
 
     name: str
@@ -60,18 +60,20 @@ class StudyPage:
     importance: Importance
     logits: ArrayLike | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
+    value_unit: str | None = None
 
 
 def write_study_page(path: Path, page: StudyPage) -> None:
     """Write the page, whole or not at all, whoever else writes it. Raises OSError where it cannot be written."""
     failures = failures_table(page.rows)
-    tables = [trials_table(page.rows, page.folder), *([failures] if failures else [])]
+    tables = [trials_table(page.rows, page.folder, page.value_unit), *([failures] if failures else [])]
     _, (trials, *others), end = interactive_parts(np.empty(0, "datetime64[s]"), [], tables)
     charts = chart_data(
         page.rows,
         winner=page.winner.number if page.winner else None,
         order=list(page.importance.shares),
         logits=page.logits,
+        unit=page.value_unit,
     )
     parts = [
         _verdict(page),
@@ -81,7 +83,7 @@ def write_study_page(path: Path, page: StudyPage) -> None:
         *_statistics(page),
         *_charts(page),
         *(["<h2>What failed</h2>", *others] if failures else []),
-        f'<h2>All {len(page.rows):,} trials</h2><p class="hint">A click on a header sorts.</p>',
+        f'<h2>All {len(page.rows):,} trials</h2><p class="hint">A header sorts: by a click, or by Tab and Enter.</p>',
         f'<div id="trials">{trials}</div>',
         *_searched(page),
         json_block("study", charts),
@@ -103,10 +105,11 @@ def _verdict(page: StudyPage) -> str:
 def _facts(page: StudyPage) -> str:
     states = Counter[str](row.state for row in page.rows)
     finished = f"{n_finished(page.rows):,}" + ("" if page.n_trials is None else f" of {page.n_trials:,}")
+    name = "best value" + (f", {page.value_unit}" if page.value_unit else "")
     facts = [
         (finished, "trials finished"),
         *((f"{states[name]:,}", name) for name in _COUNTED if states[name]),
-        *([(f"{page.winner.value:,.5g}", "best value")] if page.winner and page.winner.value is not None else []),
+        *([(f"{page.winner.value:,.5g}", name)] if page.winner and page.winner.value is not None else []),
         (f"{len(page.test.openings):,}", "times the test was opened"),
     ]
     boxes = "".join(f'<div class="fact"><b>{_text(value)}</b><span>{_text(name)}</span></div>' for value, name in facts)
@@ -121,8 +124,9 @@ def _winner(page: StudyPage) -> str:
     shown = f'<a href="{html.escape(link)}">{_text(folder)}</a>' if link else _text(folder or "not known")
     rows = [["setting", "value"], *([name, _value(value)] for name, value in winner.settings.items())]
     remark = f"<p>{_text(why(winner))}.</p>" if why(winner) else ""
+    unit = f" ({page.value_unit})" if page.value_unit else ""
     return (
-        f"<h2>The winner: trial {winner.number}</h2><p>Value {winner.value:,.6g}. Its run: {shown}.</p>{remark}"
+        f"<h2>The winner: trial {winner.number}</h2><p>Value {winner.value:,.6g}{unit}. Its run: {shown}.</p>{remark}"
         f'<div class="plain">{html_table(rows)}</div>'
     )
 
@@ -171,7 +175,7 @@ def _charts(page: StudyPage) -> list[str]:
             [
                 '<h2>Value by setting</h2><div class="slices" id="slices"></div>',
                 '<h2>Parallel coordinates</h2><p class="hint" id="parallel-told"></p>'
-                '<div class="wide"><div id="parallel"></div></div>',
+                '<div class="rows"><div id="parallel"></div></div>',
             ]
             if has_settings
             else []

@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.wording import counted
+from ml_pipeline.config.wording import counted, score_unit
 from ml_pipeline.trading.evaluation.looks import looks_in_words
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, side_by_side, why_no_winner, winner_of
@@ -52,9 +52,10 @@ def write_study_report(
     if looks := looks_at_test(study, study_folder, test.openings):
         test = replace(test, sentences=(*test.sentences, looks_in_words(looks)))
     warnings = feature_warnings(study)
+    unit = _value_unit(_identity(study))
     verdict = (
         *warnings_in_words(warnings),
-        *_verdict(rows, winner, judgement, test, no_winner=why_no_winner(judged)),
+        *_verdict(rows, winner, judgement, test, unit=unit, no_winner=why_no_winner(judged)),
     )
     path = study_folder / REPORT_FILE
     page = StudyPage(
@@ -71,6 +72,7 @@ def write_study_report(
         importance=importance_of_settings(study, rows),
         logits=None if judgement is None else _logits(judged),
         identity=_identity(study),
+        value_unit=unit,
     )
     try:
         write_study_page(path, page)
@@ -104,6 +106,7 @@ def _verdict(
     judgement: Judgement | None,
     test: WinnerTest,
     *,
+    unit: str | None,
     no_winner: str | None,
 ) -> tuple[str, ...]:
     if not rows:
@@ -113,7 +116,8 @@ def _verdict(
     if judgement is not None:
         return judgement.sentences()
     finished = counted(n_finished(rows), "finished trial")
-    first = f"Trial {winner.number} has the highest value, {winner.value:,.6g}, of {finished}."
+    value = f"{winner.value:,.6g}" + (f" ({unit})" if unit else "")
+    first = f"Trial {winner.number} has the highest value, {value}, of {finished}."
     score = _held_out_score(test, winner)
     return (
         first,
@@ -154,6 +158,15 @@ def _logits(judged: list[JudgedTrial]) -> FloatArray | None:
 def _identity(study: optuna.Study) -> Mapping[str, Any]:
     identity = study.user_attrs.get("identity")
     return identity if isinstance(identity, dict) else {}
+
+
+def _value_unit(identity: Mapping[str, Any]) -> str | None:
+    """What the value of a trial is; None where the study does not say it."""
+    objective, base = identity.get("objective"), identity.get("base settings")
+    if not isinstance(objective, Mapping) or not isinstance(base, Mapping):
+        return None
+    score = "sharpe" if objective.get("objective") == "sharpe" else base.get("score", "log_return")
+    return score_unit(base.get("env_id"), score)
 
 
 def _name_in(study_folder: Path, folder: Path | None) -> str | None:

@@ -20,13 +20,14 @@ _LONGEST_REASON = 300
 _MOST_NUMBERS = 12
 
 
-def trials_table(rows: Sequence[TrialRow], study_folder: Path) -> SortableTable:
+def trials_table(rows: Sequence[TrialRow], study_folder: Path, value_unit: str | None = None) -> SortableTable:
     """Every trial, whatever became of it. A trial whose run folder is here leads there."""
+    value = f"value, {value_unit}" if value_unit else "value"
     links = [folder_link(row.folders[0], study_folder) if row.folders else "" for row in rows]
     columns = [
         TableColumn("trial", "whole", [row.number for row in rows]),
         TableColumn("state", "word", [row.state for row in rows]),
-        TableColumn("value", "number", _numbers([row.value for row in rows]), exact=True),
+        TableColumn(value, "number", _numbers([row.value for row in rows]), exact=True),
         TableColumn("run folder", "word", [" ".join(row.folders) for row in rows], links=links),
         *_setting_columns(rows),
         TableColumn("steps", "number", _numbers([row.global_step for row in rows]), exact=True),

@@ -104,6 +104,29 @@ def test_settings_drawn_on_another_scale_are_shown_under_the_names_of_train(tmp_
     assert "one_minus_gamma" not in text
 
 
+@pytest.mark.parametrize(
+    ("objective", "base", "unit"),
+    [
+        ({"objective": "sharpe"}, {"score": "sharpe"}, "Sharpe ratio"),
+        ({"objective": "score"}, {}, "log return"),
+        ({"objective": "score"}, {"env_id": "CartPole-v1"}, "mean return"),
+        ("odd", ["odd"], None),
+    ],
+)
+def test_values_have_their_unit_wherever_they_stand(tmp_path, objective, base, unit):
+    study = new_study()
+    add_trial(study, 1.5)
+    study.set_user_attr("identity", {"objective": objective, "base settings": base})
+    report = write_study_report(study, tmp_path, n_trials=2)
+    text = report.path.read_text(encoding="utf-8")
+    in_brackets, after_comma = (f" ({unit})", f", {unit}") if unit else ("", "")
+    assert data_of(report)["unit"] == (unit or "value")
+    assert data_of(report, "data")["tables"][0]["columns"][2]["label"] == f"value{after_comma}"
+    assert f"<span>best value{after_comma}</span>" in text
+    assert f"Value 1.5{in_brackets}. Its run" in text
+    assert report.sentences[0].startswith(f"Trial 0 has the highest value, 1.5{in_brackets}, of 1 finished trial.")
+
+
 def test_what_the_winner_came_to_on_the_test_split_is_said_beside_buy_and_hold(tmp_path):
     study = new_study()
     add_trial(study, write_returns(trial_folder(tmp_path, 0), mean=0.001))
@@ -237,9 +260,18 @@ def test_hostile_names_are_text_and_lead_nowhere(tmp_path):
 
 @pytest.mark.system
 def test_a_browser_draws_a_study_and_marks_one_trial_in_every_chart(tmp_path, browser_page):
-    page = browser_page(write_study_report(noise_study(tmp_path, 40), tmp_path, n_trials=50).path)
+    report = write_study_report(noise_study(tmp_path, 40), tmp_path, n_trials=50)
+    page = browser_page(report.path)
     page.wait_for_selector("html[data-drawn=true]")
     assert page.locator("html").get_attribute("data-plots") == str(1 + 4 + 1 + 1 + 1)
+    axes = page.locator(".plot").evaluate_all("plots => plots.map(({dataset}) => [dataset.x, dataset.y])")
+    assert axes == [
+        ["logit of the winner's rank in the other half", "splits in halves"],
+        ["trial", "value"],
+        *([each["name"], "value"] for each in data_of(report)["settings"]),
+        [None, None],  # each parallel axis has its name above it
+        ["minutes since the first trial began", "host"],
+    ]
     page.locator("#history").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("html").get_attribute("data-chosen") == "0"
@@ -269,6 +301,8 @@ def test_it_fits_a_narrow_screen_and_hostile_names_start_nothing(tmp_path, brows
     page = browser_page(report.path, color_scheme=scheme, viewport={"width": 390, "height": 844})
     page.wait_for_selector("html[data-drawn=true]")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for wide in ("[data-scrolls] #parallel", "#trials [data-scrolls]"):
+        page.wait_for_selector(wide)
     assert page.title() == f"Study {EVIL}"
     assert page.locator("img").count() == 0
 

@@ -87,7 +87,7 @@
 
   function words(i) {
     const lines = [`trial ${study.number[i]}, ${study.state[i]}${i === winner ? ", the winner" : ""}`];
-    if (study.value[i] !== null) lines.push(`value ${numbers.format(study.value[i])}`);
+    if (study.value[i] !== null) lines.push(`${study.unit} ${numbers.format(study.value[i])}`);
     for (const setting of study.settings) {
       const value = setting.values[i];
       if (value !== null) lines.push(`${setting.name}: ${setting.words ? setting.words[value] : numbers.format(value)}`);
@@ -113,14 +113,26 @@
   }
 
   // A chart: `draw(ctx, width, height)` draws it and returns where trials are, as [trial, x, y]; `over` marks one.
-  function makePlot(place, { height, label, draw, over, least = 0, down, move, up }) {
+  // xTitle, yTitle: what its axes measure.
+  function makePlot(place, { height, label, xTitle, yTitle, draw, over, least = 0, down, move, up }) {
     const base = element("canvas"), above = element("canvas");
     place.classList.add("plot");
     place.append(base, above);
     place.tabIndex = 0;
     place.setAttribute("role", "img");
+    if (xTitle) Object.assign(place.dataset, { x: xTitle, y: yTitle });
     place.setAttribute("aria-label", `${label}; arrow keys go from trial to trial`);
     let points = [], width = 0;
+    const titles = (ctx, width, height) => {
+      ctx.fillStyle = colors["--faint"];
+      ctx.textAlign = "center";
+      ctx.textBaseline = "bottom";
+      ctx.fillText(fit(ctx, xTitle, width), width / 2, height - 1);
+      ctx.textBaseline = "top";
+      ctx.translate(1, (height - 40) / 2);
+      ctx.rotate(-Math.PI / 2);
+      ctx.fillText(fit(ctx, yTitle, height - 40), 0, 0);
+    };
     const tall = () => (typeof height === "function" ? height(width) : height);
     const context = (canvas) => {
       const ratio = devicePixelRatio || 1;
@@ -136,7 +148,9 @@
     const plot = {
       redraw() {
         width = Math.max(place.parentElement.clientWidth, least);
-        points = draw(context(base), width, tall()) || [];
+        const ctx = context(base);
+        points = draw(ctx, width, tall()) || [];
+        if (xTitle) titles(ctx, width, tall());
         plot.mark();
       },
       mark() {
@@ -187,7 +201,7 @@
   }
 
   // Axes within a frame; returns functions from values to pixels.
-  function frame(ctx, box, xs, ys, { xTitle = "", crowded = false } = {}) {
+  function frame(ctx, box, xs, ys, { crowded = false } = {}) {
     ctx.strokeStyle = colors["--line"];
     ctx.fillStyle = colors["--faint"];
     ctx.lineWidth = 1;
@@ -211,7 +225,6 @@
       free = at + half;
       ctx.fillText(fitting, at, box.top + box.height + 6);
     }
-    if (xTitle) ctx.fillText(xTitle, box.left + box.width / 2, box.top + box.height + 22);
     return { x, y };
   }
 
@@ -250,9 +263,9 @@
     const ys = valueScale(valued);
     if (!ys) return;
     const xs = { low: Math.min(...study.number) - 0.5, high: Math.max(...study.number) + 0.5, log: false, whole: true };
-    makePlot(place, { height: 320, label: "Value by trial", draw: (ctx, width, height) => {
-      const box = { left: 56, top: 8, width: width - 66, height: height - 50 };
-      const { x, y } = frame(ctx, box, xs, ys, { xTitle: "trial" });
+    makePlot(place, { height: 320, label: "Value by trial", xTitle: "trial", yTitle: study.unit, draw: (ctx, width, height) => {
+      const box = { left: 72, top: 8, width: width - 82, height: height - 50 };
+      const { x, y } = frame(ctx, box, xs, ys);
       const points = [];
       ctx.strokeStyle = colors["--winner"];
       ctx.lineWidth = 1.5;
@@ -286,11 +299,11 @@
     if (!ys) return;
     for (const setting of study.settings) {
       const inside = element("div"), canvas = element("div");
-      inside.append(element("h3", {}, setting.name), canvas);
+      inside.append(canvas);
       place.append(inside);
       const xs = settingScale(setting);
-      makePlot(canvas, { height: 190, label: `Value by ${setting.name}`, draw: (ctx, width, height) => {
-        const box = { left: 48, top: 6, width: width - 60, height: height - 34 };
+      makePlot(canvas, { height: 210, label: `Value by ${setting.name}`, xTitle: setting.name, yTitle: study.unit, draw: (ctx, width, height) => {
+        const box = { left: 64, top: 8, width: width - 76, height: height - 52 };
         const { x, y } = frame(ctx, box, xs, ys, { crowded: true });
         const points = [];
         for (const i of valued) {
@@ -315,7 +328,7 @@
   function parallel(place, told) {
     const ys = valueScale(scored);
     if (!ys || !study.settings.length) return;
-    const axes = [{ name: "value", scale: ys, values: study.value }, ...study.settings.map((setting) => ({ name: setting.name, scale: settingScale(setting), values: setting.values }))];
+    const axes = [{ name: study.unit, scale: ys, values: study.value }, ...study.settings.map((setting) => ({ name: setting.name, scale: settingScale(setting), values: setting.values }))];
     const ranges = new Map();
     let dragged = null;
     const least = axes.length * 96, top = 34, bottom = 14;
@@ -429,9 +442,9 @@
     }
     const span = Math.max(last - begin, 1), unit = span > 7200 ? ["hours", 3600] : span > 180 ? ["minutes", 60] : ["seconds", 1];
     const xs = { low: 0, high: span / unit[1], log: false }, row = Math.max(Math.min(22, 480 / lanes.length), 3);
-    makePlot(place, { height: lanes.length * row + 64, label: "Trials over time", draw: (ctx, width, height) => {
+    makePlot(place, { height: lanes.length * row + 64, label: "Trials over time", xTitle: `${unit[0]} since the first trial began`, yTitle: "host", draw: (ctx, width, height) => {
       const names = Math.min(width * 0.22, 130), box = { left: names, top: 6, width: width - names - 14, height: lanes.length * row };
-      const { x } = frame(ctx, box, xs, { low: 0, high: 1, words: [], log: false }, { xTitle: `${unit[0]} since the first trial began` });
+      const { x } = frame(ctx, box, xs, { low: 0, high: 1, words: [], log: false });
       const points = [];
       let before = null;
       lanes.forEach((lane, l) => {
@@ -441,7 +454,7 @@
           ctx.fillStyle = colors["--faint"];
           ctx.textAlign = "left";
           ctx.textBaseline = "middle";
-          ctx.fillText(fit(ctx, lane.host || "host not known", names - 8), 0, y + Math.max(row / 2, 7));
+          ctx.fillText(fit(ctx, lane.host || "host not known", names - 24), 16, y + Math.max(row / 2, 7));
         }
         for (const i of lane.trials) {
           const left = x((study.began[i] - begin) / unit[1]), right = Math.max(x((until(i) - begin) / unit[1]), left + 2);
@@ -464,9 +477,9 @@
   function logits(place) {
     const { edges, counts } = study.logits;
     const xs = { low: edges[0], high: edges[edges.length - 1], log: false }, ys = { low: 0, high: Math.max(...counts) * 1.05, log: false };
-    makePlot(place, { height: 220, label: "Histogram of the logits", draw: (ctx, width, height) => {
-      const box = { left: 56, top: 8, width: width - 66, height: height - 50 };
-      const { x, y } = frame(ctx, box, xs, ys, { xTitle: "logit of the winner's rank in the other half" });
+    makePlot(place, { height: 220, label: "Histogram of the logits", xTitle: "logit of the winner's rank in the other half", yTitle: "splits in halves", draw: (ctx, width, height) => {
+      const box = { left: 72, top: 8, width: width - 82, height: height - 50 };
+      const { x, y } = frame(ctx, box, xs, ys);
       counts.forEach((count, k) => {
         ctx.fillStyle = edges[k] + edges[k + 1] <= 0 ? colors["--failed"] : colors["--complete"];
         ctx.globalAlpha = 0.8;
