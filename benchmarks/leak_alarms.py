@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from ml_pipeline.config.wording import text_table
 from ml_pipeline.trading.features.foresight import foresight
 from ml_pipeline.trading.features.innovations import Innovations, innovations
+from ml_pipeline.trading.features.later_figures import LaterFigures
 from ml_pipeline.trading.features.own_bars import bars_of
 from ml_pipeline.trading.features.period_ends import Periods, periods_of, told_of_period
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 
 Array = NDArray[np.float64]
 KINDS = ("random walk, Student t", "mean reversion", "bid-ask bounce", "momentum", "clustered volatility")
-TESTS = ("leads, sums and bits", "ends of periods")
+TESTS = ("leads, sums and bits", "ends of periods", "figures of later bars")
 SESSION = 390
 
 
@@ -198,7 +199,9 @@ def alarms(market: MarketData, columns: dict[str, Array]) -> dict[str, set[str]]
     known, periods = prepared(market)
     first = {name for name, values in columns.items() if foresight(values, known)}
     second = {name for name, values in columns.items() if told_of_period(values, known, periods)}
-    return dict(zip(TESTS, (first, second), strict=True))
+    later = LaterFigures(known, periods)
+    third = {name for name, values in columns.items() if later.told(values)}
+    return dict(zip(TESTS, (first, second, third), strict=True))
 
 
 def _seconds(n_columns: int, n_bars: int) -> float:

@@ -3,8 +3,9 @@
 1. A feature is computed three times: with every bar after some t changed, and without them; up to t it keeps its bits.
 2. A user's function is also run on the bars so far, where it can reach no others: see `blind_runs`.
 3. Columns of the data, and functions that may have later bars from elsewhere, may not tell more of bars to come than
-   what is known at their bar can: see `foresight` and `period_ends`. Functions that 1 and 2 have shown to see no later
-   bars, and built-in features, are not measured; if the past of the market predicts it, a warning says so.
+   what is known at their bar can: see `foresight`, `period_ends` and `later_figures`. Functions that 1 and 2 have shown
+   to see no later bars, and built-in features, are not measured; if the past of the market predicts it, a warning says
+   so.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
 from ml_pipeline.trading.features.foresight import foresight
 from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function, runs_alone
 from ml_pipeline.trading.features.innovations import innovations
+from ml_pipeline.trading.features.later_figures import LaterFigures
 from ml_pipeline.trading.features.own_bars import bars_of
 from ml_pipeline.trading.features.period_ends import periods_of, told_of_period
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
@@ -183,10 +185,11 @@ def _about_foresight(
                 warnings.setdefault((symbol, "predictable"), FeatureWarning("predictable", (), sentence))
             measured = [c for c in columns if plain[c].startswith(FEATURE_PREFIX) or plain[c] in unseen]
             periods = periods_of(known, part.timing) if measured else []
+            later = LaterFigures(known, periods)
             for column in measured:
                 told, name = values[own, column], plain[column]
-                every = [found for found in (foresight(told, known), told_of_period(told, known, periods)) if found]
-                if not every:
+                looked = (foresight(told, known), told_of_period(told, known, periods), later.told(told))
+                if not (every := [found for found in looked if found]):
                     continue
                 found = next((each for each in every if each.impossible), every[0])
                 if found.impossible and name not in accepted:

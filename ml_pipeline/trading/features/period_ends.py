@@ -79,10 +79,7 @@ def told_of_period(values: FloatArray, known: Innovations, every: list[Periods])
     """The worst excess of a column, (T,), about the ends of its periods; None if it has no period or tells nothing."""
     worst: Foresight | None = None
     prices = np.log(known.bars.close)
-    forms = [values, values + prices]  # a distance to the end, in logs or as a ratio, is constant with the price added
-    if np.nanmin(values, initial=np.inf) > 0:
-        forms.append(np.log(values) + prices)
-    for form in forms:
+    for form in _constant_forms(values, known.bars.close):
         periods = _its_periods(form, every)
         if periods is None:
             continue
@@ -91,6 +88,15 @@ def told_of_period(values: FloatArray, known: Innovations, every: list[Periods])
                 return found
             worst = worst or found
     return worst
+
+
+def _constant_forms(values: FloatArray, close: FloatArray) -> Iterator[FloatArray]:
+    """The values, and what is constant in a period if they are a distance to its end: in money, in logs, as a ratio."""
+    prices = np.log(close)
+    yield from (values, close + values, close - values, prices + values, prices - values)
+    least = np.nanmin(values, initial=np.inf)
+    for ratio in (values, values + 1) if least > 0 else (values + 1,) if least > -1 else ():
+        yield from (prices + np.log(ratio), prices - np.log(ratio))
 
 
 def _periods(name: str, known: Innovations, first: NDArray[np.int64]) -> Periods:
@@ -112,8 +118,11 @@ def _periods(name: str, known: Innovations, first: NDArray[np.int64]) -> Periods
         ahead["return"] = np.add.reduceat(known.moves, first) - known.moves[first]
     whole = {
         "close": closed,
+        "log close": np.log(closed),
         "high": high,
+        "log high": np.log(high),
         "low": low,
+        "log low": np.log(low),
         "range": high - low,
         "log range": np.log(high / low),
         "range of close": (high - low) / closed,
@@ -128,6 +137,7 @@ def _periods(name: str, known: Innovations, first: NDArray[np.int64]) -> Periods
         "volume": volume,
         "log volume": np.log(volume + 1),
         "mean close": np.add.reduceat(bars.close, first) / (end - first),
+        "VWAP": np.add.reduceat(bars.close * bars.volume, first) / np.maximum(volume, 1e-300),
     }
     figures = {f"{figure} before": np.concatenate([made[:1], made[:-1]]) for figure, made in whole.items()}
     figures |= {

@@ -282,6 +282,18 @@ def test_a_columns_daily_value_is_refused_on_minutes():
         task.require_trainable()
 
 
+@pytest.mark.parametrize("write", [np.sign, np.array])
+def test_the_move_that_a_session_still_has_to_make_is_refused(write):
+    market = made_market(KINDS[0], 0, minutes=True, n_bars=390 * 20)
+    to_come = write(leaking_columns(market)["way to the close of the day"])
+    told = TradingTask(
+        TradingConfig(features=("feature_x",)),
+        market=replace(market, columns={"feature_x": to_come[:, None]}),
+    )
+    with pytest.raises(UserError, match=r"Feature MADE:feature_x (follows|is) .* of the day.* from later bars"):
+        told.require_trainable()
+
+
 @pytest.mark.usefixtures("module")
 def test_a_function_that_reads_a_file_is_measured_as_a_column_is(tmp_path, monkeypatch):
     market = synthetic_market(n_bars=2000)

@@ -34,6 +34,25 @@ def test_scale_and_unit_hide_nothing(scale):
     assert told(market, {"it": values})["it"].impossible
 
 
+@pytest.mark.parametrize("n_days", [8, 20])
+def test_the_way_to_the_close_of_the_day_is_refused_however_it_is_written(n_days):
+    """Together with the price now it is the close of the day."""
+    market = made_market(KINDS[0], 3, minutes=True, n_bars=390 * n_days)
+    now = market.close[:, 0]
+    end = leaking_columns(market)["close of the day"]
+    ways = {
+        "log": np.log(end / now),
+        "ratio": now / end,
+        "return": end / now - 1,
+        "back": now / end - 1,
+        "money": end - now,
+    }
+    found = told(market, ways)
+    assert {name: each.sentence.removeprefix("is the log ") for name, each in found.items()} == dict.fromkeys(
+        ways, "close of the day from its first bar on"
+    ) | {"money": "is the close of the day from its first bar on"}
+
+
 @pytest.mark.parametrize(
     "name",
     [
