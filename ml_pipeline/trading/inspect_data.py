@@ -113,7 +113,11 @@ def describe(
     if market.columns:
         lines.append(f"  own features: {', '.join(market.columns)}")
     if refused:
-        lines += ["", "Refused in training, left out here:", *(f"  {sentence}" for sentence in refused)]
+        lines += [
+            "",
+            "Refused in training unless --drop-bad-rows is given, left out here:",
+            *(f"  {sentence}" for sentence in refused),
+        ]
     if market.notices:
         lines += ["", "Noticed while reading:", *(f"  {notice}" for notice in market.notices)]
     findings = diagnose(market, files, dialect)

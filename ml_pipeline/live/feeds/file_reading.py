@@ -134,7 +134,7 @@ def complete_lines(file: Path, most_bytes: int | None) -> tuple[bytes, bool, int
     with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         content = opened.read(_HEAD_BYTES)
-        if b"\0" in content[:4] or content[:2] in _UTF16_MARKS:
+        if (len(content) > 1 and b"\0" in content[:4]) or content[:2] in _UTF16_MARKS:
             content, is_whole = _of_utf16(content + opened.read()), True
         elif most_bytes is None or size <= 2 * most_bytes:
             content, is_whole = content + opened.read(), True

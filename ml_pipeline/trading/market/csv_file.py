@@ -5,6 +5,9 @@ of the file is read as text, which `numbers` understands.
 """
 
 import gzip
+import re
+import zipfile
+import zlib
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted, in_one_line
 from ml_pipeline.trading.market.columns import Dialect, find_layout
 from ml_pipeline.trading.market.csv_header import cells_of, find_header
 from ml_pipeline.trading.market.times import read_plain_times
@@ -28,6 +32,22 @@ _PIECE = 1 << 23
 # The header lies within these first bytes of a file.
 _HEAD_BYTES = 1 << 16
 _HEAD_LINES = 8
+# A packed file of more bytes is not unpacked in memory.
+_MOST_UNPACKED = 1 << 30
+_PACKED = (".gz", ".zip")
+_AS_CSV = "write its table as CSV and use that"
+# What files that are no text begin with: (first bytes, what they are, what to do).
+_OTHER_FORMATS = (
+    (rb"PK\x03\x04", "an Excel workbook or a ZIP archive", "save the sheet as CSV, or name the archive .zip"),
+    (rb"\xd0\xcf\x11\xe0", "an Excel workbook", "save the sheet as CSV, in Excel by File, Save As"),
+    (rb"\x1f\x8b", "gzipped", "name it .csv.gz"),
+    (rb"PAR1", "in Parquet", "name it .parquet"),
+    (rb"ARROW1|FEA1", "in Arrow's format", "name it .feather"),
+    (rb"BZh|\xfd7zXZ|7z\xbc\xaf|Rar!|\x28\xb5\x2f\xfd", "packed", "unpack it"),
+    (rb"(?i)\s*<(!doctype|html|head|body|\?xml)\b", "a web page", "download the data again, perhaps after signing in"),
+    (rb"\s*[\[{]", "JSON", _AS_CSV),
+    (rb"(?s).{0,15}\x00", "a binary file", _AS_CSV),
+)
 _PLAIN = Dialect()
 
 
@@ -40,7 +60,9 @@ class RaggedRow(NamedTuple):
 
 
 class CsvFile:
-    """A CSV file, plain or gzipped, in UTF-8 or UTF-16. header: where its titles are. titles: as polars names them.
+    """A CSV file, plain, gzipped or alone in a ZIP archive. header: where its titles are. titles: as polars names them.
+
+    Its text is in UTF-8, UTF-16 or, if it can be neither, in Windows-1252.
 
     content: what is read in place of the file, in UTF-8. dialect: if it names columns of a file without a header, they
     are called 1, 2, ...
@@ -49,7 +71,12 @@ class CsvFile:
     def __init__(self, path: Path, content: bytes | None = None, dialect: Dialect = _PLAIN) -> None:
         self._dialect = dialect
         self._source = _source(path) if content is None else content
-        self._first_lines = _first_lines(self._source)
+        try:
+            self._first_lines = _first_lines(self._source)
+        except UnicodeDecodeError:  # umlauts of a program of Windows
+            content = self._source if isinstance(self._source, bytes) else path.read_bytes()
+            self._source = content.decode("cp1252", errors="replace").encode()
+            self._first_lines = _first_lines(self._source)
         self.header = find_header(self._first_lines)
         if not self.header.has_titles and any(title.isdecimal() for _, title in dialect.columns):
             numbers = [str(i + 1) for i in range(len(self.header.titles or ()))]
@@ -182,18 +209,52 @@ def _without_blank_end(frame: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def _source(path: Path) -> Path | bytes:
-    """What polars reads: the file itself, or its content in UTF-8 if it is packed or in UTF-16."""
-    packed = path.suffix.lower() == ".gz"
+    """What polars reads: the file, or its content in UTF-8 with line feeds. Raises UserError if it is no text."""
+    packed = path.suffix.lower() in _PACKED
     if packed:
-        content = gzip.decompress(path.read_bytes())
+        content = _unpacked(path)
     else:
         with path.open("rb") as file:
-            content = file.read(4)
+            content = file.read(_HEAD_BYTES)
     encoding = _utf16_encoding(content[:4])
     if encoding is None:
-        return content if packed else path
+        _check_is_text(path.name, content)
+        if b"\r" not in content or b"\n" in content:
+            return content if packed else path
     content = content if packed else path.read_bytes()
-    return content.decode(encoding).removeprefix("\ufeff").encode()
+    text = content.decode(encoding).removeprefix("\ufeff").encode() if encoding else content
+    return text if b"\n" in text else text.replace(b"\r", b"\n")
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzipped file, or of the only file in a ZIP archive. Raises UserError if it is too large."""
+    try:
+        if path.suffix.lower() == ".gz":
+            with gzip.open(path) as file:
+                content = file.read(_MOST_UNPACKED + 1)
+        else:
+            with zipfile.ZipFile(path) as archive:
+                names = [n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX/")]
+                if len(names) != 1:
+                    raise UserError(
+                        f"{path.name} holds {counted(len(names), 'file')}, but one is expected; unpack it into a "
+                        "folder, and name the folder."
+                    )
+                with archive.open(names[0]) as file:
+                    content = file.read(_MOST_UNPACKED + 1)
+    except (EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, gzip.BadGzipFile) as error:
+        raise UserError(f"{path.name} cannot be unpacked: it is cut short, damaged or encrypted.") from error
+    if len(content) > _MOST_UNPACKED:
+        raise UserError(f"{path.name} unpacks to more than {_MOST_UNPACKED >> 30} GiB; unpack it, and name the file.")
+    return content
+
+
+def _check_is_text(name: str, content: bytes) -> None:
+    for start, what, remedy in _OTHER_FORMATS:
+        if re.match(start, content):
+            page = content[:200].decode(errors="ignore")
+            said = f" that begins with {in_one_line(page, 80)}" if page.isprintable() or what == "JSON" else ""
+            raise UserError(f"{name} is {what}{said}, and no CSV; {remedy}.")
 
 
 def _utf16_encoding(start: bytes) -> str | None:
@@ -213,5 +274,7 @@ def _first_lines(source: Path | bytes) -> list[str]:
     else:
         with source.open("rb") as file:
             content = file.read(_HEAD_BYTES)
-    lines = content.decode("utf-8-sig", errors="ignore" if len(content) == _HEAD_BYTES else "strict").splitlines()
+    if len(content) == _HEAD_BYTES:  # without the line that it cuts
+        content = content[: content.rfind(b"\n") + 1] or content
+    lines = content.decode("utf-8-sig").splitlines()
     return lines[:_HEAD_LINES]

@@ -1,5 +1,6 @@
 """Market data from CSV and Parquet files and from data frames."""
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -276,6 +277,10 @@ def _times_of(table: Table, layout: Layout, faults: Faults) -> ReadTimes:
     if (unread := np.flatnonzero(np.isnat(times.utc))).size:
         cell = column[int(unread[0])]
         problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
+        if cell == layout.time[0]:
+            problem = f'"{cell}" repeats the header, as if files were put together'
+        elif re.fullmatch(r"\d\d?:\d\d(:\d\d)?", str(cell)):
+            problem = f"{cell} is a time of day without a date"
         alone = column.slice(int(unread[0]), 1)
         if zone is not None and not np.isnat(parse_times(alone, table.dialect.date_order or "ymd").utc[0]):
             problem = f'"{cell}" is a time that the clocks of {zone} skip, or there is no such zone'

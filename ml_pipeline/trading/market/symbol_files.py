@@ -13,7 +13,7 @@ from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.joined_files import pairs_among
 
-_SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq")
+_SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".zip", ".parquet", ".pq", ".feather", ".arrow")
 # Names of files as their sources document them: symbol, length of the bars and, if there are several, dates.
 _DOCUMENTED = tuple(
     map(

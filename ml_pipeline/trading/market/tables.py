@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.trading.market.columns import Dialect, Layout, find_layout
 from ml_pipeline.trading.market.csv_file import CsvFile
 from ml_pipeline.trading.market.sources import Source, source_of
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 
 # At most this many rows are listed.
 _MOST_LISTED = 20
-_PARQUET = (".parquet", ".pq")
+# The formats of files with typed columns, as polars calls them.
+_TYPED = {".parquet": "parquet", ".pq": "parquet", ".feather": "ipc", ".arrow": "ipc"}
 _PLAIN = Dialect()
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """frame: cells of a CSV file as numbers or as text, or typed cells of a Parquet file.
+    """frame: cells of a CSV file as numbers or as text, or typed cells of a Parquet or Feather file.
 
     header_line: the last line of the header; 0 if the file has no lines or no header. has_titles: whether the titles
     are those of the file.
@@ -77,8 +79,8 @@ def head_of(path: Path, dialect: Dialect = _PLAIN) -> Table:
     """The table of a file that `read_table` can read, without its rows."""
     import polars as pl
 
-    if path.suffix.lower() in _PARQUET:
-        return Table(path.name, pl.DataFrame(schema=pl.read_parquet_schema(path)), 0, dialect)
+    if (kind := _TYPED.get(path.suffix.lower())) is not None:
+        return Table(path.name, pl.DataFrame(schema=getattr(pl, f"read_{kind}_schema")(path)), 0, dialect)
     file = CsvFile(path, dialect=dialect)
     return Table(
         path.name,
@@ -99,11 +101,19 @@ def read_table(path: Path, content: bytes | None = None, dialect: Dialect = _PLA
     try:
         if (path.stat().st_size if content is None else len(content)) == 0:
             raise UserError(f"{path.name} is empty; expected a header and one row per bar.")
-        is_parquet = path.suffix.lower() in _PARQUET
-        table = Table(path.name, pl.read_parquet(path), 0, dialect) if is_parquet else _read_csv(path, content, dialect)
+        kind = _TYPED.get(path.suffix.lower())
+        if kind is not None:
+            table = Table(path.name, getattr(pl, f"read_{kind}")(path), 0, dialect)
+        else:
+            table = _read_csv(path, content, dialect)
+    except pl.exceptions.NoDataError:
+        raise UserError(f"{path.name} is empty; expected a header and one row per bar.") from None
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{path.name} cannot be read as a table: {reason}; expected CSV or Parquet.") from error
+    if table.frame.height == 0 and table.frame.width == 1 and table.header_line:
+        text = in_one_line(table.frame.columns[0], 80)
+        raise UserError(f'{path.name} holds the text "{text}" and no table; expected a header and one row per bar.')
     if table.frame.height == 0:
         raise UserError(f"{path.name} has a header and no rows; expected one row per bar.")
     return table

@@ -1,10 +1,16 @@
 """The list of what users get wrong, each from a file to its one sentence: what, where, and what to do about it."""
 
+import gzip
+import zipfile
+
 import numpy as np
+import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from ml_pipeline.trading.market import csv_file
+from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 
@@ -147,3 +153,73 @@ def test_a_feature_of_constant_value_is_seen_as_zero(tmp_path):
     observation, _ = task.evaluation_env("train").reset(seed=0)
     assert observation[0] != 0
     assert observation[1] == 0
+
+
+TABLE = "time,close\n2024-01-01,1\n2024-01-02,2\n2024-01-03,3\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.xlsx", b"PK\x03\x04\x14", "an Excel workbook or a ZIP archive, and no CSV; save the sheet as CSV"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1", "an Excel workbook, and no CSV; save the sheet as CSV"),
+        ("a.csv", gzip.compress(TABLE.encode()), r"gzipped, and no CSV; name it \.csv\.gz"),
+        ("a.csv", b'{\n "Information": "25 requests per day"}', r'JSON that begins with { "Information": "25 requests'),
+        ("a.json", b'[{"time": 1}]', "JSON that begins with .*; write its table as CSV"),
+        ("a.csv", b"<!DOCTYPE html>\n<html></html>", "is a web page, and no CSV; download the data again"),
+        ("a.csv", b"\x00\x01\x02", "is a binary file, and no CSV"),
+        ("a.csv", b"Exceeded the daily hits limit", 'holds the text "Exceeded the daily hits limit" and no table'),
+        ("a.csv", b"\n\n\n", "is empty; expected a header"),
+        ("a.csv.gz", gzip.compress(TABLE.encode() * 99)[:60], "cannot be unpacked: it is cut short"),
+        ("a.zip", b"PK\x03\x04\x14", "cannot be unpacked: it is cut short"),
+        ("a.feather", b"ARROW1....", "cannot be read as a table"),
+        ("a.csv", b"time,close\n09:30,1\n09:31,2\n", "09:30 is a time of day without a date; fix or drop"),
+        ("a.csv", (TABLE + TABLE).encode(), '"time" repeats the header, as if files were put together; fix or drop'),
+    ],
+)
+def test_what_is_no_table_of_bars_is_named(tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        load_market(tmp_path / name)
+
+
+def test_an_archive_of_one_file_is_read_and_of_several_is_not(tmp_path):
+    path = tmp_path / "BTC.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("__MACOSX/a.csv", "")
+        archive.writestr("a.csv", TABLE)
+    assert load_market(path).close[:, 0].tolist() == [1, 2, 3]
+    assert load_market(tmp_path).symbols == ("BTC",)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("b.csv", TABLE)
+    with pytest.raises(UserError, match=r"BTC\.zip holds 2 files, but one is expected; unpack it into a folder"):
+        load_market(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.zip"])
+def test_what_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(csv_file, "_MOST_UNPACKED", 1 << 20)
+    content = TABLE.encode() + b"x" * (1 << 21)
+    if name == "a.zip":
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.csv", content)
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(content))
+    with pytest.raises(UserError, match="unpacks to more than"):
+        load_market(tmp_path / name)
+
+
+@pytest.mark.parametrize("rows", [5, 9_999])
+def test_windows_umlauts_and_old_line_ends_are_read(tmp_path, rows):
+    days = np.datetime_as_string(np.datetime64("1990-01-01") + np.arange(rows))
+    text = "\n".join(["Datum;Eröffnung;Schluss", *(f"{day};1,5;2,25" for day in days)]) + "\n"
+    (tmp_path / "a.csv").write_bytes(text.encode("cp1252"))
+    assert load_market(tmp_path / "a.csv").open[0, 0] == 1.5
+    (tmp_path / "a.csv").write_bytes(text.replace("\n", "\r").encode())
+    assert load_market(tmp_path / "a.csv").n_bars == rows
+
+
+def test_a_feather_file_is_read_as_a_parquet_file_is(tmp_path):
+    frame = pl.read_csv(TABLE.encode(), try_parse_dates=True)
+    frame.write_ipc(tmp_path / "a.feather", compression="lz4")
+    assert load_market(tmp_path / "a.feather").close[:, 0].tolist() == [1, 2, 3]
