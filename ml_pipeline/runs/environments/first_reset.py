@@ -63,8 +63,8 @@ def _failure(env: GymEnv, error: Exception, doing: str) -> UserError:
     told = None
     if doing == _CONSTRUCTOR:
         told = id_error(env.env_id, error) or keyword_error(env.env_id, error, env.env_kwargs)
-    said = " ".join(str(error).split())
     where = innermost_user_line(error)
+    said = " ".join(str(error).split()) or where.line or "it gives no reason"
     return told or UserError(
         f"{env.env_id} raises {type(error).__name__} in {doing}: {said.rstrip('.')} "
         f"({where.filename}, line {where.lineno})."

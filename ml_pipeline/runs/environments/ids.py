@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import pkgutil
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -37,6 +38,11 @@ _PACKAGES = {
     "panda_gym": _Package(
         "pip install panda-gym", ("PandaReach", "PandaPush", "PandaSlide", "PandaPickAndPlace", "PandaStack")
     ),
+    "mo_gymnasium": _Package("pip install mo-gymnasium", ("mo-", "deep-sea-treasure-", "minecart-", "four-room-")),
+    "flappy_bird_gymnasium": _Package("pip install flappy-bird-gymnasium", ("FlappyBird-",)),
+    "gym_anytrading": _Package("pip install gym-anytrading", ("stocks-v", "forex-v")),
+    "tetris_gymnasium.envs": _Package("pip install tetris-gymnasium", ("tetris_gymnasium/",)),
+    "PyFlyt.gym_envs": _Package("pip install PyFlyt", ("PyFlyt/",)),
 }
 _OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d+")
 
@@ -44,7 +50,7 @@ _OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d+")
 def import_module_of(env_id: str) -> None:
     """Import the module before the colon of an id. Raises UserError, with what installs it if that is known."""
     module, _, _ = env_id.rpartition(":")
-    if module in _PACKAGES and find_spec(module) is None:
+    if module in _PACKAGES and find_spec(module.partition(".")[0]) is None:
         raise UserError(f"{env_id} needs {module}, which is not installed; {_PACKAGES[module].install}.")
     if module:
         import_user_module(module)
@@ -116,6 +122,8 @@ def _with_version(name: str) -> str:
 def _hint(env_id: str) -> str:
     module, colon, name = env_id.rpartition(":")
     registers = f"The module {module} is there, but does not register it. " if colon else ""
+    if colon and (deeper := _module_that_registers(module, name)):
+        return f"{registers}{deeper} does: {deeper}:{name}."
     if not colon:
         if old := _OLD_ATARI.fullmatch(name):
             return _needs("ale_py", f"ALE/{old[1]}-v5") + " With --atari it is preprocessed as usual."
@@ -127,6 +135,22 @@ def _hint(env_id: str) -> str:
 
 def _needs(package: str, name: str) -> str:
     return f"{_PACKAGES[package].install}, and name its module before a colon: {package}:{name}."
+
+
+def _module_that_registers(package: str, name: str) -> str | None:
+    """The module of environments in a package, such as tetris_gymnasium.envs, that registers this name."""
+    path = getattr(import_user_module(package), "__path__", None)
+    if path is None or name in gymnasium.registry:
+        return None
+    for module in pkgutil.iter_modules(path, f"{package}."):
+        if "env" in module.name.removeprefix(package):
+            try:
+                import_user_module(module.name)
+            except UserError:
+                continue
+            if name in gymnasium.registry:
+                return module.name
+    return None
 
 
 def _unversioned(name: str) -> str:

@@ -20,8 +20,13 @@ def raise_it():
     raise RuntimeError("no licence.")
 
 
+def raise_without_a_word():
+    raise AssertionError
+
+
 DEATHS = {
     "raise": raise_it,
+    "raise without a word": raise_without_a_word,
     "sys.exit": lambda: sys.exit(3),
     "os._exit": lambda: os._exit(0),
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
@@ -80,6 +85,13 @@ def test_each_death_is_a_sentence(death, how, where, called):
     assert "\n" not in said
     if death == "raise":
         assert f"({__file__}, line 2" in said
+
+
+def test_an_error_without_a_message_is_told_by_its_line():
+    said = told_of("raise without a word", "constructor")
+    assert said.startswith(
+        f"Mortal-v0 raises AssertionError in its constructor: raise AssertionError ({__file__}, line 2"
+    )
 
 
 @pytest.mark.slow

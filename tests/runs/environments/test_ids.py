@@ -15,6 +15,24 @@ def told_of(env_id, **settings):
     return str(told.value)
 
 
+def test_a_module_of_the_package_that_registers_the_id_is_named(tmp_path, monkeypatch):
+    package = tmp_path / "gardens"
+    (package / "broken_envs").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "broken_envs" / "__init__.py").write_text("import pandaz")
+    (package / "envs.py").write_text(
+        "import gymnasium; gymnasium.register('gardens/Rose-v0', 'gymnasium.envs.classic_control:CartPoleEnv')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert told_of("gardens:gardens/Rose-v0") == (
+            'There is no environment "gardens:gardens/Rose-v0". The module gardens is there, but does not register it. '
+            "gardens.envs does: gardens.envs:gardens/Rose-v0."
+        )
+    finally:
+        gymnasium.registry.pop("gardens/Rose-v0", None)
+
+
 @pytest.mark.parametrize(
     ("env_id", "sentence"),
     [

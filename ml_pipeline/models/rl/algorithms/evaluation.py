@@ -1,6 +1,7 @@
 """Evaluation: whole episodes, one after another, in a single environment; the policy does not learn."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.stepping.errors import InvalidResultError
+from ml_pipeline.models.rl.core.stepping.results import checked_step
 from ml_pipeline.runtime.action_masks import reported_mask
+
+_LONG_EPISODE = 10_000
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,11 @@ def evaluate(
     """Play `n_episodes` episodes; episode k is reset with seed + k.
 
     `act` returns the action for an observation; its `begin_episode`, if it has one, is called before each episode.
-    most_steps: of all episodes together; one that has not ended by then is left out, and there are no more.
+    most_steps: of all episodes together; one that has not ended by then is left out, and there are no more. Without
+    it, an episode of 10,000 steps that no TimeLimit ends is a warning.
+    Raises UserError if a step returns something unusable.
     """
+    may_be_endless = most_steps is None and getattr(env.spec, "max_episode_steps", None) is None
     returns: list[float] = []
     lengths: list[int] = []
     left = math.inf if most_steps is None else most_steps
@@ -48,9 +57,18 @@ def evaluate(
             if left <= 0:
                 return EvaluationResult(tuple(returns), tuple(lengths))
             left -= 1
-            observation, reward, terminated, truncated, _ = env.step(act(observation))
-            total += float(reward)
+            try:
+                observation, reward, terminated, truncated, _ = checked_step(env.step(act(observation)))
+            except InvalidResultError as error:
+                raise UserError(f"Evaluation failed in step {length + 1} of episode {episode + 1}: {error}.") from error
+            total += reward
             length += 1
+            if length == _LONG_EPISODE and may_be_endless:
+                warnings.warn(
+                    f"episode {episode + 1} of the evaluation has taken {length:,} steps and goes on; if the "
+                    "environment never ends an episode, limit it, as --env-kwargs '{\"max_episode_steps\": 1000}' does",
+                    stacklevel=2,
+                )
             done = terminated or truncated
         returns.append(total)
         lengths.append(length)

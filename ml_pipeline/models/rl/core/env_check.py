@@ -1,6 +1,7 @@
 """Checks an environment before training: what it returns, whether a seed repeats it, which generators it draws from."""
 
 import copy
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -25,23 +26,31 @@ Read = Callable[[spaces.Space], object]
 """Makes what it can of an observation space; raises UserError if that is nothing."""
 _Seen = list[tuple[str, tuple[Any, ...]]]
 _SPACE = "space"
+_PASS_LIMIT_S = 10.0
 _N_PARTS = 5
 _PICTURE_DIMS = 3
 
 
 def check_env(
-    env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0, read: Read | None = None
+    env_fn: Callable[[], gymnasium.Env],
+    *,
+    n_steps: int = 200,
+    seed: int = 0,
+    read: Read | None = None,
+    pass_limit_s: float = _PASS_LIMIT_S,
 ) -> list[str]:
     """What is wrong with the environments that `env_fn` makes, one sentence each; empty if nothing was found.
 
     Makes some environments, resets each and takes n_steps random actions that its masks allow, with resets between
     episodes. read: raises UserError for an observation space that cannot be trained on; None: any can. Leaves
     the global generators as they were.
+    pass_limit_s: there are five passes; a slow environment takes only as many actions in each as the first one took
+    in this time, and at least one.
 
     >>> check_env(lambda: gymnasium.make("CartPole-v1"))
     []
     """
-    return outcome(_look_over(env_fn, n_steps, seed, read))
+    return outcome(_look_over(env_fn, n_steps, seed, read, pass_limit_s))
 
 
 def check_env_in_process(
@@ -54,18 +63,22 @@ def check_env_in_process(
 ) -> list[str]:
     """`check_env` in a worker process, so that it also reports a call that hangs or that kills its process."""
     try:
-        return run_in_process(partial(_look_over, env_fn, n_steps, seed, read), step_timeout_s=step_timeout_s)
+        begin = partial(_look_over, env_fn, n_steps, seed, read, _PASS_LIMIT_S)
+        return run_in_process(begin, step_timeout_s=step_timeout_s)
     except CallFailed as error:
         return [f"It {error.how}." + (f"\n\n{error.stack}" if error.stack else "")]
 
 
-def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int, read: Read | None) -> Calls[list[str]]:
+def _look_over(
+    env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int, read: Read | None, pass_limit_s: float
+) -> Calls[list[str]]:
     """Yields each call of an environment before it is made; returns what is wrong."""
     with global_generators_untouched(), warnings.catch_warnings(action="ignore"):  # gymnasium.make() checks as well
         yield "construction"
         try:
             with SerialEnv([env_fn]) as one, SerialEnv([env_fn]) as other:
-                drawn = yield from watch_global_random(env_fn, n_steps=n_steps, seed=seed)
+                watch = watch_global_random(env_fn, n_steps=n_steps, seed=seed)
+                drawn, n_steps = yield from _in_time(watch, n_steps, pass_limit_s)
                 seen, failure = yield from _walk(one, n_steps, seed)
                 differing: str | None = None
                 others: dict[str, str] = {}
@@ -88,6 +101,26 @@ def _look_over(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int, rea
         if not told or (subject != _SPACE and f", {subject} must be" not in told):
             found.append(sentence)
     return found
+
+
+def _in_time(calls: Calls[str | None], n_steps: int, limit_s: float) -> Calls[tuple[str | None, int]]:
+    """(what the calls return, n_steps). If the steps among them take longer than limit_s, the rest is left out:
+    (None, the number of steps taken).
+    """
+    n_taken, begin = 0, 0.0
+    while True:
+        try:
+            doing = next(calls)
+        except StopIteration as end:
+            return end.value, n_steps
+        if doing.startswith("step"):
+            if n_taken == 0:
+                begin = time.monotonic()
+            elif time.monotonic() - begin > limit_s:
+                calls.close()
+                return None, n_taken
+            n_taken += 1
+        yield doing
 
 
 def _unreadable(space: spaces.Space, read: Read | None) -> str | None:
@@ -214,8 +247,7 @@ class _Results:
         try:
             check(value)
         except InvalidResultError as error:
-            field, expected, received, _ = error.args
-            self._found.setdefault(field, f"In {where}, {field} must be {expected}, but it was {received}.")
+            self._found.setdefault(error.args[0], f"In {where}, {error}.")
             return False
         return True
 
@@ -288,6 +320,6 @@ def _are_equal(a: Any, b: Any) -> bool:
 def _sentence(error: EnvFailedError) -> str:
     report = error.report
     if isinstance(error, EnvResultError):
-        return f"In {report.doing}, {error.field} must be {error.expected}, but it was {error.received}."
+        return f"In {report.doing}, {error.field} must be {error.expected}, but got {error.received}; {error.remedy}."
     action = "" if report.action is None else f" with action {report.action!r}"
     return f"It raises {report.type_name} in {report.doing}{action}: {report.exception}."

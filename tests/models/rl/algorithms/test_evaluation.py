@@ -2,8 +2,10 @@
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate, random_actions
 
 
@@ -29,6 +31,37 @@ def test_episode_k_is_reset_with_seed_plus_k_and_returns_are_summed():
     assert result.returns == (4.0, 6.0, 8.0)
     assert result.mean_return == 6.0
     assert result.std_return == np.std([4, 6, 8])
+
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 10, (1,))
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, reward=1.0, length=10_001):
+        self._reward, self._length = reward, length
+
+    def reset(self, *, seed=None, options=None):
+        self._t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._t += 1
+        return np.zeros(1, np.float32), self._reward, self._t >= self._length, False, {}
+
+
+def test_a_reward_of_several_parts_is_one_sentence_with_a_wrapper():
+    with pytest.raises(UserError) as error:
+        evaluate(Endless(np.ones(2, np.float32)), lambda obs: 0, n_episodes=1, seed=0)
+    assert str(error.value) == (
+        "Evaluation failed in step 1 of episode 1: reward must be one number, but got an array of shape (2,); weigh "
+        "its 2 parts in a wrapper, as mo_gymnasium.wrappers:LinearReward does."
+    )
+
+
+def test_an_episode_that_may_never_end_is_a_warning():
+    with pytest.warns(UserWarning, match="has taken 10,000 steps and goes on; .*max_episode_steps"):
+        evaluate(Endless(), lambda obs: 0, n_episodes=1, seed=0)
+    evaluate(Endless(length=9_999), lambda obs: 0, n_episodes=1, seed=0)  # warnings are errors in these tests
 
 
 def test_an_actor_that_remembers_is_told_where_episodes_begin():

@@ -14,6 +14,11 @@ from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
 from tests.contracts.envs import MaskedEnv
 
+NOT_FINITE = (
+    "reward must be a finite number, but got NaN; look for a division by zero, a logarithm or an overflow in the "
+    "environment."
+)
+
 
 class SpoiltEnv(CountingEnv):
     """Counts, with one thing spoilt; observes a dict of a number of at most 1, and of a choice of 2."""
@@ -52,9 +57,9 @@ def test_observations_outside_of_their_space_are_named(spoilt, sentence):
     [
         ("raise", "It raises ValueError in step 1 with action .*: no such step: 1."),
         ("raise_in_reset", "It raises KeyError in reset.*: 'no such reset'."),
-        ("nan", "In step 1, reward must be a finite number, but it was NaN."),
-        ("inf", "In step 1, reward must be a finite number, but it was inf."),
-        ("dtype", r"In step 1, observation must be float32 of shape \(3,\), but it was complex64 of shape"),
+        ("nan", f"In step 1, {NOT_FINITE}"),
+        ("inf", "In step 1, reward must be a finite number, but got inf; look for"),
+        ("dtype", r"In step 1, observation must be float32 of shape \(3,\), but got complex64 of shape"),
     ],
 )
 def test_failures_are_one_sentence(fault, sentence):
@@ -127,7 +132,7 @@ def test_a_mask_of_another_size_is_one_sentence():
     ("fault", "sentence"),
     [
         ("none", None),
-        ("nan", "In step 2, reward must be a finite number, but it was NaN."),
+        ("nan", f"In step 2, {NOT_FINITE}"),
         ("kill", "It is killed by SIGKILL in step 2."),
         pytest.param("hang", "It has not returned from step 2 within step_timeout_s=5.", marks=pytest.mark.slow),
     ],
@@ -137,6 +142,21 @@ def test_from_a_process_of_its_own_even_what_kills_or_hangs_is_told(fault, sente
     found = check_env_in_process(lambda: FaultyEnv(fault, at=2), n_steps=5, step_timeout_s=step_timeout_s)
     assert [each.partition("\n")[0] for each in found] == ([sentence] if sentence else [])
     assert ("probe_envs.py" in "".join(found)) == (fault == "hang")  # where it is stuck
+
+
+def test_a_slow_environment_takes_fewer_steps():
+    """With no time at all, each pass takes one step, and does not reach a fault in a later one."""
+    n_steps = []
+
+    class CountedEnv(CountingEnv):
+        def step(self, action):
+            n_steps.append(1)
+            return super().step(action)
+
+    assert check_env(CountedEnv, n_steps=30, pass_limit_s=-1.0) == []
+    assert len(n_steps) == 5
+    assert check_env(lambda: FaultyEnv("nan", at=3), n_steps=30, pass_limit_s=-1.0) == []
+    assert len(check_env(lambda: FaultyEnv("nan", at=3), n_steps=30, pass_limit_s=60.0)) == 1
 
 
 class ManyBugsEnv(CountingEnv):
@@ -170,10 +190,10 @@ def test_every_bug_is_named_in_one_run():
     for sentence in (
         "no such kind",
         "reset() does not take options; write def reset(self, *, seed=None, options=None)",
-        "In step 1, reward must be one number, but it was a str",
-        "In step 2, terminated must be True or False, but it was 1",
-        "In step 3, info must be a dict, but it was a NoneType",
-        "In step 4, observation must be float32 of shape (3,), but it was float64 of shape (1,)",
+        "In step 1, reward must be one number, but got a str; return a float",
+        "In step 2, terminated must be True or False, but got 1; return a bool",
+        "In step 3, info must be a dict, but got a NoneType; return {}",
+        "In step 4, observation must be float32 of shape (3,), but got float64 of shape (1,)",
         "observation is float64, but its space declares float32",
         "The observation of step 5 holds 1e+09",
         "Closed twice, it raises RuntimeError: closed already",

@@ -68,12 +68,12 @@ class EnvRaisedError(EnvFailedError):
 
 
 class EnvResultError(EnvFailedError):
-    """An environment returned something unusable. field, expected, received: strings that name it."""
+    """An environment returned something unusable. field, expected, received, remedy: strings that name it."""
 
     def __init__(self, message: str, report: "FailureReport", worker: int | None) -> None:
         super().__init__(message, report, worker)
         assert report.invalid is not None
-        self.field, self.expected, self.received, _ = report.invalid
+        self.field, self.expected, self.received, self.remedy = report.invalid
 
 
 class WorkerFailedError(VectorEnvError):
@@ -174,6 +174,10 @@ class InvalidResultError(Exception):
     def __init__(self, field: str, expected: str, received: str, remedy: str) -> None:
         super().__init__(field, expected, excerpt(received, _LONGEST_RECEIVED), remedy)
 
+    def __str__(self) -> str:
+        field, expected, received, remedy = self.args
+        return f"{field} must be {expected}, but got {received}; {remedy}"
+
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
@@ -229,13 +233,8 @@ class FailureReport:
         who = who if worker is None else f"Worker {worker} ({place})"
         action = "" if self.action is None else f" with action {reprlib.repr(self.action)}"
         if self.invalid is not None:
-            field, expected, received, remedy = self.invalid
-            return EnvResultError(
-                f"{who} returned an unusable result in {self.doing}: {field} must be {expected}, "
-                f"but got {received}; {remedy}.",
-                self,
-                worker,
-            )
+            unusable = InvalidResultError(*self.invalid)
+            return EnvResultError(f"{who} returned an unusable result in {self.doing}: {unusable}.", self, worker)
         message = f"{who} raised {self.type_name} in {self.doing}{action}:\n\n{self.traceback}"
         try:
             error = _raised_class(type(self.exception))(message, self, worker)  # type: ignore[arg-type]  # unhashable?

@@ -52,6 +52,9 @@ def _real(reward: Any) -> float:
             return float(reward)
         except OverflowError:
             return math.inf if reward > 0 else -math.inf
+    if isinstance(reward, np.ndarray) and reward.size > 1:
+        remedy = f"weigh its {reward.size} parts in a wrapper, as mo_gymnasium.wrappers:LinearReward does"
+        raise InvalidResultError("reward", "one number", f"an array of shape {reward.shape}", remedy)
     received = f"an array of shape {reward.shape}" if isinstance(reward, np.ndarray) else f"a {type(reward).__name__}"
     raise InvalidResultError("reward", "one number", received, "return a float")
 
