@@ -223,7 +223,7 @@ def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
     assert "close differs from adjcp in 6,552 of 7,308 rows" in out
     assert "all 29 symbols trade from the first bar to the last" in out
     assert "AAPL, AMGN and 27 others: there is no volume at all" in out
-    assert "11 columns not used: zopen, zhigh" in out
+    assert "12 columns not used: the first (a number of rows), zopen, zhigh" in out
 
 
 @pytest.mark.slow
@@ -258,3 +258,37 @@ def test_severe_problems_stand_apart_and_all_rows_are_listed_if_asked(tmp_path, 
     out = capsys.readouterr().out
     assert "Severe" not in out
     assert "A: the 11 bars before 2024-02-20 were adjusted to a split of 20:1" in out
+
+
+def test_every_column_is_listed_with_what_became_of_it(tmp_path, capsys):
+    path = tmp_path / "prices.csv"
+    rows = [
+        f"{i},2024-01-{i:02},{10 + i % 3},{5 + i},{7 * i % 5},{10 + i % 3},1,A{i},2024-02-{i:02}" for i in range(1, 28)
+    ]
+    path.write_text("\n".join([",time,close,volume,Volume MA,VWAP,Ignore,id,close_time", *rows]))
+    assert main([str(path)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "prices.csv: 6 columns not used: the first (a number of rows), Volume MA, VWAP (equal to close), "
+        "Ignore (constant), id (no numbers), close_time (another time)\n"
+        "    -> to observe it, say --columns 'feature_volume_ma=Volume MA' --features 'feature_*'"
+    ) in out
+
+
+def test_a_file_whose_other_columns_are_useless_needs_nothing(tmp_path, capsys):
+    path = tmp_path / "prices.csv"
+    path.write_text(
+        "\n".join(["time,close,volume,ignore", *(f"2024-01-{i:02},{10 + i % 3},5,0" for i in range(1, 28))])
+    )
+    assert main([str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 column not used: ignore (constant)\n    -> nothing to do" in out
+    assert out.endswith("Nothing needs to be done.\n")
+
+
+def test_bars_of_closed_hours_come_with_a_way_to_drop_them(tmp_path, capsys):
+    path = tmp_path / "prices.csv"
+    rows = [f"2024-01-{i // 24 + 1:02} {i % 24:02}:00,{10 + i % 3 * (i < 90)},{5 * (i < 90)}" for i in range(140)]
+    path.write_text("\n".join(["time,close,volume", *rows]))
+    main([str(path)])
+    assert capsys.readouterr().out.count('frame[frame["Volume"] > 0]') == 2

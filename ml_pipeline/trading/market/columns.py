@@ -207,6 +207,12 @@ def is_usual(name: str) -> bool:
     )
 
 
+def is_time(name: str) -> bool:
+    """Whether a column of this name holds times."""
+    plain = _plain(name)
+    return plain in _NAMES["time"] or _TIME.fullmatch(plain) is not None
+
+
 def _wide_fields(columns: Sequence[str]) -> dict[str, dict[str, str]]:
     """The fields of a table in wide format, by symbol, for the symbols that have a close."""
     fields: dict[str, dict[str, str]] = {}

@@ -5,7 +5,7 @@ T bars of one asset.
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.calendar import infer_calendar
-from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, is_usual
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, is_time
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.numbers import parse_numbers
 from ml_pipeline.trading.market.plausibility import OwnBars, far_returns, find_splits, severe_problems, wrong_ticks
@@ -27,7 +27,9 @@ _STALE_BARS = 20
 # A market with at least this many symbols was selected from a larger one.
 _MANY = 5
 # A message names so many columns.
-_MOST_COLUMNS = 6
+_MOST_COLUMNS = 24
+# In fewer rows, any column may count them.
+_FEWEST_ROWS = 5
 # A market that closes on weekends is closed for at most so long, and on a holiday for at least so long.
 _LONGEST_CLOSED = np.timedelta64(4 * 24, "h")
 _LEAST_HOLIDAY = np.timedelta64(6, "h")
@@ -35,6 +37,11 @@ _LEAST_HOLIDAY = np.timedelta64(6, "h")
 _PART_OF_SESSIONS = 0.15
 _FEW_SESSIONS = 3
 _PLAIN = Dialect()
+# There is no flag for it: a bar without volume may be one of an index, or of a market that the file knows by quotes.
+_DROP_THEM = (
+    'drop the bars without trades: in pandas, frame[frame["Volume"] > 0]; Dukascopy leaves them out of a download if '
+    "flats are disabled"
+)
 # What the remedy begins with where a finding is harmless.
 NOTHING_TO_DO = "nothing to do"
 
@@ -67,7 +74,7 @@ def diagnose(market: MarketData, files: Sequence[Path] = (), dialect: Dialect = 
     findings += [Finding(market.source, *finding) for finding in _survivors(market)]
     for file in files:
         head = head_of(file, dialect)
-        findings += [Finding(file.name, *finding) for finding in (*_adjusted(file, head), *_unread_columns(head))]
+        findings += [Finding(file.name, *finding) for finding in (*_adjusted(file, head), *_unread_columns(file, head))]
     return findings
 
 
@@ -169,7 +176,7 @@ def _stale(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[s
         start = edges[np.argmax(runs)] + 1
         yield (
             f"the close stands still for up to {runs.max():,} bars, from {as_text(times[start])}",
-            "drop the bars without trades",
+            _DROP_THEM,
         )
 
 
@@ -178,7 +185,7 @@ def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
     if 0 < n_zero < len(volume):
         yield (
             f"{n_zero:,} of {len(volume):,} bars have no volume",
-            "orders are filled there as anywhere; drop these bars if nothing could be traded",
+            f"orders are filled there as anywhere; if nothing could be traded, {_DROP_THEM}",
         )
     elif n_zero:
         yield "there is no volume at all", "leave features of volume out"
@@ -192,17 +199,45 @@ def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:
         )
 
 
-def _unread_columns(head: Table) -> Iterator[tuple[str, str]]:
+def _unread_columns(file: Path, head: Table) -> Iterator[tuple[str, str]]:
+    """The columns that are not read, each with why it can be no feature, and how to observe the others."""
     layout = head.layout
-    read = {*layout.time, layout.symbol, *(title for fields in layout.fields.values() for title in fields.values())}
-    unread = [name for name in head.frame.columns if name not in read and not is_usual(name)]
-    if unread:
-        shown = ", ".join(unread[:_MOST_COLUMNS]) + (", ..." if len(unread) > _MOST_COLUMNS else "")
-        names = " ".join(shlex.quote(f"{_feature_name(title)}={title}") for title in unread[:_MOST_COLUMNS])
-        yield (
-            f"{counted(len(unread), 'column')} not used: {shown}",
-            f"to observe them, say --columns {names} --features '{FEATURE_PREFIX}*', beside other features if you like",
-        )
+    prices = [title for fields in layout.fields.values() for title in fields.values()]
+    read = {*layout.time, layout.symbol, *prices}
+    unread = [name for name in head.frame.columns if name not in read]
+    if not unread:
+        return
+    frame = read_table(file, dialect=head.dialect).frame
+    parsed = parse_numbers([frame[title] for title in (*prices, *unread)])
+    numbers = dict(zip((*prices, *unread), (cells for cells, _ in parsed), strict=True))
+    useless = {title: _why_useless(title, numbers, prices) for title in unread}
+    useful = [title for title in unread if not useless[title]]
+    shown = ", ".join(f"{title or 'the first'}{useless[title]}" for title in unread[:_MOST_COLUMNS])
+    more = f" and {counted(len(unread) - _MOST_COLUMNS, 'other')}" if len(unread) > _MOST_COLUMNS else ""
+    names = " ".join(shlex.quote(f"{_feature_name(title)}={title}") for title in useful[:_MOST_COLUMNS])
+    yield (
+        f"{counted(len(unread), 'column')} not used: {shown}{more}",
+        f"to observe {'it' if len(useful) == 1 else 'them'}, say --columns {names} --features '{FEATURE_PREFIX}*', "
+        "beside other features if you like"
+        if useful
+        else NOTHING_TO_DO,
+    )
+
+
+def _why_useless(title: str, numbers: Mapping[str, FloatArray], prices: Sequence[str]) -> str:
+    """Why a column can be no feature, in parentheses; empty if it can be one."""
+    own = numbers[title]
+    known = own[~np.isnan(own)]
+    if is_time(title):
+        return " (another time)"
+    if not known.size:
+        return " (no numbers)"
+    if (known == known[0]).all():
+        return " (constant)"
+    if not title or (len(own) > _FEWEST_ROWS and (np.diff(own) == 1).all()):
+        return " (a number of rows)"
+    same = next((price for price in prices if np.array_equal(numbers[price], own, equal_nan=True)), None)
+    return "" if same is None else f" (equal to {same})"
 
 
 def _feature_name(title: str) -> str:
