@@ -3,6 +3,7 @@
 import contextlib
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from itertools import zip_longest
 from pathlib import Path
@@ -37,12 +38,21 @@ def result_sentence(env_id: str, result: EvaluationResult, random: EvaluationRes
 
 
 def write_gym_report(
-    folder: Path, env_id: str, result: EvaluationResult, random: EvaluationResult | None = None
+    folder: Path,
+    env_id: str,
+    result: EvaluationResult,
+    random: EvaluationResult | None = None,
+    *,
+    notices: Sequence[str] = (),
 ) -> None:
-    """Write the report into `folder`; curve and settings are those of the run there, if it is a run folder."""
+    """Write the report into `folder`; curve and settings are those of the run there, if it is a run folder.
+
+    notices: sentences that the page begins with.
+    """
     summary = _summary(result) | ({} if random is None else {"random": _summary(random)})
     (folder / EVALUATION_FILE).write_text(json.dumps(summary, indent=2) + "\n")
-    parts = [f"<p>{html.escape(result_sentence(env_id, result, random))}.</p>"]
+    parts = [f"<p>{html.escape(notice)}</p>" for notice in notices]
+    parts.append(f"<p>{html.escape(result_sentence(env_id, result, random))}.</p>")
     if (folder / METRICS_FILE).is_file():
         parts += _training(folder, env_id, read_learning_curve(folder))
     header = ["episode", "return", "length (steps)"]

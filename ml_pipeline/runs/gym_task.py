@@ -19,14 +19,14 @@ from ml_pipeline.runs.gym_report import result_sentence, write_gym_report
 
 Act = Callable[[Any], Any]
 
+_TRADING_IDS = "ml_pipeline.trading.gym_ids"
+
 EVALUATION_SEED_OFFSET = 1_000_000
 """Evaluation plays other episodes than training, whose environment i begins with seed + i."""
 
 
 class GymTask:
     """A Gymnasium environment, played in whole episodes."""
-
-    notices: tuple[str, ...] = ()
 
     def __init__(
         self, env: GymEnv | str, *, eval_episodes: int, seed: int, step_timeout_s: float | None = None
@@ -44,6 +44,18 @@ class GymTask:
     @property
     def env_id(self) -> str:
         return self._env.env_id
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """That nothing is held out, of an id of trading, which Gymnasium's ids have no word for."""
+        module, _, name = self.env_id.rpartition(":")
+        spec = gymnasium.registry.get(name)
+        if module != _TRADING_IDS and not (spec and str(spec.entry_point).startswith(f"{_TRADING_IDS}:")):
+            return ()
+        return (
+            f"{self.env_id} is evaluated on the bars that it trains on, so its figures say nothing about other bars; "
+            "to hold bars out, train with --data, or in environments of create_vectorized_env.",
+        )
 
     @classmethod
     def of(cls, run: RunConfig, *, eval_episodes: int | None = None) -> Self:
@@ -84,7 +96,7 @@ class GymTask:
         line."""
         result = self._evaluate(act)
         random = self._of_random_actions(most_steps=max(1_000, 10 * sum(result.lengths)))
-        write_gym_report(folder, self._env.env_id, result, random)
+        write_gym_report(folder, self._env.env_id, result, random, notices=self.notices)
         return result_sentence(self._env.env_id, result, random)
 
     def state(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runs.run import RunResult
 from ml_pipeline.runs.tasks import make_task
@@ -87,31 +88,35 @@ class TrainerAgent:
 
         vec_env: of `create_vectorized_env` or `build_vec_env`; a single environment, such as `gymnasium.make(...)`
         returns; or, where the section environment names an `env_id`, any Gymnasium vector environment of it with
-        autoreset_mode SAME_STEP. A single environment of an id is evaluated on others of that id.
+        autoreset_mode SAME_STEP. A single environment of an id is evaluated on others of that id, without wrappers.
         """
-        kind = type(vec_env).__name__
-        if isinstance(vec_env, gymnasium.Env):
-            vec_env = self._wrapped(vec_env)
+        single = vec_env if isinstance(vec_env, gymnasium.Env) else None
+        kind = type(vec_env if single is None else single.unwrapped).__name__
+        if single is not None:
+            vec_env = self._wrapped(single)
         if not isinstance(vec_env, VectorEnv):
+            another = f"; {_by_an_id(vec_env)}" if callable(vec_env) else ""
             raise UserError(
-                f"set_env takes a vector environment, such as that of create_vectorized_env, but got {vec_env!r}."
+                "set_env takes a vector environment, such as that of create_vectorized_env, but got "
+                f"{vec_env!r}{another}."
             )
         if getattr(vec_env, "closed", False):
             raise UserError("set_env got environments that are closed; make new ones, and close them after training.")
         built_from = getattr(vec_env, "built_from", None)
         if built_from is None and self.config.train.run.env_id is None:
-            raise UserError(
-                f"{kind} does not tell what it is evaluated on; make it by create_vectorized_env, build_vec_env or "
-                "gymnasium.make, or name its env_id in the section environment."
-            )
+            raise UserError(f"{kind} has no id by which another one is made for the evaluation; {_remedy(single)}.")
         self._envs, self._built_from = vec_env, built_from
         self.trainer_core.watch(vec_env, None if built_from is None else _first_of(built_from.task))
 
     def _wrapped(self, env: gymnasium.Env) -> VectorEnv:
         """A single environment as a vector of one, and the configuration with its id, unless it names one."""
-        if self.config.train.run.env_id is None and env.spec is not None:
-            kwargs = dict(env.spec.kwargs)
-            self.config = self.config.with_settings(env_id=env.spec.id, env_kwargs=kwargs, n_envs=1)
+        spec = env.spec
+        registered = None if spec is None else gymnasium.registry.get(spec.id)
+        if self.config.train.run.env_id is None and spec is not None and registered is not None:
+            kwargs = dict(spec.kwargs)
+            if spec.max_episode_steps not in {None, registered.max_episode_steps}:
+                kwargs["max_episode_steps"] = spec.max_episode_steps
+            self.config = self.config.with_settings(env_id=spec.id, env_kwargs=kwargs, n_envs=1)
         return ParallelEnv([lambda: env], num_workers=0)
 
     def train(self, *, resume: str | Path | None = None) -> Path:
@@ -128,8 +133,7 @@ class TrainerAgent:
         config = self.config.train
         if config.run.env_id is not None or self._is_settings:
             task = make_task(config)
-            for notice in task.notices:
-                self._logger.warning("%s", notice)
+            self._warn(task.notices)
             return model_path(self.trainer_core.train(config, task, resume=resume))
         trading = config.trading
         if missing := [name for name in ("data", "symbols") if not getattr(trading, name)]:
@@ -158,6 +162,7 @@ class TrainerAgent:
         policy = load_policy(model if model is not None else model_path(result))  # type: ignore[arg-type]
         task: Any = make_task(policy.config) if self._built_from is None else self._built_from.task
         if policy.config.run.env_id is not None:
+            self._warn(task.notices)
             return {"mean_return": task.score(policy.act)}
         figures: dict[str, Any] = task.evaluate(policy.act, split)
         return figures
@@ -175,11 +180,48 @@ class TrainerAgent:
         if built_from is None:
             n_workers = "dynamic" if own.run.n_workers == "dynamic" else "auto"
             config = self.config.with_settings(n_envs=envs.num_envs, n_workers=n_workers).train
-            return self.trainer_core.train(config, make_task(config), envs, resume=resume)
+            task = make_task(config)
+            self._warn(task.notices)
+            _check_spaces(task, envs)
+            return self.trainer_core.train(config, task, envs, resume=resume)
         # What the environments are made of comes from them, and all else from this agent's own configuration.
         made = built_from.config
         config = replace(made, ppo=own.ppo, run=_run_of(own, made))
         return self.trainer_core.train(config, built_from.task.with_seed(config.run.seed), envs, resume=resume)
+
+    def _warn(self, notices: Sequence[str]) -> None:
+        for notice in notices:
+            self._logger.warning("%s", notice)
+
+
+def _remedy(env: gymnasium.Env | None) -> str:
+    """What to do with an environment that has no id; None: with a vector of them."""
+    if env is None:
+        return "make it by create_vectorized_env or build_vec_env, or name its env_id in the section environment"
+    made = type(env.unwrapped)
+    if made.__module__.startswith("ml_pipeline.trading."):
+        return "make it by create_vectorized_env or build_vec_env, which hold bars out for the evaluation"
+    return _by_an_id(made)
+
+
+def _by_an_id(made: Any) -> str:
+    """What to do with an environment's class, or with a function that makes one."""
+    name = getattr(made, "__name__", "").strip("<>") or "Mine"
+    env_id = f"{name if name != 'lambda' else 'Mine'}-v0"
+    return f'call gymnasium.register("{env_id}", entry_point={name}) and pass gymnasium.make("{env_id}")'
+
+
+def _check_spaces(task: Any, envs: VectorEnv) -> None:
+    """Raise UserError where the environments have other spaces than those that the policy is evaluated on."""
+    with closing(task.evaluation_env()) as env:
+        for name in ("observation_space", "action_space"):
+            evaluated, trained = getattr(env, name), getattr(envs, f"single_{name}")
+            if (type(evaluated), evaluated.shape) != (type(trained), trained.shape):
+                raise UserError(
+                    f"The environments have the {name.replace('_', ' ')} {excerpt(str(trained))}, but {task.env_id}, "
+                    f"on which the policy is evaluated, has {excerpt(str(evaluated))}; name the wrappers in the "
+                    "setting wrappers, or register an id of the wrapped environment."
+                )
 
 
 def _run_of(own: TrainConfig, made: TrainConfig) -> Any:

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
+from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.run import Run
@@ -232,11 +234,75 @@ def test_what_is_no_environment_of_the_task_is_refused(folder):
         trainer.set_env("EURUSD")
     with (
         closing(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])) as envs,
-        pytest.raises(UserError, match="SyncVectorEnv does not tell what it is evaluated on"),
+        pytest.raises(UserError, match="SyncVectorEnv has no id by which another one is made for the evaluation"),
     ):
         trainer.set_env(envs)
-    with closing(TradingEnv()) as env, pytest.raises(UserError, match=r"TradingEnv does not tell .* gymnasium\.make"):
+
+
+def test_an_environment_without_an_id_is_refused_with_what_gives_it_one(tmp_path):
+    trainer = TrainerAgent(config_of(tmp_path))
+    advice = r'call gymnasium\.register\("CountingEnv-v0", entry_point=CountingEnv\) and pass gymnasium\.make\('
+    with closing(CountingEnv()) as env, pytest.raises(UserError, match=f"^CountingEnv has no id by which .*; {advice}"):
         trainer.set_env(env)
+    unregistered = gymnasium.make(EnvSpec("Unregistered-v0", entry_point=CountingEnv))
+    with closing(unregistered) as env, pytest.raises(UserError, match=f"^CountingEnv has no id .*; {advice}"):
+        trainer.set_env(env)
+    with pytest.raises(UserError, match=advice):
+        trainer.set_env(CountingEnv)  # the class
+    with pytest.raises(UserError, match=r'call gymnasium\.register\("Mine-v0"'):
+        trainer.set_env(lambda: CountingEnv(length=3))
+    with closing(TradingEnv()) as env, pytest.raises(UserError, match=r"by create_vectorized_env .* hold bars out"):
+        trainer.set_env(env)
+
+
+@pytest.fixture
+def single(tmp_path):
+    settings = {"total_timesteps": 64, "n_steps": 32, "batch_size": 32, "checkpoint_dir": str(tmp_path / "run")}
+    return TrainerAgent({"training": {**settings, "eval_episodes": 1}})
+
+
+class OwnEnv(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), float(action), False, True, {}
+
+
+def test_an_environment_of_an_own_class_with_an_id_is_trained_in(single, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Own-v0", EnvSpec("Own-v0", entry_point=OwnEnv))
+    with closing(gymnasium.make("Own-v0")) as env:
+        single.set_env(env)
+        assert single.train().is_file()
+
+
+def test_a_single_environment_is_evaluated_over_episodes_as_long_as_its_own(single):
+    with closing(gymnasium.make("Pendulum-v1", max_episode_steps=20)) as env:
+        single.set_env(env)
+        single.train()
+    evaluation = json.loads((single.trainer_core.run_result.folder / "evaluation.json").read_text())
+    assert evaluation["lengths"] == [20]
+
+
+def test_environments_with_other_spaces_than_those_of_their_evaluation_are_refused(single):
+    with closing(gymnasium.wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1"))) as env:
+        single.set_env(env)
+        with pytest.raises(UserError, match=r"have the observation space Box(?s:.*) but CartPole-v1, on which the"):
+            single.train()
+
+
+@pytest.mark.parametrize("env_id", ["TradingEnv-v1", "FastTradingEnv-v1"])
+def test_an_environment_of_trading_by_its_id_says_that_nothing_is_held_out(env_id, single, caplog):
+    with closing(gymnasium.make(f"ml_pipeline.trading.gym_ids:{env_id}", episode_length=20)) as env:
+        single.set_env(env)
+        single.train()
+    sentence = f"{env_id} is evaluated on the bars that it trains on, so its figures say nothing about other bars"
+    assert sentence in caplog.text
+    assert sentence in (single.trainer_core.run_result.folder / "report.html").read_text()
 
 
 def test_the_evaluation_is_that_of_the_report(tmp_path, folder):
