@@ -47,6 +47,20 @@ def test_a_session_is_opened_by_a_click_and_shows_its_account(page, session):
     assert shown.title() != "broken"
 
 
+def test_sessions_are_sorted_by_keys(page, session, tmp_path):
+    make_session(tmp_path / "live", "alpha", equity=9_000.0)
+    make_session(tmp_path / "live", "gold", equity=20_000.0)
+    shown = page()
+    listed = lambda: shown.locator("#sessions tbody tr").evaluate_all("rows => rows.map((row) => row.dataset.name)")  # noqa: E731
+    for name, order in (("Session", ["alpha", "eurusd", "gold"]), ("Equity", ["gold", "eurusd", "alpha"])):
+        shown.locator("#sessions thead").get_by_role("button", name=name).focus()
+        shown.keyboard.press("Enter")
+        assert listed() == order
+        shown.keyboard.press("Enter")
+        assert listed() == order[::-1]
+    assert shown.locator("#sessions th[aria-sort=ascending]").inner_text().startswith("Equity")
+
+
 def test_an_order_is_one_row_and_a_position_has_value_and_profit(page, tmp_path):
     make_run(tmp_path / "runs", "mine")
     order = {"client_order_id": "a", "symbol": "GOLD", "bar": "2024-03-01T14:35:00", "at": "x"}

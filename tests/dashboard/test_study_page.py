@@ -60,6 +60,33 @@ def test_a_study_is_one_row_and_its_trials_are_folded(page):
     assert names(shown) == ["mine"]
 
 
+def test_studies_are_sorted_by_keys_and_stay_so_when_one_changes(page, root):
+    make_study(root, "beta", values=(9.0,), n_trials=2, seconds_left=60.0)
+    make_study(root, "alpha", values=(), n_trials=4, seconds_left=None)
+    shown = page()
+    listed = lambda: shown.locator("#studies tbody tr").evaluate_all("rows => rows.map((row) => row.dataset.name)")  # noqa: E731
+    heading = lambda name: shown.locator("#studies thead").get_by_role("button", name=name)  # noqa: E731
+    before = listed()
+    heading("Study").focus()
+    shown.keyboard.press("Enter")
+    assert listed() == ["alpha", "beta", "eurusd"]
+    shown.keyboard.press("Enter")
+    assert listed() == ["eurusd", "beta", "alpha"]
+    assert shown.locator("#studies th").first.get_attribute("aria-sort") == "descending"
+    assert shown.evaluate("document.activeElement.textContent") == "Study"
+    shown.keyboard.press("Enter")
+    assert listed() == before
+    heading("Best value").click()
+    assert listed() == ["beta", "eurusd", "alpha"]  # without a value last
+    make_study(root, "alpha", values=(20.0,), n_trials=4, seconds_left=None)
+    shown.locator("#studies tbody tr", has_text="20").wait_for()
+    assert listed() == ["alpha", "beta", "eurusd"]
+    heading("Best value").click()
+    assert listed() == ["eurusd", "beta", "alpha"]
+    heading("Left").click()
+    assert listed() == ["beta", "eurusd", "alpha"]
+
+
 def test_a_study_shows_its_figures_and_a_trial_opens_its_run(page):
     shown = page()
     shown.locator("#studies tbody tr").click()

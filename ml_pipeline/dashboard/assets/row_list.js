@@ -1,14 +1,46 @@
-// A list above that of runs: one row for each thing, opened by a click or by keys. Its heirs say what a row shows.
+// What lists share: headings that sort; and the lists above that of runs, with one row for each thing, opened by a click
+// or by keys. Their heirs say what a row shows.
 import { byId, element, sayIfItScrolls } from "./elements.js";
 
+// The headings of a list, each a button that sorts by its column: one way, then the other, then as the list came.
+export class Sorting {
+  // columns: { label, kind: classes, title, value: of an item, up: whether the first way is the rising one }.
+  constructor(head, columns, onChange, ...before) {
+    Object.assign(this, { columns, onChange, column: null, isUp: true });
+    this.headers = columns.map((column) => element("th", { scope: "col", class: column.kind, "aria-sort": "none", title: column.title },
+      element("button", { type: "button", onclick: () => this.sort(column) }, column.label)));
+    head.replaceChildren(element("tr", {}, ...before, ...this.headers));
+  }
+
+  sort(column) {
+    const first = Boolean(column.up);
+    if (this.column !== column) Object.assign(this, { column, isUp: first });
+    else if (this.isUp === first) this.isUp = !first;
+    else this.column = null;
+    this.headers.forEach((header, i) => header.setAttribute("aria-sort", this.columns[i] !== this.column ? "none" : this.isUp ? "ascending" : "descending"));
+    this.onChange();
+  }
+
+  // What has no value comes last.
+  sorted(items) {
+    if (!this.column) return [...items];
+    const { value } = this.column, sign = this.isUp ? 1 : -1;
+    return [...items].sort((a, b) => {
+      const left = value(a) ?? null, right = value(b) ?? null;
+      if (left === null || right === null) return (left === null) - (right === null);
+      return (typeof left === "string" ? left.localeCompare(right, "en", { numeric: true }) : left - right) * sign;
+    });
+  }
+}
+
 export class RowList {
-  // id: of the table, whose section is ID-part. headings: [text, classes] of each column. label: of one row's thing.
-  constructor(id, headings, { label, onOpen }) {
+  // id: of the table, whose section is ID-part. columns: see `Sorting`. label: of one row's thing.
+  constructor(id, columns, { label, onOpen }) {
     Object.assign(this, { id, label, onOpen, items: new Map(), rows: new Map(), current: null });
     this.body = byId(id).tBodies[0];
     const part = byId(`${id}-part`);
     part.after(sayIfItScrolls(part)[1]);
-    byId(id).tHead.replaceChildren(element("tr", {}, ...headings.map(([heading, kind]) => element("th", { scope: "col", class: kind }, heading))));
+    this.sorting = new Sorting(byId(id).tHead, columns, () => this.draw());
     this.body.addEventListener("click", (event) => { const row = event.target.closest("tr"); if (row) this.onOpen(row.dataset.name); });
     this.body.addEventListener("keydown", (event) => this.key(event));
   }
@@ -27,11 +59,15 @@ export class RowList {
     this.items = new Map(items.map((item) => [item.name, item]));
     for (const name of [...this.rows.keys()]) if (!this.items.has(name)) this.rows.delete(name);
     for (const item of items) this.fill(item);
-    const nodes = items.map(({ name }) => this.rows.get(name).node);
-    if (nodes.length !== this.body.childElementCount || nodes.some((node, i) => node !== this.body.children[i])) this.body.replaceChildren(...nodes);
+    this.draw();
     if (focused) this.rows.get(focused)?.node.focus();
     byId(`${this.id}-part`).hidden = !items.length;
     this.mark(this.current);
+  }
+
+  draw() {
+    const nodes = this.sorting.sorted(this.items.values()).map(({ name }) => this.rows.get(name).node);
+    if (nodes.length !== this.body.childElementCount || nodes.some((node, i) => node !== this.body.children[i])) this.body.replaceChildren(...nodes);
   }
 
   fill(item) {

@@ -1,14 +1,15 @@
 // The list of runs: sorted, filtered, and walked through by keys.
 import { byId, colorOf, element, sayIfItScrolls, setText } from "./elements.js";
 import { compact, duration, number, percent, when } from "./format.js";
+import { Sorting } from "./row_list.js";
 import { nameNode } from "./run_names.js";
 
 const columns = [
-  { key: "name", label: "Run" },
-  { key: "status", label: "State" },
+  { key: "name", label: "Run", up: true },
+  { key: "status", label: "State", up: true, value: (run) => states.indexOf(run.activity) },
   { key: "progress", label: "Progress" },
   { key: "steps_per_second", label: "Steps/s", number: true, narrow: false, title: "Environment steps per second of the last iterations" },
-  { key: "seconds_left", label: "Left", number: true, narrow: false, title: "Time until training ends, at this speed" },
+  { key: "seconds_left", label: "Left", up: true, number: true, narrow: false, title: "Time until training ends, at this speed" },
   { key: "last_score", label: "Last score", number: true, narrow: false, title: "Score of the last evaluation, and what it is: a mean return, a log return or a Sharpe ratio" },
   { key: "best_score", label: "Best score", number: true, title: "Best score of an evaluation, and what it is: a mean return, a log return or a Sharpe ratio" },
 ];
@@ -33,22 +34,16 @@ export class RunList {
     this.words = "";
     this.state = null;
     this.withTrials = false; // those of studies are folded
-    this.sorting = null;
     this.focused = null;
     this.chosen = new Map();
     this.current = null;
     this.body = byId("runs").tBodies[0];
-    this.makeHead();
+    this.sorting = new Sorting(byId("runs").tHead, columns.map((column) => ({
+      value: (run) => run[column.key], ...column, kind: `${column.number ? "number" : ""} ${column.key} ${column.narrow === false ? "wide" : ""}`,
+    })), () => this.draw(), element("th", { class: "box" }, element("span", { class: "hidden" }, "Shown")));
     this.listen();
     const list = byId("runs").parentNode;
     list.after(sayIfItScrolls(list)[1]);
-  }
-
-  makeHead() {
-    this.headers = columns.map((column) => element("th", {
-      scope: "col", class: `${column.number ? "number" : ""} ${column.key} ${column.narrow === false ? "wide" : ""}`, "aria-sort": "none", title: column.title,
-    }, element("button", { type: "button", onclick: () => this.sort(column) }, column.label)));
-    byId("runs").tHead.replaceChildren(element("tr", {}, element("th", { class: "box" }, element("span", { class: "hidden" }, "Shown")), ...this.headers));
   }
 
   listen() {
@@ -95,16 +90,6 @@ export class RunList {
   focus(name) {
     const row = this.rows.get(name);
     if (row) { this.focused = name; this.mark(); row.node.focus(); }
-  }
-
-  sort(column) {
-    const before = this.sorting;
-    const firstUp = column.key === "name" || column.key === "status" || column.key === "seconds_left";
-    if (!before || before.key !== column.key) this.sorting = { key: column.key, up: firstUp };
-    else this.sorting = before.up === firstUp ? { key: column.key, up: !firstUp } : null;
-    this.headers.forEach((header, i) => header.setAttribute("aria-sort",
-      this.sorting && columns[i].key === this.sorting.key ? (this.sorting.up ? "ascending" : "descending") : "none"));
-    this.draw();
   }
 
   // What came: changed runs, names that are gone, and the order where it changed.
@@ -178,16 +163,7 @@ export class RunList {
     runs = runs.filter((run) => this.matches(run));
     this.drawStates(runs, nTrials ? trials.filter((run) => this.matches(run)).length : null);
     runs = runs.filter((run) => !this.state || run.activity === this.state);
-    runs.sort((a, b) => place.get(a.name) - place.get(b.name));
-    if (this.sorting) {
-      const { key, up } = this.sorting, sign = up ? 1 : -1;
-      const value = (run) => (key === "status" ? states.indexOf(run.activity) : run[key]);
-      runs.sort((a, b) => {
-        const left = value(a), right = value(b);
-        if (left === null || right === null) return (left === null) - (right === null);
-        return (typeof left === "string" ? left.localeCompare(right, "en", { numeric: true }) : left - right) * sign;
-      });
-    }
+    runs = this.sorting.sorted(runs.sort((a, b) => place.get(a.name) - place.get(b.name)));
     const names = runs.map((run) => run.name);
     if (names.join("\n") !== this.visible.join("\n") || this.body.childElementCount !== names.length) {
       const had = this.body.contains(document.activeElement);

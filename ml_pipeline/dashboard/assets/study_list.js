@@ -4,10 +4,18 @@ import { compact, duration, number, percent } from "./format.js";
 import { RowList } from "./row_list.js";
 import { nameNode } from "./run_names.js";
 
-const headings = [["Study", ""], ["State", ""], ["Trials", ""], ["Trials/h", "number wide"], ["Left", "number wide"], ["Best value", "number"]];
+const pace = (study) => study.trials_per_hour_last_hour ?? study.trials_per_hour;
+const columns = [
+  { label: "Study", kind: "", value: (study) => study.name, up: true },
+  { label: "State", kind: "", value: (study) => study.status, up: true },
+  { label: "Trials", kind: "", value: (study) => study.finished, title: "Trials that have finished, of those that were asked for" },
+  { label: "Trials/h", kind: "number wide", value: pace, title: "Trials per hour, of the last hour" },
+  { label: "Left", kind: "number wide", value: (study) => study.seconds_left, up: true, title: "Time until the study ends, at this speed" },
+  { label: "Best value", kind: "number", value: (study) => study.best?.value, title: "Best value of a trial, and what it is: a mean return, a log return or a Sharpe ratio" },
+];
 
 export class StudyList extends RowList {
-  constructor({ onOpen }) { super("studies", headings, { label: "Study", onOpen }); }
+  constructor({ onOpen }) { super("studies", columns, { label: "Study", onOpen }); }
 
   makeCells(name) {
     const cells = { state: element("span", { class: "state" }), bar: element("i", { class: "fill" }), share: element("span", { class: "share" }) };
@@ -24,7 +32,7 @@ export class StudyList extends RowList {
     cells.state.dataset.state = study.status;
     cells.bar.style.width = `${(study.progress || 0) * 100}%`;
     setText(cells.share, study.n_trials === null ? "–" : `${study.finished ?? 0} of ${study.n_trials}`);
-    setText(cells.pace, compact(study.trials_per_hour_last_hour ?? study.trials_per_hour));
+    setText(cells.pace, compact(pace(study)));
     setText(cells.left, duration(study.seconds_left));
     setText(cells.best, number(study.best?.value));
     setText(cells.unit, study.best && study.value_unit ? study.value_unit : "");
