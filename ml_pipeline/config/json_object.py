@@ -14,7 +14,7 @@ _MOST_VALUES = 2_000_000
 
 
 def parse_json(content: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError where it is none, or too deep, or holds more than two million values.
+    """The value of a JSON text. Raises ValueError if it is no JSON, too deep, or holds more than two million values.
 
     The size of the text is the caller's to limit. Numbers may be NaN or infinite, as Python's own.
     """

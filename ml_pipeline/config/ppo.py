@@ -23,7 +23,7 @@ class PPOConfig:
     """Hyperparameters of PPO (Schulman et al. 2017, arXiv:1707.06347).
 
     learning_rate, clip_range and ent_coef may be functions of the share of training that is left, from 1 to 0, as in
-    Stable-Baselines3. Checkpoints and config.yaml hold the name of a function alone: whoever resumes hands it again.
+    Stable-Baselines3. Checkpoints and config.yaml hold only the name of a function: pass it again when you resume.
 
     Raises UserError, in one sentence, if a value is out of range.
 

@@ -106,7 +106,7 @@ def last_line_first(reason: str, longest: int = 400) -> str:
 
 
 def _around_traceback(reason: str) -> tuple[str, str]:
-    """What stands before the first traceback, and what the last one raised; empty where there is none."""
+    """What stands before the first traceback, and what the last one raised; empty without a traceback."""
     before, mark, _ = reason.partition(_TRACEBACK)
     lines = reason.rpartition(_TRACEBACK)[2].splitlines() if mark else []
     return before, next((line for line in lines if line and not line.startswith(" ")), "")

@@ -1,7 +1,7 @@
 """Evaluations of stretches that follow one another, as one: each goes on with the money that the last one left.
 
 Each begins and ends without a position. What it holds at its end is closed at the last close, at the usual costs, in a
-row of its own, whoever holds it: the agent, holding and random policies pay alike, and the returns of the stretches
+row of its own: the agent, holding and random policies pay alike, and the returns of the stretches
 multiply to the whole.
 """
 

@@ -41,7 +41,7 @@ def root_of_sessions(given: Path | None) -> Path:
 
 
 def is_session(folder: Path) -> bool:
-    """Whether a folder holds a session, or may not be looked at: whoever reads it then says so."""
+    """Whether a folder holds a session, or may not be looked at: its reader then reports that."""
     try:
         return stat.S_ISREG((folder / JOURNAL_FILE).stat().st_mode)
     except OSError as error:

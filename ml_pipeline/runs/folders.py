@@ -14,7 +14,7 @@ def run_folders(root: Path, *, refused: dict[Path, str] | None = None) -> Iterat
     """The root if it is a run folder, else those in it, and in its folders that are none; hidden ones are left out.
 
     refused: filled with the folders inside that cannot be looked at, each with the system's reason. Raises UserError
-    where the root is there and cannot be listed.
+    if the root exists and cannot be listed.
     """
     refused = {} if refused is None else refused
     if is_run_folder(root):

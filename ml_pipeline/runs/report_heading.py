@@ -24,7 +24,7 @@ _TITLE_ENDS = "</h1>"
 def write_report_heading(report: Path, run_folder: Path) -> None:
     """Name the run below the title of the page in the folder `report`; without a page or settings, nothing is written.
 
-    Settings that somebody edited so that they cannot be read cost no report.
+    If the settings cannot be read, as after a mistaken edit, the report stays as it is.
     """
     page, settings_file = report / PAGE_FILE, run_folder / SETTINGS_FILE
     if not (page.is_file() and settings_file.is_file()):

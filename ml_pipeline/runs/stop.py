@@ -40,7 +40,7 @@ def ask_study_to_stop(folder: Path) -> None:
 
 
 def study_note(folder: Path) -> bytes:
-    """What the note in a study's folder holds, which is another with each request; nothing where there is none."""
+    """What the note in a study's folder holds, which differs with each request; empty without a note."""
     try:
         return read_regular(folder / STOP_NOTE, most_bytes=100)
     except OSError:

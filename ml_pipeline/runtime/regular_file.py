@@ -24,7 +24,7 @@ def only_regular(path: str | Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a pipe that nobody reads
+        if error.errno == errno.ENXIO:  # a socket, or a pipe without a reader
             raise _not_regular(path) from error
         raise
     kind = os.fstat(descriptor).st_mode

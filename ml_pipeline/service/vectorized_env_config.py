@@ -23,7 +23,7 @@ class VectorizedEnvConfig(BaseModel):
     """DummyVecEnv steps in this process, SubprocVecEnv in a worker per core, batched all in one call; auto measures."""
 
     num_envs: int = Field(4, ge=1)
-    """Number of environments, where no other is asked for; None is as if it were not set: a step is measured."""
+    """Number of environments, unless a run asks for another; None: chosen by measuring a step."""
 
     max_concurrent_envs: int = Field(MOST_ENVS, ge=1)
     """The most environments at once; more are refused."""

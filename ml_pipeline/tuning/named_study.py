@@ -16,7 +16,7 @@ from ml_pipeline.tuning.study_files import JOURNAL_FILE, STUDY_FILE
 def open_study(name: str, root: Path, *, storage: str | None, say: Callable[[str], None]) -> tuple[optuna.Study, Path]:
     """The study and its folder below `root`; nothing is made. storage: as `open_storage` has it.
 
-    Raises UserError where there is no study of this name, or a file of its folder is a link.
+    Raises UserError if there is no study of this name, or a file of its folder is a link.
     """
     folder = root / name
     if path_inside(root, name) is None or name.startswith("."):

@@ -68,7 +68,7 @@ class EquityTail:
     def holdings(self) -> list[dict[str, Any]]:
         """What is held after the last row: {"symbol", "quantity": signed, "price": its last close, "value": money,
         "profit": money, against the mean price it was bought (or sold short) at, costs left out}, the largest value
-        first; None where it is not known."""
+        first; None if unknown."""
         held = [each.told() for each in self._books.values() if each.quantity]
         return sorted(held, key=lambda each: -abs(each["value"] or 0.0))
 

@@ -223,7 +223,7 @@ def _parsed(line: bytes) -> dict[str, object] | None:
 
 
 def _value(text: bytes) -> object:
-    """None where it is no JSON."""
+    """None if it is no JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -28,7 +28,7 @@ def train_run(
 ) -> int:
     """Train, and return the exit code. ranks: those that train together, of which the first alone prints.
 
-    place: of a rank. Raises UserError where anything cannot be used.
+    place: of a rank. Raises UserError if a setting is invalid.
     """
     with exiting_at_once(), keeping_imports():  # torch, which takes seconds
         from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError

@@ -1,19 +1,21 @@
 """The training part of a run: a trainer with its environments, and what happens between its iterations."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.config.wording import score_unit
+from ml_pipeline.config.wording import score_unit, shown_path
 from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.resources import Gpu, Resources
 from ml_pipeline.monitoring.sink import Sinks
@@ -28,7 +30,6 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.training.announcement import opening_sentences, run_start
 from ml_pipeline.runs.training.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runs.training.files import begin_files, last_row_has_other_n_envs, write_settings
-from ml_pipeline.runs.training.resume_hint import resume_hint
 from ml_pipeline.runs.training.saving import Checkpoints
 from ml_pipeline.runs.training.scoring import Scoring
 from ml_pipeline.runs.training.setup import RunSetup
@@ -40,7 +41,7 @@ class Training:
     """Trains, saves and evaluates in one folder; `close` closes the environments and the files."""
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
-        """Raises UserError where anything cannot be used; the run folder is then as it was."""
+        """Raises UserError if a setting is invalid; the run folder is left unchanged."""
         self._setup = setup
         self._folder = folder
         self._ended_early = False
@@ -275,3 +276,18 @@ class Training:
 def settings_kept(config: TrainConfig) -> dict[str, object]:
     """What a checkpoint holds: all settings but those of who computes."""
     return {name: value for name, value in flatten(config).items() if name not in OF_LAUNCH}
+
+
+@contextmanager
+def resume_hint(folder: Path, has_trained: Callable[[], bool]) -> Iterator[None]:
+    """Add a note on how to resume to an error that breaks down training in the block, if it has trained before.
+
+    A run that failed in its first `reset()` has nothing to go on from.
+    """
+    try:
+        yield
+    except (VectorEnvError, TrainingFailed) as error:
+        if has_trained():
+            where = shown_path(folder)
+            error.add_note(f"The last checkpoint is whole: once the cause is mended, resume the run in {where}.")
+        raise

@@ -106,7 +106,7 @@ class ServiceChannel:
 def ask_service(root: Path, request: Mapping[str, Any]) -> Any:
     """What the service of a root answers. Asked again where the answer is lost, so requests must be repeatable.
 
-    Raises NoService where nobody serves the root, with how to start a service, and UserError where it refuses.
+    Raises NoService, with how to start a service, if none runs on the root, and UserError if it refuses.
     """
     lost: Exception | None = None
     for _ in range(_TRIES):
@@ -141,7 +141,7 @@ def _connection(root: Path, address: Any) -> Any:
 
 
 def no_service_on(root: Path) -> str:
-    """That nobody serves a root, and how to start a service."""
+    """That no service runs on a root, and how to start one."""
     return f"No service works on {root}; start one: ml-pipeline serve --root {root}"
 
 

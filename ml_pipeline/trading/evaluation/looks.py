@@ -1,7 +1,7 @@
 """Who looked at the test part of which data: one line per look, under the fingerprint of the data.
 
 The lines lie in the user's state folder, so that a look counts over copies of a study, roots, and studies on the same
-data; and in the folder of the run that was evaluated, so that they go where it is copied to.
+data; and in the folder of the run that was evaluated, so that they are copied with it.
 """
 
 import json

@@ -120,7 +120,7 @@ def stationary_bootstrap(
 def bootstrap_interval(
     values: FloatArray, figures: Callable[[FloatArray], FloatArray], *, mean_block: float | None = None, seed: int = 0
 ) -> Interval:
-    """The interval of a figure over stationary bootstrap resamples of the values; NaN where it is undefined.
+    """The interval of a figure over stationary bootstrap resamples of the values; NaN if it is undefined.
 
     values: (n,) or (n, k). figures: those of m resamples, (m, n) or (m, n, k) -> (m,).
     mean_block: None: the cube root of n, the order at which the blocks of returns may grow; 1 resamples independent

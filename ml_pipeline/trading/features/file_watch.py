@@ -52,7 +52,7 @@ def is_data(path: str) -> bool:
 
 
 def watch_this_process(to_parent: socket.socket) -> bool:
-    """Let the parent see what this process opens from now on; False where the system does not let it."""
+    """Let the parent see what this process opens from now on; False if the system does not allow it."""
     machine = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         return False
@@ -179,7 +179,7 @@ def _memory(pid: int, address: int, most: int) -> bytes:
 
 
 def audited(note: Callable[[str], None]) -> Callable[[str, tuple[object, ...]], None]:
-    """A hook of Python's audit events that notes what this process opens, where nothing else sees it."""
+    """A hook of Python's audit events that notes what this process opens, for systems without seccomp."""
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         first = arguments[0] if arguments else None

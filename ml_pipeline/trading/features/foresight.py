@@ -194,8 +194,8 @@ def _news(values: FloatArray, known: Innovations, begin: int) -> Iterator[FloatA
     growth = np.diff(values, prepend=values[0])
     moved = growth != 0
     is_still = moved.mean() < _STILL
-    ranks = centred_ranks(growth)
-    yield np.where(moved, ranks, 0.0) if is_still else ranks
+    ranked = centred_ranks(growth)
+    yield np.where(moved, ranked, 0.0) if is_still else ranked
     scaled = (values - values.mean()) / values.std()
     growth = np.diff(scaled, prepend=scaled[0])
     present = known.present[begin:]

@@ -132,7 +132,7 @@ def centred_ranks(values: FloatArray) -> FloatArray:
 
 
 def lagged(values: FloatArray, k: int) -> FloatArray:
-    """The values k bars before, 0 where there are none."""
+    """The values k bars before; 0 for the first k bars."""
     before = np.zeros_like(values)
     before[k:] = values[: len(values) - k]
     return before

@@ -180,7 +180,7 @@ def _about_foresight(
             if known.explained >= _PREDICTABLE:
                 sentence = (
                     f"{symbol} can be predicted: its past explains {known.explained:.0%} of the variance of the next "
-                    "bar's return, as of smoothed, averaged or rounded prices; nobody may have traded at these"
+                    "bar's return, as of smoothed, averaged or rounded prices; perhaps no trade was made at these"
                 )
                 warnings.setdefault((symbol, "predictable"), FeatureWarning("predictable", (), sentence))
             measured = [c for c in columns if plain[c].startswith(FEATURE_PREFIX) or plain[c] in unseen]

@@ -138,7 +138,7 @@ def _in_time(whole: Parts, parts: Sequence[AssetBars], faults: Faults) -> AssetB
 
 
 def _notices_of(files: Sequence[str], parts: Sequence[AssetBars]) -> list[str]:
-    """The notices of the parts; one that several have is told once."""
+    """The notices of the parts; those that several parts have, once."""
     of_files: dict[str, list[str]] = {}
     for file, part in zip(files, parts, strict=True):
         for notice in part.notices:

@@ -26,7 +26,7 @@ def chart_data(
 ) -> dict[str, Any]:
     """Plain values for `assets/study.js`. order: names of settings that come first. logits: of the overfitting test.
 
-    unit: of the values; None where it is not known.
+    unit: of the values; None if unknown.
     """
     return {
         "unit": unit or "value",

@@ -44,7 +44,7 @@ class StudyPage:
     n_trials: how many were asked for; None where that is not known. winner: its row, and the folder of the run that
     stands for it. verdict: in words, the first sentence first. evidence: None where there is nothing to judge by.
     statistics: rows of (name, value, what it means). logits: of the test for overfitting.
-    identity: what is searched: groups of names and values. value_unit: of trials, None where it is not known.
+    identity: what is searched: groups of names and values. value_unit: of trials, None if unknown.
     """
 
     name: str

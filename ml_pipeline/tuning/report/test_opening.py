@@ -65,7 +65,7 @@ class Opening:
             return True
 
     def as_look(self, study_name: str) -> Look:
-        """As a look at the data, which is the same one whoever ends the evaluation."""
+        """As a look at the data: the same one if another process ends the evaluation."""
         return Look(f"report of the study {study_name} for trial {self.trial}", self.when, self.by)
 
     def same_look(self, other: "Opening") -> bool:

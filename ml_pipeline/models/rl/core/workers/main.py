@@ -115,7 +115,7 @@ def _ignore_sigterm(number: int, frame: Any) -> None:
     pass
 
 
-_forking = threading.local()  # usual_mask: of the thread that forks, where it delays SIGTERM
+_forking = threading.local()  # usual_mask: of the thread that forks, if it delays SIGTERM
 
 
 def _delay_sigterm() -> None:

@@ -1,9 +1,9 @@
-"""Whoever reads an error learns how to go on, if there is anything to go on from."""
+"""An error that ends training says how to resume, if there is a checkpoint to resume from."""
 
 import pytest
 
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
-from ml_pipeline.runs.training.resume_hint import resume_hint
+from ml_pipeline.runs.training.training import resume_hint
 
 
 @pytest.mark.parametrize("has_trained", [True, False])
