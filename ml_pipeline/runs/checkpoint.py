@@ -1,5 +1,6 @@
 """Checkpoints on disk: a power cut leaves the old one or the new one, and reading one runs no code of its own."""
 
+import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import torch
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable, VectorEnvError
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
+from ml_pipeline.runtime.regular_file import open_regular, unpacked_bytes
 from ml_pipeline.runtime.whole_file import written_whole
 
 FORMAT = "ml-pipeline checkpoint"
@@ -49,10 +51,18 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"There is no checkpoint {path}.")
     try:
+        with open_regular(path) as file:
+            is_larger = unpacked_bytes(file) > os.fstat(file.fileno()).st_size  # torch does not compress
+        if is_larger:
+            raise UserError(f"{path} cannot be read as a checkpoint: it unpacks to more than it holds.")
         with zipfile.ZipFile(path) as archive:
             if (damaged := archive.testzip()) is not None:  # torch does not look at the checksums
                 raise ValueError(damaged)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read: {_reason(error)}.") from error
     except Exception as error:  # what torch raises on a file that is none of its own depends on its bytes
         raise UserError(
             f"{path} cannot be read as a checkpoint: it is cut short, damaged or something else."

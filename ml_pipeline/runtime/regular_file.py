@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import zipfile
 from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO, NamedTuple
@@ -48,6 +49,12 @@ def read_regular(path: Path, *, most_bytes: int, follow_links: bool = True) -> b
     if is_larger or len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes / 1e6:,.3g} MB", str(path))
     return content
+
+
+def unpacked_bytes(archive: BinaryIO) -> int:
+    """The bytes that the files in a ZIP archive declare: more of them are not read. Raises zipfile.BadZipFile."""
+    with zipfile.ZipFile(archive) as opened:
+        return sum(info.file_size for info in opened.infolist())
 
 
 def has_grown(file: BinaryIO, *, offset: int, before: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -84,6 +85,16 @@ def test_what_is_no_checkpoint_is_named(tmp_path):
     torch.save({"weights": 1}, tmp_path / "other.pt")
     with pytest.raises(UserError, match="is not a checkpoint of this program"):
         load_checkpoint(tmp_path / "other.pt")
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_it_holds_is_refused_unread(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path / "latest.pt", {"weights": torch.zeros(1 << 16)})
+    with zipfile.ZipFile(tmp_path / "latest.pt") as whole, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as bomb:
+        for info in whole.infolist():
+            bomb.writestr(info.filename, whole.read(info), zipfile.ZIP_DEFLATED)
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", None)  # would unpack it
+    with pytest.raises(UserError, match=r"bomb\.pt cannot be read as a checkpoint: it unpacks to more than it holds"):
+        load_checkpoint(tmp_path / "bomb.pt")
 
 
 class _Code:

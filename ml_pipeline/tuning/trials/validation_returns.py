@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.regular_file import open_regular, unpacked_bytes
 from ml_pipeline.runtime.whole_file import written_whole
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.evaluation.equity_path import EquityPath
@@ -21,6 +21,8 @@ from ml_pipeline.trading.market.calendar import infer_calendar
 from ml_pipeline.trading.market.data import FloatArray
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 
+# Of 8 million bars.
+_MOST_BYTES = 1 << 27
 # What numpy and zipfile raise over an archive with bytes missing or changed, besides errors of their own.
 _UNREADABLE = (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, struct.error)
 
@@ -99,7 +101,11 @@ def read_validation_returns(folder: Path) -> ValidationReturns | None:
     path = folder / RETURNS_FILE
     try:
         # opened here: numpy leaves a file open that is no archive
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened:
+            if unpacked_bytes(opened) > _MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {_MOST_BYTES / 1e6:,.3g} MB")
+            opened.seek(0)
+            file = np.load(opened, allow_pickle=False)
             return ValidationReturns(
                 np.asarray(file["time"], dtype="datetime64[ns]"),
                 np.asarray(file["returns"], dtype=np.float64),

@@ -12,6 +12,7 @@ from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.study_files import RETURNS_FILE
+from ml_pipeline.tuning.trials import validation_returns
 from ml_pipeline.tuning.trials.validation_returns import (
     ValidationReturns,
     mean_returns,
@@ -141,4 +142,12 @@ def test_a_file_of_something_else_is_said(tmp_path, fields, message):
     np.save(tmp_path / "array", np.zeros(3))
     (tmp_path / "array.npy").replace(tmp_path / RETURNS_FILE)
     with pytest.raises(UserError, match="cannot be read as validation returns"):
+        read_validation_returns(tmp_path)
+
+
+def test_returns_that_unpack_to_gigabytes_are_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(validation_returns, "_MOST_BYTES", 1 << 20)
+    zeros = np.zeros(1 << 18)
+    np.savez_compressed(tmp_path / RETURNS_FILE, time=zeros, returns=zeros, periods_per_year=252.0)
+    with pytest.raises(UserError, match=r"it unpacks to more than 1\.05 MB; remove it"):
         read_validation_returns(tmp_path)
