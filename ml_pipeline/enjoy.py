@@ -17,6 +17,7 @@ if __name__ == "__main__":
     exit_at_once_on_signals("enjoy.py")
 
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.trained.enjoy_config import parse_enjoy
 
@@ -34,7 +35,10 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         from ml_pipeline.runs.trained.enjoy import Played, play
 
         def show(played: Played) -> None:
-            print(f"Episode {played.episode}: return {played.episode_return:,.4g}, {played.length:,} steps", flush=True)
+            print(
+                f"Episode {played.episode}: return {played.episode_return:,.4g}, {counted(played.length, 'step')}",
+                flush=True,
+            )
 
         result = play(config, on_episode=show)
         print(result.policy)

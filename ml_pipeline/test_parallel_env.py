@@ -32,6 +32,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
@@ -206,7 +207,7 @@ def _speed_up() -> str:
             for name, envs in (("serial", serial), ("parallel", parallel)):
                 rates[name].append(_steps_per_second(envs, n_steps=40))
         slow, fast = statistics.median(rates["serial"]), statistics.median(rates["parallel"])
-        return f"{fast / slow:.2f}x: {fast:.0f} steps/s by {parallel.num_workers} workers, {slow:.0f} serial"
+        return f"{fast / slow:.2f}x: {fast:.0f} steps/s by {counted(parallel.num_workers, 'worker')}, {slow:.0f} serial"
 
 
 def _steps_per_second(envs: Any, n_steps: int) -> float:

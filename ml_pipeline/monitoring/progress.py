@@ -13,6 +13,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from ml_pipeline.config.env_schedule import Schedule, n_envs_at, planned_end
+from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.sink import EpisodeRecord
 
 
@@ -132,7 +133,7 @@ class Progress:
         left = timedelta(seconds=round((self._total_steps - step) / steps_per_second))
         self.say(
             f"Episode {iteration}/{self._total_iterations}  |  {step:,}/{self._total_steps:,} steps  |  "
-            f"{self._n_episodes:,} episodes finished  |  {steps_per_second:,.0f} steps/s  |  {left} left  |  "
+            f"{counted(self._n_episodes, 'episode')} finished  |  {steps_per_second:,.0f} steps/s  |  {left} left  |  "
             f"{time_shares(self._spent_s)}"
         )
 

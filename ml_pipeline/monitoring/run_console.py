@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
-from ml_pipeline.config.wording import shown_path
+from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.monitoring.console import banner
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.progress import Progress
@@ -56,7 +56,9 @@ def _opening(start: RunStart) -> Iterator[str]:
         start_method=start.start_method,
         unused_start_method=start.unused_start_method,
     )
-    length = f"{start.total_iterations:,} iterations, {start.total_steps:,} transitions (environment steps) in all"
+    length = (
+        f"{counted(start.total_iterations, 'iteration')}, {start.total_steps:,} transitions (environment steps) in all"
+    )
     yield f'   {length}; "Episode 1/{start.total_iterations}" is the first iteration (rollout and update)'
     if start.one_env_steps is not None and start.n_envs > 1:
         yield (

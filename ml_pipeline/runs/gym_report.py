@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
-from ml_pipeline.config.wording import shortly
+from ml_pipeline.config.wording import counted, shortly
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE
 from ml_pipeline.reporting.html_page import html_picture, html_table, png_of, write_html_page
@@ -28,7 +28,7 @@ def result_sentence(env_id: str, result: EvaluationResult, random: EvaluationRes
     """random: of random actions in the same episodes; None if none of these ended in the steps that they had."""
     sentence = (
         f"Evaluation on a single {env_id}: return {result.mean_return:,.2f} ± {result.std_return:,.2f} "
-        f"over {len(result.returns)} episodes"
+        f"over {counted(len(result.returns), 'episode')}"
     )
     if random is None:
         return sentence

@@ -19,6 +19,13 @@ def start_in(folder):
     return RunStart(folder, 8, 2, "forkserver", total_iterations=4, total_steps=4000, first_step=0)
 
 
+def test_one_iteration_is_no_plural(tmp_path):
+    out = io.StringIO()
+    start = RunStart(tmp_path, 1, 0, None, total_iterations=1, total_steps=32, first_step=0)
+    RunConsole(out).started(start)
+    assert "   1 iteration, 32 transitions" in out.getvalue()
+
+
 def test_a_run_opens_with_how_it_steps_and_its_folder_and_ends_with_a_block(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = io.StringIO()

@@ -194,7 +194,7 @@ def test_a_wrong_tick_stale_closes_and_missing_volume():
     stale[30:60] = stale[30]
     assert "the close stands still for up to 30 bars, from 2024-01-31" in _problems(stale)
     assert _problems(WALK, volume=np.zeros(100)) == ["there is no volume at all"]
-    assert _problems(WALK, volume=np.r_[0, np.ones(99)]) == ["1 of 100 bars have no volume"]
+    assert _problems(WALK, volume=np.r_[0, np.ones(99)]) == ["1 of 100 bars has no volume"]
 
 
 def test_swapped_volumes_of_the_real_file(market_file, capsys):

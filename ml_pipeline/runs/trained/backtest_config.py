@@ -31,6 +31,15 @@ CommandLine = make_dataclass(
 
 def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> EvaluationStart:
     """Read the command line, and find the run. Raises UserError about whatever cannot be used; exits after --help."""
+    if argv and not argv[0].startswith("-"):
+        named = Path(argv[0])
+        how = f"--config {named}" if named.is_file() or _version_of(named) is not None else None
+        raise UserError(
+            f"A backtest takes no path alone; say {how}."
+            if how
+            else f"A backtest is of a settings file, by --config FILE; evaluate the run {named} by "
+            f"`ml-pipeline evaluate {named}`."
+        )
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     changes = {each.name: flags.pop(each.name) for each in fields(MarketConditions) if each.name in flags}
     file = flags.pop("config", None)

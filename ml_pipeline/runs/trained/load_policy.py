@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gymnasium import spaces
 
 from ml_pipeline.config.algorithms import OWN
+from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
@@ -47,7 +48,7 @@ class LoadedPolicy(Policy):
         self.task_state = task_state
 
     def _described(self) -> list[str]:
-        return [*super()._described(), f"trained for {self.trained_steps:,} steps", str(self.checkpoint)]
+        return [*super()._described(), f"trained for {counted(self.trained_steps, 'step')}", str(self.checkpoint)]
 
 
 def load_policy(path: str | Path, *, device: str = "cpu") -> "LoadedPolicy | LoadedSB3Policy":

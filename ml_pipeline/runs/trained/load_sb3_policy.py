@@ -6,6 +6,7 @@ from typing import Any
 
 from gymnasium import spaces
 
+from ml_pipeline.config.wording import counted
 from ml_pipeline.runs.sb3.policy import SB3Policy, untrained_model
 from ml_pipeline.runs.train_config import TrainConfig
 
@@ -36,4 +37,4 @@ class LoadedSB3Policy(SB3Policy):
         self.task_state = task_state
 
     def _described(self) -> list[str]:
-        return [*super()._described(), f"trained for {self.trained_steps:,} steps", str(self.checkpoint)]
+        return [*super()._described(), f"trained for {counted(self.trained_steps, 'step')}", str(self.checkpoint)]

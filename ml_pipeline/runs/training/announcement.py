@@ -38,7 +38,10 @@ def opening_sentences(trainer: Trainer, resumed_from: Mapping[str, Any] | None) 
     if resumed_from is not None:
         yield f"Going on after iteration {trainer.iteration}, step {trainer.global_step:,}."
         if trainer.finished:
-            yield "All steps are done, so nothing is trained; a larger total_timesteps trains on."
+            yield (
+                "All steps are done, so nothing is trained; to train on, add --total-timesteps N, with N above "
+                f"{trainer.global_step:,}."
+            )
         state = resumed_from["trainer"]
         if state["environments"] is None:
             yield f"The environments begin new episodes: {state['environments_missing']}"

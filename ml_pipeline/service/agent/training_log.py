@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.sink import EpisodeRecord
 
@@ -61,7 +62,7 @@ class TrainingLog(RunListener):
         self._total = 0
 
     def started(self, start: RunStart) -> None:
-        where = f"{start.n_workers} workers" if start.n_workers else "this process"
+        where = counted(start.n_workers, "worker") if start.n_workers else "this process"
         self._total, self._next = start.total_steps, start.first_step + self._interval
         self._logger.info(
             "Training begins in %s: %d environments in %s, %s steps.",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
@@ -73,7 +74,7 @@ class ImplausibleResult:
         if self.missed is None:
             return f"{start}."
         missed = self.missed
-        over = f"over {missed.n_bars:,} bars"
+        over = f"over {counted(missed.n_bars, 'bar')}"
         if missed.feature is None:
             return f"{start}; {over}, the policy earns as much without any one of its features."
         return (
@@ -228,7 +229,7 @@ def _factor_beyond(profits: FloatArray) -> _Finding | None:
     factor, n = metrics.profit_factor(profits), len(profits)
     if n < FEWEST_TRADES or not factor > LARGEST_PROFIT_FACTOR:
         return None
-    over = f"a profit factor of {factor:,.1f} over {n:,} trades"
+    over = f"a profit factor of {factor:,.1f} over {counted(n, 'trade')}"
     if n >= FEW_TRADES:
         return _Finding(f"{over} (above {LARGEST_PROFIT_FACTOR:g})", True)
     low, high = profit_factor_interval(profits)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.asset import PRICES, Asset, Cells, column_title, only_rows
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray
@@ -228,5 +229,7 @@ def _volume(asset: Asset, volume: FloatArray | None, notices: list[str]) -> Floa
         return np.zeros(len(asset.rows))
     empty = int(np.isnan(volume).sum())
     if 0 < empty < len(volume) or (empty and not any("holds no volume" in notice for notice in notices)):
-        notices.append(f"{asset.table.name}: {column_title(asset, 'volume')} was empty in {empty:,} rows; taken as 0")
+        notices.append(
+            f"{asset.table.name}: {column_title(asset, 'volume')} was empty in {counted(empty, 'row')}; taken as 0"
+        )
     return np.nan_to_num(volume, nan=0.0)

@@ -263,7 +263,7 @@ def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: N
         first, last = int(rows[0]), int(rows[-1])
         if first > 0:
             notices.append(
-                f"{symbol} is listed from {as_text(times[first])}; not tradable in the {first:,} bars before"
+                f"{symbol} is listed from {as_text(times[first])}; not tradable in the {counted(first, 'bar')} before"
             )
         if gaps := last - first + 1 - rows.size:
             notices.append(f"{symbol} has no bar of its own at {gaps:,} of the {len(times):,} times; {closed}")

@@ -184,7 +184,7 @@ def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
     n_zero = int((volume == 0).sum())
     if 0 < n_zero < len(volume):
         yield (
-            f"{n_zero:,} of {len(volume):,} bars have no volume",
+            f"{n_zero:,} of {len(volume):,} bars {'has' if n_zero == 1 else 'have'} no volume",
             f"orders are filled there as anywhere; if nothing could be traded, {_DROP_THEM}",
         )
     elif n_zero:

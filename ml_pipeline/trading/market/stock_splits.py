@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.asset import PRICES
 from ml_pipeline.trading.market.asset_bars import AssetBars
 from ml_pipeline.trading.market.plausibility import find_splits
@@ -16,7 +17,8 @@ def with_splits_adjusted(bars: AssetBars) -> AssetBars:
             fields[name] = fields[name].copy()
             fields[name][: split.row] *= factor
         notices.append(
-            f"{bars.symbol}: the {split.row:,} bars before {as_text(bars.times[split.row])} were adjusted to a split "
+            f"{bars.symbol}: the {counted(split.row, 'bar')} before {as_text(bars.times[split.row])} "
+            f"{'was' if split.row == 1 else 'were'} adjusted to a split "
             f"of {split}: prices / {split.ratio:g}, volumes x {split.ratio:g}"
         )
     return replace(bars, fields=fields, notices=notices)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ml_pipeline.config.wording import in_one_line, written
+from ml_pipeline.config.wording import counted, in_one_line, written
 from ml_pipeline.reporting.html_page import html_page, html_table
 from ml_pipeline.reporting.interactive_page import interactive_parts, interactive_style, json_block
 from ml_pipeline.reporting.report_files import PAGE_FILE
@@ -83,7 +83,8 @@ def write_study_page(path: Path, page: StudyPage) -> None:
         *_statistics(page),
         *_charts(page),
         *(["<h2>What failed</h2>", *others] if failures else []),
-        f'<h2>All {len(page.rows):,} trials</h2><p class="hint">A header sorts: by a click, or by Tab and Enter.</p>',
+        f"<h2>{'All ' if len(page.rows) > 1 else ''}{counted(len(page.rows), 'trial')}</h2>"
+        '<p class="hint">A header sorts: by a click, or by Tab and Enter.</p>',
         f'<div id="trials">{trials}</div>',
         *_searched(page),
         json_block("study", charts),

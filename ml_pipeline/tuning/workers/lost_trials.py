@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.record_state import record_end_of_lost
+from ml_pipeline.runs.state import last_sign_of_life
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, HEARTBEAT_FILE, known_folders, trial_folder
 from ml_pipeline.tuning.workers.heartbeat import BEAT_ATTRIBUTE, Beat, beat_from, read_beat
@@ -88,7 +89,11 @@ class LostTrials:
             return None  # it may be slow or stopped for a while, and two must not write one folder
         if False in alive:
             process = processes[alive.index(False)]
-            return f"Its process {process.pid} on {process.host} is gone: it was killed, or the machine went down."
+            seen = last_sign_of_life(folders_of(trial, self._folder)[0])
+            return (
+                f"The process {process.pid} on {process.host} ended without a message ({seen}): it was killed, or its "
+                "machine failed."
+            )
         silent_s = self._silence(trial.number, beats)
         if silent_s < self._silence_s:
             return None
@@ -117,7 +122,8 @@ class LostTrials:
         """Fail a trial and queue it again; return whether this process was the first to."""
         history = [*_history(trial), trial.number]
         again = len(history) <= self._max_retries
-        reason = why if again else f"{why} It was lost {len(history)} times, and is not tried again."
+        times = "once" if len(history) == 1 else f"{len(history)} times"
+        reason = why if again else f"{why} It was lost {times}, and is not tried again."
         storage = self._study._storage  # `tell` would also ask the sampler, of which a grid then stops the study
         try:
             storage.set_trial_user_attr(trial._trial_id, "reason", reason)

@@ -50,7 +50,10 @@ class TrialLines:
         self._reasons[kind] += 1
         if self._reasons[kind] > 1:
             return None
-        return f"Trial {number} {'failed' if state == 'failed' else 'was impossible'}: {reason}"
+        if state == "failed":
+            return f"Trial {number} failed: {reason}"
+        skipped = "is skipped, since the settings drawn for it do not fit together; the study goes on"
+        return f"Trial {number} {skipped}: {reason}"
 
 
 def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -> list[str]:

@@ -122,6 +122,10 @@ def test_the_settings_file_must_be_named_and_a_run_cannot_be(file):
         parsed("--split", "validation")
     with pytest.raises(UserError, match="Unknown flag --run"):
         parsed("--config", file, "--run", "x")
+    with pytest.raises(UserError, match=r"by --config FILE; evaluate the run checkpoints/x by `ml-pipeline evaluate"):
+        parsed("checkpoints/x")
+    with pytest.raises(UserError, match=r"A backtest takes no path alone; say --config "):
+        parsed(file)
 
 
 def test_it_takes_the_flags_of_an_evaluation(file, tmp_path):

@@ -162,7 +162,7 @@ def test_a_wide_file_has_the_symbols_side_by_side(write):
         market = load_market(write(WIDE.replace(":", separator)))
         assert market.symbols == ("X", "Y")
         np.testing.assert_array_equal(market.close, [[1, np.nan], [2, 20], [3, 30]])
-        assert market.notices == ("Y is listed from 2024-01-02; not tradable in the 1 bars before",)
+        assert market.notices == ("Y is listed from 2024-01-02; not tradable in the 1 bar before",)
 
 
 def test_a_folder_has_a_file_a_symbol(write, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,7 +83,10 @@ def test_a_trial_whose_process_is_gone_is_failed_at_once_and_queued_again(tmp_pa
     assert fail_lost_trials(study, tmp_path, said.append) == [0]
     lost, again = study.trials
     assert lost.state is TrialState.FAIL
-    assert "is gone: it was killed, or the machine went down" in lost.user_attrs["reason"]
+    assert re.match(
+        r"The process \d+ on \S+ ended without a message \((last|no) sign of life.*\): it was killed",
+        lost.user_attrs["reason"],
+    )
     assert again.state is TrialState.WAITING
     assert (again.params, again.intermediate_values) == (trial.params, {100: 0.25})
     expected = {

@@ -91,3 +91,11 @@ def test_a_study_without_a_complete_trial_has_no_best_one():
         "Study s: 0 trials finished (none).",
         "No trial is complete, so that none is the best.",
     ]
+
+
+def test_settings_that_do_not_fit_together_are_no_failure_of_the_study():
+    line = TrialLines(10).line(_end(number=2, state="impossible", reason="minibatch_size is too large."), _trials())
+    assert line == (
+        "Trial 2 is skipped, since the settings drawn for it do not fit together; the study goes on: minibatch_size is "
+        "too large."
+    )
