@@ -36,4 +36,5 @@ if __name__ == "__main__":
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         study = noise_study(Path(folder), 120, name="eurusd_5m")
+        study.set_user_attr("identity", {"objective": {"objective": "score"}, "base settings": {}})  # as of `tune`
         draw(write_study_report(study, Path(folder), n_trials=150).path, DOCS / "study-report.png")
