@@ -33,7 +33,11 @@ def open_feed(config: PaperTradeConfig, policy: DeployedPolicy) -> Feed:
     if config.feed.replay is not None:
         market = _recorded(config.feed.replay, policy)
         require_what_rules_need(market, policy.rules)
-        return ReplayFeed(market, speed=config.feed.speed, begins=config.feed.replay_begins)
+        begins = config.feed.replay_begins
+        replay = ReplayFeed(market, speed=config.feed.speed, begins=begins)
+        if (trained := policy.trained.bars) is not None:
+            replay.notices += trained.about(market, market.times[market.times >= (begins or market.times[0])])
+        return replay
     if config.feed.follow is not None:
         trading = policy.config
         reading = Reading(policy.symbols, trading.bar_time, trading.form(), trading.dialect())

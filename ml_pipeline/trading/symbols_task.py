@@ -33,7 +33,7 @@ from ml_pipeline.trading.market.timeframes import length_in_words
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.single_markets import fingerprint, listed, load_single_markets
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.trading.trained_state import EACH_SYMBOL_KEY
+from ml_pipeline.trading.trained_state import EACH_SYMBOL_KEY, TrainedBars
 
 SYMBOLS_FOLDER = "symbols"
 """Of a run folder: the report of each symbol, in a folder of its name."""
@@ -112,6 +112,12 @@ class SymbolsTask:
     def notices(self) -> tuple[str, ...]:
         """Sentences about the data of each symbol. Raises UserError about a feature that sees ahead."""
         return tuple(_of_symbol(symbol, notice) for symbol, task in self.tasks.items() for notice in task.notices)
+
+    def about_training(self, split: str) -> tuple[str, ...]:
+        """As of `TradingTask`, of each symbol."""
+        return tuple(
+            _of_symbol(symbol, said) for symbol, task in self.tasks.items() for said in task.about_training(split)
+        )
 
     def train_env_fns(
         self, n: int, *, env_class: type[FastTradingEnv] = FastTradingEnv
@@ -243,7 +249,10 @@ class SymbolsTask:
             scalers = {symbol: FeatureScaler.from_state(own["scaler"]) for symbol, own in of_symbols.items()}
         except (KeyError, TypeError, AttributeError, StopIteration) as error:
             raise UserError(f"This is not the state of a trading task of several symbols: {error!r}.") from error
-        return cls(config, seed, scalers=scalers)
+        made = cls(config, seed, scalers=scalers)
+        for symbol, task in made.tasks.items():
+            task.trained_bars = TrainedBars.from_state(of_symbols[symbol]) if symbol in of_symbols else None
+        return made
 
 
 def trading_task(

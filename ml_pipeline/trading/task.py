@@ -40,7 +40,7 @@ from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.trained_state import RANGES_KEY, read_state
+from ml_pipeline.trading.trained_state import RANGES_KEY, TRAINED_BARS_KEY, TrainedBars, read_state
 
 # Workers memory-map a market of more bytes than this; a smaller one is sent to each of them.
 _WORTH_MAPPING = 4_000_000
@@ -75,6 +75,7 @@ class TradingTask:
             )
         self._given_splits = splits
         self._given_ranges: FeatureRanges | None = None  # of a training on other data
+        self.trained_bars: TrainedBars | None = None  # of the policy that `from_state` evaluates
         self.config = config
         self.seed = seed
         self.market = market = _annualized(market, config) if market else load_configured_market(config)
@@ -190,6 +191,12 @@ class TradingTask:
     def notices(self) -> tuple[str, ...]:
         """Sentences for the user about the data and the features. Raises UserError as `feature_warnings`."""
         return (*self._notices, *(warning.sentence for warning in self.feature_warnings))
+
+    def about_training(self, split: str) -> tuple[str, ...]:
+        """Sentences if the policy that this task evaluates was trained on bars of a split, or on other bars' length."""
+        part = self.split(split)
+        times = self.market.times[part.start : part.stop]
+        return () if self.trained_bars is None else self.trained_bars.about(self.market, times)
 
     def require_trainable(self) -> None:
         """Raise UserError if a feature sees ahead, or if the rules would refuse actions that exploration tries."""
@@ -349,6 +356,7 @@ class TradingTask:
             "allow_short": self.rules.allow_short,
             "scaler": self.scaler.state(),
             RANGES_KEY: self.ranges.state(),
+            TRAINED_BARS_KEY: TrainedBars.of(self.market, self.split("train")).state(),
         }
 
     @classmethod
@@ -365,6 +373,7 @@ class TradingTask:
             market = market.select(chosen)
         task = cls(trained.config, seed, market=market, scaler=trained.scaler)
         task._given_ranges = trained.ranges
+        task.trained_bars = trained.bars
         return task
 
 

@@ -7,7 +7,7 @@ from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.trading.trained_state import as_saved, under_conditions
+from ml_pipeline.trading.trained_state import TrainedBars, as_saved, under_conditions
 
 CONFIG = TradingConfig(features=("log_return_1", "rsi_3"), sell_fee_bps=9.0, periods_per_year=7.0)
 MARKET = synthetic_market(n_bars=200)
@@ -31,7 +31,7 @@ def test_what_belongs_to_the_data_of_the_training_is_left_out_on_others(changes,
 
 
 def _without_ranges(state):
-    return {name: value for name, value in state.items() if name != "feature_ranges"}
+    return {name: value for name, value in state.items() if name not in {"feature_ranges", "trained_bars"}}
 
 
 def test_a_state_is_compared_with_one_of_an_older_version_without_what_that_lacks():
@@ -60,3 +60,30 @@ def test_ranges_are_of_the_training_split_and_stay_those_of_the_training_on_othe
     assert later.ranges.high.tolist() != task.ranges.high.tolist()
     elsewhere = TradingTask.from_state(task.state(), replace(CONFIG, data=None))
     assert elsewhere.state()["feature_ranges"] == task.state()["feature_ranges"]
+
+
+def test_bars_that_were_trained_on_are_counted_in_an_evaluation_of_others():
+    trained = TradingTask(CONFIG, market=MARKET)
+    last = trained.split("train").stop
+    task = TradingTask(CONFIG, market=MARKET.bars(last - 40, 200))
+    assert task.about_training("all") == ()  # of no policy's training
+    task.trained_bars = TrainedBars.from_state(trained.state())
+    (said,) = task.about_training("all")
+    n_inside = 40 - task.split("all").start
+    assert said.startswith(f"{n_inside} of the {task.split('all').n_bars} bars were trained on (from ")
+    assert task.about_training("test") == ()
+    task.trained_bars = task.trained_bars._replace(symbols=("OTHER",))
+    assert task.about_training("all") == ()
+
+
+def test_bars_of_another_length_than_in_training_are_named():
+    task = TradingTask(CONFIG, market=MARKET)
+    trained = TrainedBars.from_state(task.state())
+    task.trained_bars = trained._replace(length_ns=24 * trained.length_ns, symbols=("OTHER",))
+    (said,) = task.about_training("test")
+    assert said.startswith("the policy was trained on bars of 24")
+
+
+def test_what_a_checkpoint_of_an_older_version_does_not_tell_is_not_guessed():
+    assert TrainedBars.from_state({}) is None
+    assert TrainedBars.from_state({"trained_bars": ["no time", 3]}) is None

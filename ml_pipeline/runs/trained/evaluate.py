@@ -57,7 +57,8 @@ def _evaluate_trading(
     task = trading_task_from_state(saved["task"], trading, config.run.seed)
     split = start.config.split or ("all" if "data" in start.changes else "test")
     with closing(task.evaluation_env(split)) as env:
-        notices = task.notices  # before the policy acts on features that see ahead
+        # Before the policy acts on features that see ahead.
+        notices = (*task.notices, *task.about_training(split))
         policy = restore_policy(config, env, saved, start.config.checkpoint)
     with report_folder(folder), policy.acting_threads():
         run = start.config.checkpoint.parent

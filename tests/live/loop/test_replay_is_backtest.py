@@ -8,6 +8,8 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.record.session_log import EVENTS
+from ml_pipeline.runs.checkpoint import save_checkpoint
+from ml_pipeline.runs.trained.restore import load_run
 from ml_pipeline.trading.market.files import load_market
 from tests.live.loop.sessions import backtest, deploy, session, trade, write_prices
 
@@ -99,6 +101,23 @@ def test_a_session_tells_what_it_does_in_its_folder(tmp_path):
     assert [len(value) for value in decision["features"].values()] == [2] * 6
     assert (folder / "report.html").stat().st_size > 10_000
     assert json.loads((folder / "state.json").read_text())["status"] == "finished"
+
+
+def test_a_replay_repeats_the_warnings_of_its_version_and_names_bars_that_were_trained_on(tmp_path):
+    write_prices(tmp_path / "prices.csv", ONE)
+    version = deploy(tmp_path / "models" / "eurusd" / "v1", ONE)
+    warned = {"feature_warnings": ["X:feature_gap may hold later bars"], "despite": "it is known before the open"}
+    (version / "promotion.json").write_text(json.dumps(warned))
+    trained = ["2024-03-04T23:00", "2024-03-04T23:39", 60 * 10**9, ONE]
+    _, saved = load_run(version / "best.pt")
+    saved["task"]["trained_bars"] = trained
+    save_checkpoint(version / "best.pt", saved)
+    trading = session(version, tmp_path / "live", prices=tmp_path / "prices.csv")
+    trading.run()
+    told = "\n".join(trading.told)
+    assert "A feature may see ahead: X:feature_gap may hold later bars." in told
+    assert "It was promoted despite this: it is known before the open." in told
+    assert "10 of the 60 bars were trained on (from 2024-03-04T23:00 to 2024-03-04T23:39)" in told
 
 
 def test_a_session_that_has_ended_stays_as_it_is(tmp_path):

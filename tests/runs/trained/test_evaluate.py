@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -126,3 +127,9 @@ def test_a_flag_of_the_market_is_refused_for_another_environment(tmp_path):
     for flag, value in (("--max-gross", ["1"]), ("--certify", []), ("--split", ["test"])):
         with pytest.raises(UserError, match=f"of CartPole-v1, but {flag} is for markets; leave it out"):
             _evaluate(tmp_path / "best.pt", flag, *value)
+
+
+def test_bars_that_the_policy_was_trained_on_are_named(checkpoint):
+    assert "trained on" not in " ".join(_evaluate(checkpoint).notices)
+    said = _evaluate(checkpoint, "--data", checkpoint.parent.parent / "trained_on.csv").notices[-1]
+    assert re.match(r"1\d\d of the 18\d bars were trained on \(from 2024-01-1", said)
