@@ -15,6 +15,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import ended
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links
 from ml_pipeline.runs.trained.deployed import Warned
+from ml_pipeline.trading.evaluation.looks import looks_in_words
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import JudgedTrial, why_no_winner, winner_of
 from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy, compare_on_validation
@@ -31,7 +32,7 @@ from ml_pipeline.tuning.promotion.promotion_rule import (
     require_merits,
 )
 from ml_pipeline.tuning.promotion.version_files import beside_holding, write_version
-from ml_pipeline.tuning.report.test_opening import read_openings
+from ml_pipeline.tuning.report.test_opening import looks_at_test, read_openings
 from ml_pipeline.tuning.study_files import feature_warnings, named_folders
 
 TEST_FILE = "test.json"
@@ -56,6 +57,11 @@ class PromotionRules(PromotionRule):
         if self.despite is not None and not self.despite.strip():
             raise UserError("despite must say why the features are sound, but is empty.")
         super().__post_init__()
+
+
+LOOKS_KEY = "looks_at_test"
+"""In promotion.json: a sentence that says how often, and by what, the test part of the study's data was looked at; none
+if it was not."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,8 @@ class Promotion:
                 version = self._deploy(winner, record, instead_of=number)
             except DeployedMeanwhile:  # compare with that one
                 continue
-            return Promoted(version, (*merits.sentences, *beside_holding(version.promotion), *warnings.sentences()))
+            card = (*beside_holding(version.promotion), *version.promotion[LOOKS_KEY])
+            return Promoted(version, (*merits.sentences, *card, *warnings.sentences()))
 
     def _chosen(self, trials: Sequence[JudgedTrial]) -> tuple[Sequence[JudgedTrial], JudgedTrial]:
         """The trials, of which the one to promote is the only one that may win where it was named; and that one."""
@@ -206,6 +213,8 @@ class Promotion:
         def fill(folder: Path) -> None:
             promotion.update(write_version(run, folder))
             opened = [each for each in openings if each.trial == winner.number]
+            looks = looks_at_test(self._study, self._folder, openings)
+            promotion[LOOKS_KEY] = [looks_in_words(looks)] if looks else []
             promotion["test"] = None if not opened else {"opened": len(openings), "file": TEST_FILE}
             if opened:
                 content = {

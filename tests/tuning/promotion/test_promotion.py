@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.trained.deployed import warned_of
 from ml_pipeline.runs.trained.load_policy import load_policy
+from ml_pipeline.trading.evaluation.looks import Look, looks_in_words, read_looks, record_look
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.named_study import open_study
 from ml_pipeline.tuning.promotion import promotion as promotion_module
@@ -23,7 +24,7 @@ from ml_pipeline.tuning.promotion.promotion import Promotion, PromotionRules
 from ml_pipeline.tuning.promotion.promotion_rule import NotPromoted
 from ml_pipeline.tuning.promotion.promotion_watch import follow_study
 from ml_pipeline.tuning.report.test_opening import record_opening
-from ml_pipeline.tuning.study_files import STUDY_FILE
+from ml_pipeline.tuning.study_files import IDENTITY_ATTRIBUTE, STUDY_FILE
 from tests.small_runs import PPO, trained
 from tests.tuning.small_studies import add_trial, new_study, returns_of, small_market, train_on_market
 
@@ -272,6 +273,20 @@ def test_a_reason_without_a_warning_is_not_kept(toy, store, markets):
 
 
 # Beside buy and hold
+
+
+def test_a_version_says_how_often_the_test_part_of_its_data_was_looked_at(toy, store, markets):
+    study, folder = toy
+    add_trial(study, folder, markets[0], value=1.0)
+    policy = SavedPolicy(markets[0])
+    task = policy.trading_task(policy.config)
+    study.set_user_attr(IDENTITY_ATTRIBUTE, {"task": {"data": task.fingerprint}})
+    record_look(Look("evaluate of elsewhere/best.pt"), task.fingerprints)
+    found = promoted(toy, store)
+    (sentence,) = found.version.promotion["looks_at_test"]
+    assert sentence == looks_in_words(read_looks(task.fingerprints))
+    assert "by evaluate of elsewhere/best.pt" in sentence
+    assert sentence in found.sentences
 
 
 def test_a_version_says_whether_it_beats_holding(toy, store, markets):
