@@ -111,7 +111,12 @@ class TraderConfig(MarketConditions):
     def accepted_features(self) -> dict[str, str]:
         """The reason for each accepted feature. Raises UserError if one lacks its reason."""
         names, reasons = self.accept_feature[::2], self.accept_feature[1::2]
-        if len(names) != len(reasons) or not all(reason.strip() for reason in reasons):
+        if empty := [name for name, reason in zip(names, reasons, strict=False) if not reason.strip()]:
+            raise UserError(
+                f"accept_feature must say why {empty[0]} is trusted, but its reason is empty; write one, such as "
+                '"known before the open".'
+            )
+        if len(names) != len(reasons):
             raise UserError(
                 'accept_feature must be features, each followed by a reason, such as feature_gap "known before the '
                 f'open", but got {" ".join(self.accept_feature)}.'

@@ -53,6 +53,7 @@ _SUMS = (1, 2, 5, 10, 20, 50, 100, 250)
 _FEWEST_WINDOWS = 20
 _UNLIKELY_OVER = {"return": 0.3, "range": 0.5, "volume": 0.5}
 _IMPOSSIBLE = {"return": 0.45, "range": 0.8, "volume": 0.8}
+_MOST_DIGITS = 6
 # Fractions of the bars at which a column changes, below which only these are compared, and below which it is rare.
 _STILL, _RARE = 0.5, 0.06
 
@@ -71,6 +72,18 @@ class Foresight:
     def sentence(self) -> str:
         known = "" if self.bound is None else f", where at most {self.bound:.2g} is known of honest features"
         return f"{self.measure} {self.what}{known}"
+
+
+def above(value: float, bound: float) -> str:
+    """A value of at least this size, with as many digits as show it beside the bound of `Foresight.sentence`.
+
+    >>> above(-0.31, 0.25), above(0.2504, 0.25)
+    ('-0.31', '0.2504')
+    """
+    digits = 2
+    while digits < _MOST_DIGITS and round(abs(value), digits) <= float(f"{bound:.2g}"):
+        digits += 1
+    return f"{value:.{digits}f}"
 
 
 def foresight(values: FloatArray, known: Innovations) -> Foresight | None:
@@ -132,7 +145,8 @@ def _of_parts(told: FloatArray, returns: FloatArray, horizon: int) -> Iterator[F
         unlikely = max(_UNLIKELY_CORRELATION[horizon], chance)
         if abs(correlation) >= unlikely:
             impossible = abs(correlation) >= max(_IMPOSSIBLE_CORRELATION, chance)
-            measure = f"has, in a tenth of the data, a rank correlation of {correlation:.2f} with"
+            shown = above(correlation, unlikely)
+            measure = f"has, in a tenth of the data, a rank correlation of {shown} with"
             yield Foresight(impossible, measure, _over("return", horizon), unlikely)
 
 
@@ -152,8 +166,8 @@ def _bits(told: FloatArray, returns: FloatArray, horizon: int) -> Iterator[Fores
         offsets = np.linspace(0.1, 0.9, _N_ROTATIONS) * len(bins)
         chance = max(_information(np.roll(bins, int(offset)), classes, n_classes) for offset in offsets)
         if bits - chance >= unlikely:
-            measure = f"has {bits:.2f} bits about {what}"
             bound = max(unlikely, chance)
+            measure = f"has {above(bits, bound)} bits about {what}"
             yield Foresight(bits - chance >= impossible, measure, _over("return", horizon), bound)
 
 
@@ -226,7 +240,7 @@ def _excess(pair: _Pair, target: str, bound: float, what: str) -> Iterator[Fores
         return
     correlation = total / scale
     impossible = abs(correlation) >= max(_IMPOSSIBLE[target], bound)
-    yield Foresight(impossible, f"has a rank correlation of {correlation:.2f} with", what, bound)
+    yield Foresight(impossible, f"has a rank correlation of {above(correlation, bound)} with", what, bound)
 
 
 def _over(target: str, horizon: int) -> str:

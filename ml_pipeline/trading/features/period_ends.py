@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.features.foresight import Foresight
+from ml_pipeline.trading.features.foresight import Foresight, above
 from ml_pipeline.trading.features.innovations import Innovations, centred_ranks, lagged, residuals
 from ml_pipeline.trading.market.data import FloatArray
 from ml_pipeline.trading.market.timeframes import Timing
@@ -241,7 +241,8 @@ def _correlations(values: FloatArray, prices: FloatArray, periods: Periods) -> I
             chance = math.erfc(deviations / math.sqrt(2))
             if chance < _UNLIKELY_CHANCE and abs(correlation) >= _UNLIKELY[target]:
                 impossible = chance < _IMPOSSIBLE_CHANCE and abs(correlation) >= _IMPOSSIBLE[target]
-                measure = f"has, at the first bar of a {periods.name}, a rank correlation of {correlation:.2f} with"
+                shown = above(correlation, _UNLIKELY[target])
+                measure = f"has, at the first bar of a {periods.name}, a rank correlation of {shown} with"
                 yield Foresight(impossible, measure, f"the {target} of the rest of it", _UNLIKELY[target])
 
 

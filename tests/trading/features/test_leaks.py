@@ -221,10 +221,16 @@ def test_a_function_that_changes_with_later_bars_cannot_be_accepted(market):
         TradingTask(config, market=market).require_trainable()
 
 
-@pytest.mark.parametrize("given", [("feature_mine",), ("feature_mine", " "), ("feature_mine", "known", "rsi_14")])
+@pytest.mark.parametrize("given", [("feature_mine",), ("feature_mine", "known", "rsi_14")])
 def test_a_feature_is_accepted_with_a_reason_alone(given):
     with pytest.raises(UserError, match="accept_feature must be features, each followed by a reason"):
         TradingConfig(accept_feature=given)
+
+
+@pytest.mark.parametrize("reason", ["", " "])
+def test_an_empty_reason_is_named_with_its_feature(reason):
+    with pytest.raises(UserError, match="must say why feature_mine is trusted, but its reason is empty"):
+        TradingConfig(accept_feature=("feature_mine", reason))
 
 
 def test_only_a_feature_in_use_is_accepted(market):
