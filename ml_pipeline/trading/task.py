@@ -107,7 +107,7 @@ class TradingTask:
         """
         _ = self.feature_warnings
         task = copy(self)
-        task._given_splits, task._given_ranges = splits, None
+        task._given_splits, task._given_ranges, task.trained_bars = splits, None, None
         for name in ("_splits", "ranges"):
             task.__dict__.pop(name, None)
         task.scaler = task._fitted_scaler()
@@ -356,7 +356,7 @@ class TradingTask:
             "allow_short": self.rules.allow_short,
             "scaler": self.scaler.state(),
             RANGES_KEY: self.ranges.state(),
-            TRAINED_BARS_KEY: TrainedBars.of(self.market, self.split("train")).state(),
+            TRAINED_BARS_KEY: (self.trained_bars or TrainedBars.of(self.market, self.split("train"))).state(),
         }
 
     @classmethod
