@@ -43,7 +43,7 @@ def is_sectioned(content: Mapping[Any, Any], sections: Mapping[str, Reader]) -> 
 def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader], source: Path) -> Flat:
     """The settings of a file in sections by the names of the flags. Flat settings may stand beside the sections.
 
-    Raises UserError for what is unknown in a section, has no counterpart here, or is set twice.
+    Raises UserError for what is unknown in a section, has no counterpart here, or is set to two values.
     """
     flat: Flat = {}
     if _names_another(content):
@@ -106,10 +106,23 @@ def _content(name: str, value: Any, source: Path) -> tuple[Mapping[Any, Any], Pa
 
 
 def add(flat: Flat, more: Flat, source: Path) -> None:
+    """Raises UserError for a name that `flat` has with another value."""
     for name, value in more.items():
-        if name in flat:
+        if name in flat and not same_value(flat[name], value):
             raise UserError(f"{source}: {name} is set twice; keep one of the two.")
         flat[name] = value
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two sections give a setting the same value: a tuple is a list, and a path its text.
+
+    >>> same_value(["EURUSD"], ("EURUSD",)), same_value(Path("data"), "data"), same_value(1, True)
+    (True, True, False)
+    """
+    one, other = (str(each) if isinstance(each, Path) else each for each in (one, other))
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def same(name: str) -> Reader:

@@ -6,12 +6,20 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.sections import Flat, Reader, add, only, same, section
-from ml_pipeline.trading.envs.rewards import reward_parameters
+from ml_pipeline.trading.envs.rewards import reward_name, reward_parameters
 from ml_pipeline.trading.features.familiar_features import our_feature
 from ml_pipeline.trading.settings import TradingConfig
 
 # The most that a trade_limit_percent of these files can be: it is a fraction there, and 0.1 means 10 %.
 _WHOLE = 1.0
+
+
+def _named(reward: Any, source: Path) -> Flat:
+    """reward: a name or a class."""
+    try:
+        return {"reward": reward_name(reward)}
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
 
 
 def _reward(value: Any, source: Path) -> Flat:
@@ -20,7 +28,7 @@ def _reward(value: Any, source: Path) -> Flat:
     found = read(value, source)
     if "type" not in found:
         raise UserError(f'{source}: reward_config needs a type, such as "fast_profit_reward".')
-    name, arguments = str(found["type"]), dict(found.get("kwargs") or {})
+    name, arguments = _named(found["type"], source)["reward"], dict(found.get("kwargs") or {})
     flat: Flat = {"reward": name}
     if (scaling := found.get("reward_scaling")) is not None:
         if "reward_scaling" in reward_parameters(name):
@@ -141,7 +149,8 @@ _ENVIRONMENT: dict[str, Reader] = {
     "lookback_window": same("window"),
     "max_steps": same("episode_length"),
     "max_episode_steps": same("episode_length"),
-    "reward_type": same("reward"),
+    "reward": _named,
+    "reward_type": _named,
     "reward_scaling": same("reward_scale"),
     "reward_config": _reward,
     "portfolio_config": _portfolio,

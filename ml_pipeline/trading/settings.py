@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from ml_pipeline.config.checks import check_choice, check_count, check_number, check_positive
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, ActionMode, CostsAndLimits, TradingRules
-from ml_pipeline.trading.envs.rewards import make_reward
+from ml_pipeline.trading.envs.rewards import make_reward, reward_name
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, make_features
 from ml_pipeline.trading.market.columns import Dialect, make_dialect
 from ml_pipeline.trading.market.faults import Faults
@@ -106,6 +106,7 @@ class TraderConfig(MarketConditions):
             timeframe_ns(self.timeframe)
         check_choice("action_mode", self.action_mode, ("auto", *ACTION_MODES))
         self.rules(1)
+        object.__setattr__(self, "reward", reward_name(self.reward))  # of a class
         make_reward(self.reward, self.reward_scale, self.reward_kwargs)
 
     def accepted_features(self) -> dict[str, str]:

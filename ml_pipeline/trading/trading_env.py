@@ -24,7 +24,7 @@ class FastTrainingEnv(FastTradingEnv):
     of a settings file, or a mapping, in sections (`reward_config`, `portfolio_config`, `lookback_window`, ...) or flat.
     features: names of features, in place of those of `cfg`.
     split: "all" bars, or the "train", "validation" or "test" split of them. Features are scaled by the training split.
-    reward: an object in place of the reward that `cfg` names.
+    reward: an object, or its class, in place of the reward that `cfg` names.
     Raises UserError if the data or a setting cannot be used.
 
     >>> env = FastTrainingEnv(None, {"reward_config": {"type": "fast_profit_reward"}}, ["rsi_14", "ema_distance_20"])
@@ -42,7 +42,7 @@ class FastTrainingEnv(FastTradingEnv):
         features: Sequence[str] | None = None,
         *,
         split: str = "all",
-        reward: Reward | None = None,
+        reward: Reward | type[Reward] | None = None,
     ) -> None:
         settings = _settings_of(cfg, features)
         task = task_on(data, settings)
@@ -66,7 +66,7 @@ class StatefulTradingEnv(stateful.StatefulTradingEnv):
         features: Sequence[str] | None = None,
         *,
         split: str = "all",
-        reward: Reward | None = None,
+        reward: Reward | type[Reward] | None = None,
         render_mode: Literal["rgb_array"] | None = None,
     ) -> None:
         task = task_on(data, _settings_of(cfg, features))
@@ -85,7 +85,9 @@ class TradingEnv(StatefulTradingEnv):
     get_plain_state = StatefulTradingEnv.get_plain_state
 
 
-def _own(reward: Reward | None) -> dict[str, Any]:
+def _own(reward: Reward | type[Reward] | None) -> dict[str, Any]:
+    if isinstance(reward, type):
+        reward = reward()
     return {} if reward is None else {"reward": reward}
 
 

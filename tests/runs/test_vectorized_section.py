@@ -93,7 +93,7 @@ def test_the_number_may_stand_beside_a_section_vectorized_that_names_none(tmp_pa
     with pytest.raises(UserError, match="n_envs is 2, but max_concurrent_envs is 1; raise max_concurrent_envs"):
         settings_of(f"{named}\nvectorized: {{max_concurrent_envs: 1}}", tmp_path)
     with pytest.raises(UserError, match="n_envs is set twice"):
-        settings_of(f"{named}\nvectorized: {{num_envs: 2}}", tmp_path)
+        settings_of(f"{named}\nvectorized: {{num_envs: 3}}", tmp_path)
 
 
 def test_a_number_left_open_beside_a_section_vectorized_is_one_per_core_within_its_limit(four_cores, tmp_path):

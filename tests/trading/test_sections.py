@@ -6,6 +6,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.sections import flatten_sections
+from ml_pipeline.trading.envs.account_rewards import RewardFunction
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 
 SOURCE = Path("settings.json")
@@ -42,6 +43,33 @@ def test_an_account_is_the_same_as_a_section_and_within_the_environment():
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        {"reward_config": {"type": RewardFunction}},
+        {"environment": {"reward_type": RewardFunction}},
+        {"environment": {"reward": RewardFunction}},
+    ],
+)
+def test_a_reward_may_be_a_class(content):
+    flat = {"reward": "ml_pipeline.trading.envs.account_rewards:RewardFunction"}
+    # Whether it is complete is looked at where it is made.
+    assert flatten_sections(content, TRADING_SECTIONS, SOURCE) == flat
+
+
+def test_a_value_that_two_sections_agree_on_is_no_conflict():
+    content = {
+        "symbols": ("EURUSD", "GBPUSD"),
+        "data_config": {"symbols": ["EURUSD", "GBPUSD"], "path": "prices.csv"},
+        "environment": {"data_path": Path("prices.csv")},
+    }
+    flat = {"symbols": ["EURUSD", "GBPUSD"], "data": Path("prices.csv")}
+    assert flatten_sections(content, TRADING_SECTIONS, SOURCE) == flat
+    content["symbols"] = ("GBPUSD", "EURUSD")
+    with pytest.raises(UserError, match="symbols is set twice"):
+        flatten_sections(content, TRADING_SECTIONS, SOURCE)
+
+
+@pytest.mark.parametrize(
     ("reward", "flat"),
     [
         ({"type": "log_return"}, {"reward": "log_return"}),
@@ -69,6 +97,7 @@ def test_a_reward_with_its_scaling_and_its_arguments(reward, flat):
         ({"portfolio_config": {"trade_mode": "other"}}, 'trade_mode must be "cont" or "discrete"'),
         ({"portfolio_config": {"max_positions": 3}}, "max_positions must be None, for there is no counterpart"),
         ({"reward_config": {"reward_scaling": 3}}, "reward_config needs a type"),
+        ({"reward_config": {"type": 3}}, "A reward in settings must be a name"),
         ({"reward_config": {"type": "fast_profit"}, "reward": "log_return"}, "reward is set twice"),
         ({"stock_env": {"hmax": 1}}, 'unknown setting "hmax" in stock_env'),
     ],

@@ -8,6 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.envs.account_rewards import RewardFunction
 from ml_pipeline.trading.envs.rewards import FastProfitReward
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
@@ -66,6 +67,26 @@ def test_a_text_in_place_of_a_list_is_refused_as_a_whole(market):
             make()
     with pytest.raises(UserError, match=r"symbols must be a list such as .*, but got 'EURUSD'\."):
         TradingConfig(symbols="EURUSD")
+
+
+class Constant(RewardFunction):
+    def compute_reward(self, pf, df, realized_profit):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    "cfg", [{"reward_config": {"type": Constant}}, {"reward": Constant}, TradingConfig(reward=Constant)]
+)
+def test_a_reward_may_be_a_class(cfg):
+    env = StatefulTradingEnv(None, cfg, ["rsi_14"])
+    env.reset(seed=0)
+    assert env.step(env.action_space.sample())[1] == 1.0
+
+
+def test_a_reward_may_be_given_as_a_class():
+    env = FastTrainingEnv(None, {}, ["rsi_14"], reward=Constant)
+    env.reset(seed=0)
+    assert env.step(env.action_space.sample())[1] == 1.0
 
 
 def test_data_may_be_a_frame_or_a_file(tmp_path):

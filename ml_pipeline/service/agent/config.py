@@ -8,7 +8,7 @@ from typing import Any
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
-from ml_pipeline.config.sections import LOGGING_KEYS
+from ml_pipeline.config.sections import LOGGING_KEYS, same_value
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config, train_settings_of
 from ml_pipeline.service.vectorized_env_config import VectorizedEnvConfig
 
@@ -76,8 +76,11 @@ def _of_mapping(content: Mapping[Any, Any], source: Path) -> AgentConfig:
     given = train_settings_of(others, source, count_envs=False)
     n_envs = given.get("n_envs")
     if "num_envs" in vectorized.model_fields_set:
-        if n_envs is not None:
-            raise UserError(f"{source}: n_envs and num_envs say the same; keep one of the two.")
+        if n_envs not in {None, vectorized.num_envs}:
+            raise UserError(
+                f"{source}: n_envs is {n_envs}, but num_envs, which says the same, is {vectorized.num_envs}; keep one "
+                "of the two."
+            )
         n_envs = vectorized.num_envs
     # What a market is traded in is counted when its environments are built; until then the limit stands for it.
     known = n_envs or (vectorized.num_envs if given.get("env_id") else None)
@@ -99,7 +102,7 @@ def _logging_of(content: Mapping[Any, Any], source: Path) -> LoggingConfig:
         section = content.get(name)
         for key in LOGGING_KEYS if isinstance(section, Mapping) else ():
             if key in section:  # type: ignore[operator]
-                if key in found:
+                if key in found and not same_value(found[key], section[key]):  # type: ignore[index]
                     raise UserError(f"{source}: {key} is set twice; keep one of the two.")
                 found[key] = section[key]  # type: ignore[index]
     if "log_interval" in found:

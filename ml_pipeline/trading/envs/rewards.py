@@ -227,11 +227,28 @@ REWARDS: dict[str, type[Reward]] = {
 }
 
 
+def reward_name(reward: Any) -> str:
+    """The name by which settings keep a reward: of a class, "module:Class". Raises UserError for what has none.
+
+    >>> reward_name("log_return"), reward_name(SharpeRatio)
+    ('log_return', 'ml_pipeline.trading.envs.rewards:SharpeRatio')
+    """
+    if isinstance(reward, type) and "." not in reward.__qualname__:
+        return f"{reward.__module__}:{reward.__qualname__}"
+    if isinstance(reward, str):
+        return reward
+    raise UserError(
+        f'A reward in settings must be a name, "module:Class" or a class of a module, but got {reward!r}; move the '
+        "class to the top of its module, or pass an object to the environment, as reward=."
+    )
+
+
 def reward_class(name: str) -> type[Reward]:
     """The class of the reward with this name, or the user's "module:Class".
 
     Raises UserError for an unknown name, with the nearest one, and for a class that is no `Reward` or has no `step`.
     """
+    name = reward_name(name)
     found: Any = import_by_name(name) if ":" in name else REWARDS.get(name)
     if found is None:
         raise UserError(f'There is no reward "{name}". {nearest(name, REWARDS)}')

@@ -127,7 +127,7 @@ def test_arguments_that_are_settings_too_become_those_and_texts_become_numbers()
         ({"total_timestep": 5}, 'unknown setting "total_timestep" in training. Did you mean "total_timesteps"?'),
         ({"lr": 5}, 'unknown setting "lr" in training. Did you mean "learning_rate"?'),
         ({"clip_range": 0.3}, 'DQN has no argument "clip_range"'),
-        ({"buffer_size": 5, "algorithm_kwargs": {"buffer_size": 5}}, "buffer_size is set twice"),
+        ({"buffer_size": 5, "algorithm_kwargs": {"buffer_size": 6}}, "buffer_size is set twice"),
         ({"buffer_size": "many"}, "buffer_size of DQN must be a whole number of at least 0, but got 'many'"),
         ({"algorithm_kwargs": 3}, "algorithm_kwargs must give values by name"),
         ({"algorithm_kwargs": 3, "tau": 0.5}, "algorithm_kwargs is set twice"),
@@ -186,11 +186,11 @@ def test_where_it_logs():
         ({"environment": [1]}, "environment must be a section of settings, but got [1]"),
         ({"training": {"total_timesteps": "many"}}, 'total_timesteps must be a whole number or none, but got "many"'),
         ({"training": {"log_interval": 0}}, "log_interval must be a whole number of at least 1, but got 0"),
-        ({"training": {"log_interval": 3}, "logging": {"log_interval": 3}}, "log_interval is set twice; keep one"),
+        ({"training": {"log_interval": 3}, "logging": {"log_interval": 4}}, "log_interval is set twice; keep one"),
         ({"logging": {"log_file": 3}}, "log_file must be a path, true or false, but got 3"),
         ({"monitoring": {"monitor_path": None}}, "monitor_path must be a path; enable_monitoring: false"),
         ({"vectorized": 3}, "vectorized must be a section of settings, but got 3"),
-        ({"vectorized": {"num_envs": 2}, "n_envs": 2}, "n_envs and num_envs say the same; keep one of the two"),
+        ({"vectorized": {"num_envs": 2}, "n_envs": 3}, "n_envs is 3, but num_envs, which says the same, is 2"),
         (3, "config must be a dict, the path of a YAML or JSON file, or a TrainConfig, but got int"),
         (None, "but got NoneType"),
     ],
@@ -211,3 +211,15 @@ def test_nothing_handed_in_is_changed():
     config = json.loads(json.dumps(FAMILIAR))
     agent_config(config)
     assert config == FAMILIAR
+
+
+def test_what_two_sections_agree_on_is_no_conflict():
+    config = agent_config(
+        {
+            "vectorized": {"num_envs": 2},
+            "n_envs": 2,
+            "training": {"log_interval": 3},
+            "logging": {"log_interval": 3},
+        }
+    )
+    assert (config.n_envs, config.logging.log_interval) == (2, 3)
