@@ -17,6 +17,7 @@ from ml_pipeline.config.wording import counted, shown_path
 
 _BEGIN = b'{"op_code":'  # of every record that Optuna writes
 _BLOCK = 1 << 16
+_LONGEST_LINE = 1 << 26  # of a record; it is read whole
 _MOST_SHOWN = 60
 _RECORDS = {  # optuna.storages.journal.JournalOperation
     0: "the beginning of a study",
@@ -61,7 +62,7 @@ def repair_end(descriptor: int, path: Path, say: Callable[[str], None]) -> None:
     which is then left as it is, and OSError where it cannot be read or written.
     """
     size = os.fstat(descriptor).st_size
-    start = _start_of_last_line(descriptor, size)
+    start = _start_of_last_line(descriptor, size, path)
     line = _read(descriptor, start, size - start)
     if not line or (line.endswith(b"\n") and record_in(line) is not None):
         return
@@ -76,9 +77,14 @@ def repair_end(descriptor: int, path: Path, say: Callable[[str], None]) -> None:
     say(_notice(path, line, kept))
 
 
-def _start_of_last_line(descriptor: int, size: int) -> int:
+def _start_of_last_line(descriptor: int, size: int, path: Path) -> int:
     end = size - 1  # the line's own end does not count
     while end > 0:
+        if size - end > _LONGEST_LINE:
+            raise UserError(
+                f"The last line of the journal {shown_path(path)} is longer than {_LONGEST_LINE / 1e6:.3g} MB, so that "
+                "it is no record; put back a copy of the file, or cut the line off."
+            )
         begin = max(0, end - _BLOCK)
         found = _read(descriptor, begin, end - begin).rfind(b"\n")
         if found >= 0:

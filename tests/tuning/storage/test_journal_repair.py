@@ -12,6 +12,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.tuning.storage import journal_repair
 from ml_pipeline.tuning.storage.journal_file import JournalFile
 from ml_pipeline.tuning.storage.journal_repair import record_in
 from ml_pipeline.tuning.storage.open_storage import open_storage
@@ -149,3 +150,18 @@ def test_a_whole_journal_is_read_as_optuna_reads_it(journal: bytes, tmp_path: Pa
     assert [trial.value for trial in study.trials] == _values(tmp_path / "journal.log") == [0.0, 1.0, 2.0]
     assert all(trial.state is TrialState.COMPLETE for trial in study.trials)
     assert (tmp_path / "journal.log").read_bytes() == journal
+
+
+def test_a_journal_that_ends_in_gigabytes_without_a_line_is_refused_and_left_as_it_is(
+    journal: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_repair, "_LONGEST_LINE", 1 << 17)
+    path = tmp_path / "journal.log"
+    path.write_bytes(journal)
+    with path.open("r+b") as file:
+        file.truncate(1 << 20)  # zeros
+    with pytest.raises(
+        UserError, match=r"The last line of the journal .* is longer than 0\.131 MB, .* cut the line off"
+    ):
+        JournalFile(path, pytest.fail)
+    assert path.stat().st_size == 1 << 20
