@@ -63,13 +63,13 @@ def load_user_file(path: Path) -> ModuleType:
 
 
 def failed_import(error: BaseException) -> str:
-    """Where an import failed and why, to close a sentence: "line 3 of env.py imports pandaz, which is not there."."""
+    """Where an import failed and why, to close a sentence: "line 3 of a.py imports pandaz, which is not there; ..."."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"line {error.lineno} of {shown_path(Path(error.filename))} is no Python: {error.msg}."
     places = [each for each in extract_tb(error.__traceback__) if not each.filename.startswith("<frozen importlib")]
     where = f"line {places[-1].lineno} of {shown_path(Path(places[-1].filename))}"
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return f"{where} imports {error.name}, which is not there."
+        return f"{where} imports {error.name}, which is not there; install it, or name its folder in PYTHONPATH."
     return f"{where} raised {_message(error)}."
 
 

@@ -197,7 +197,10 @@ gymnasium.register("Elsewhere-v0", "greedy:Env")
             "nope:Nope-v0",
             'There is no module "nope": run where nope.py lies, name its folder in PYTHONPATH, or install it.',
         ),
-        ("greedy:Env-v0", "greedy cannot be imported: line 2 of greedy.py imports pandaz, which is not there."),
+        (
+            "greedy:Env-v0",
+            "greedy cannot be imported: line 2 of greedy.py imports pandaz, which is not there; install it",
+        ),
         ("hungry:Hungry-v0", "hungry:Hungry-v0 cannot be made: line 6 of hungry.py imports pandaz, which is not"),
         ("hungry:Elsewhere-v0", "hungry:Elsewhere-v0 cannot be made: line 2 of greedy.py imports pandaz, which is"),
     ],

@@ -11,6 +11,7 @@ import ml_pipeline
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name, innermost_user_line
 
+NOT_THERE = "which is not there; install it, or name its folder in PYTHONPATH."
 MODULES = {
     "fine.py": "def signal(bars): ...\n",
     "greedy.py": "\n\nimport pandaz.io\n",
@@ -40,10 +41,13 @@ def in_their_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("greedy:f", "greedy cannot be imported: line 3 of greedy.py imports pandaz, which is not there."),
+        (
+            "greedy:f",
+            f"greedy cannot be imported: line 3 of greedy.py imports pandaz, {NOT_THERE}",
+        ),
         (
             "package.inner:f",
-            "package.inner cannot be imported: line 3 of greedy.py imports pandaz, which is not there.",
+            f"package.inner cannot be imported: line 3 of greedy.py imports pandaz, {NOT_THERE}",
         ),
         ("typo:f", "typo cannot be imported: line 2 of typo.py is no Python: invalid syntax."),
         ("fails:f", "fails cannot be imported: line 2 of fails.py raised ZeroDivisionError: division by zero."),

@@ -68,7 +68,7 @@ def test_a_wrapper_of_gymnasium_goes_by_its_name_alone(env):
         (
             "importing_what_is_not:Wrapper",
             "importing_what_is_not cannot be imported: line 1 of importing_what_is_not.py imports "
-            "a_package_that_nobody_has, which is not there.",
+            "a_package_that_nobody_has, which is not there; install it, or name its folder in PYTHONPATH.",
         ),
         (
             "TimeLimit",
