@@ -296,6 +296,8 @@ def test_a_run_that_waits_is_no_alarm_and_one_that_evaluates_says_so(page, root)
     assert reason.inner_text() == "It waits for memory."
     assert shown.evaluate(color.format("waits")) != shown.evaluate(color.format("third"))
     assert shown.locator('tr[data-run="ready"] .state').inner_text() == "evaluating"
+    cell = shown.locator('tr[data-run="ready"] td.status')
+    assert cell.evaluate("({scrollWidth, clientWidth}) => scrollWidth - clientWidth") == 0  # the word is whole
     assert shown.locator("#current h2 .state").inner_text() == "evaluating"
     assert "evaluating 1" in shown.locator("#states").inner_text().replace("\n", " ")
 
