@@ -1,7 +1,7 @@
 """Trading as a task: environments to train in, and the evaluation of a policy at the end."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -35,6 +35,7 @@ from ml_pipeline.trading.features.leaks import FeatureWarning, check_features
 from ml_pipeline.trading.features.ranges import FeatureRanges
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData, market_fingerprint
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
@@ -136,7 +137,8 @@ class TradingTask:
         rows = self._training_rows()
         scaler = FeatureScaler.fit(rows)
         about_market = (*self.market.notices, *self.market.remarks)
-        self._notices = about_market + _about_constants(self.features.columns, scaler(rows), ~np.isnan(rows))
+        about_features = _about_constants(self.features.columns, scaler(rows), ~np.isnan(rows))
+        self._notices = (*about_market, *about_features, *_about_unused(self.market.columns, self.config.features))
         return scaler
 
     def _training_rows(self) -> FloatArray:
@@ -385,6 +387,19 @@ def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known:
     more = f" and {counted(len(still) - _MOST_NAMED, 'other')}" if len(still) > _MOST_NAMED else ""
     shown = ", ".join(still[:_MOST_NAMED])
     return (f"constant in the training split, and observed as 0: {shown}{more}; leave such features out",)
+
+
+def _about_unused(columns: Iterable[str], features: Sequence[str]) -> tuple[str, ...]:
+    """A sentence about the columns of the data that no feature observes, if there are any."""
+    observed = {name.split("@")[0] for name in features}
+    unused = [] if f"{FEATURE_PREFIX}*" in observed else [name for name in columns if name not in observed]
+    if not unused:
+        return ()
+    more = f" and {counted(len(unused) - _MOST_NAMED, 'other')}" if len(unused) > _MOST_NAMED else ""
+    return (
+        f"columns of the data that are not observed: {', '.join(unused[:_MOST_NAMED])}{more}; --features names those "
+        f"to observe, {FEATURE_PREFIX}* all of them",
+    )
 
 
 def load_configured_market(config: TradingConfig) -> MarketData:

@@ -142,6 +142,14 @@ def test_the_datas_own_columns_are_features(market):
         compute_features(market, ["feature_*"])
 
 
+def test_a_column_that_no_feature_observes_is_named(market):
+    mine = _with_column(market, market.volume)
+    said = "columns of the data that are not observed: feature_mine; --features names those to observe"
+    assert said in " ".join(TradingTask(TradingConfig(features=("rsi_14",)), market=mine).notices)
+    for name in ("feature_mine", "feature_*"):
+        assert "not observed" not in " ".join(TradingTask(TradingConfig(features=(name,)), market=mine)._notices)
+
+
 def test_absence_is_a_feature():
     close = np.array([[1.0, np.nan], [1.0, 2.0], [1.0, np.nan]])
     table = compute_features(market_from_arrays("AB", np.arange(3).astype("datetime64[D]"), close), ["tradable"])
