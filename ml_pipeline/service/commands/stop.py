@@ -73,7 +73,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         failed = False
         for folder in (*studies, *folders):
             try:
-                print(_stop_study(folder) if folder in studies else stop_run(root, folder), flush=True)
+                print(_stop_study(folder) if folder in studies else _stop_run(root, folder), flush=True)
             except UserError as error:
                 failed = True
                 print(f"{prog}: {error}", file=sys.stderr)
@@ -92,6 +92,14 @@ def _studies(root: Path) -> list[Path]:
         return sorted(each for each in root.iterdir() if is_running_study(each))
     except OSError:
         return []
+
+
+def _stop_run(root: Path, folder: Path) -> str:
+    done = stop_run(root, folder)
+    study = next((each for each in folder.parents if is_running_study(each)), None)
+    if study is None:
+        return done
+    return f"{done} The study {study.name} takes it up again; to end the study: ml-pipeline stop {study.name}"
 
 
 def _stop_study(folder: Path) -> str:
