@@ -50,7 +50,7 @@ class BreakEven:
 
     def sentence(self) -> str:
         """A sentence for the report."""
-        free = f"{np.expm1(self.without_costs):+.1%}"
+        free = f"{100 * np.expm1(self.without_costs):+,.1f} %"
         loses = "loses" if self.without_costs < 0 else "earns nothing"
         others = " and ".join([*filter(None, [", ".join(self.kept[:-1])]), *self.kept[-1:]])
         kept = f"{others} stayed on" if self.kept else "there is no other cost"
@@ -84,11 +84,11 @@ class LateGain:
     def sentence(self) -> str:
         """A sentence for the report."""
         bars = "1 bar" if self.delay == 1 else f"{self.delay} bars"
-        late, in_time = (f"{np.expm1(each):+,.1%}" for each in (self.late, self.in_time))
+        late, in_time = (f"{100 * np.expm1(each):+,.1f} %" for each in (self.late, self.in_time))
         against = np.expm1((self.late - self.in_time) / self.n_orders)
         start = (
             f"Orders {bars} late would have earned {late} in place of {in_time}: right after an order, prices moved "
-            f"against it by {against:.2%} of the account, the mean of {counted(self.n_orders, 'order')}. That is "
+            f"against it by {100 * against:.2f} % of the account, the mean of {counted(self.n_orders, 'order')}. That is "
             f"{self.errors:.1f} standard errors"
         )
         if self.errors < _MOST_BY_LUCK:

@@ -62,7 +62,7 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
     if not len(asset.rows):
         reason = next((f" {sentence}" for sentence in faults.sentences if asset.table.name in sentence), "")
         raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.{reason}")
-    if (zone := asset.layout.zone) not in {None, "UTC"}:
+    if (zone := asset.layout.zone) == asset.read_times.zone and zone not in {None, "UTC"}:
         notices.append(
             f"{asset.table.name}: times were converted from {zone} to UTC, as the title of their column says"
         )

@@ -84,11 +84,13 @@ class ReadTimes(NamedTuple):
     days: datetime64[ns] (T,), the midnights of the exchange, as written and without the offset, if every time is at
     midnight there and not in UTC; else None.
     unit_change: the first change of unit in a column of Unix times; None if all have the same.
+    zone: the time zone that they were converted from by its name; None if they name an offset each, or are in UTC.
     """
 
     utc: Times
     days: Times | None = None
     unit_change: UnitChange | None = None
+    zone: str | None = None
 
 
 def zone_in(title: str) -> str | None:
@@ -214,7 +216,7 @@ def _in_zone(wall: "pl.Series", zone: str | None) -> ReadTimes:
         return ReadTimes(_array(wall))
     if offset := re.fullmatch(r"([+-])(\d\d):(\d\d)", zone):
         minutes = int(f"{offset[1]}1") * (60 * int(offset[2]) + int(offset[3]))
-        return _with_days(_array(wall) - np.timedelta64(minutes, "m"), _array(wall))
+        return _with_days(_array(wall) - np.timedelta64(minutes, "m"), _array(wall), zone)
     try:
         earlier, later = (
             _array(local.dt.convert_time_zone("UTC").dt.replace_time_zone(None))
@@ -231,7 +233,7 @@ def _in_zone(wall: "pl.Series", zone: str | None) -> ReadTimes:
         before = earlier[i - step] if 0 <= i - step < len(earlier) else earlier[i] - 1
         if later[i] >= before > earlier[i] or (before == earlier[i] and not shared):
             earlier[i] = later[i]
-    return _with_days(earlier, cells)
+    return _with_days(earlier, cells, zone)
 
 
 def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple[pl.Series, str] | None":
@@ -304,12 +306,12 @@ def _array(column: "pl.Series") -> Times:
     return column.cast(pl.Datetime("ns")).to_numpy().astype("datetime64[ns]", copy=False)
 
 
-def _with_days(utc: Times, wall: Times) -> ReadTimes:
+def _with_days(utc: Times, wall: Times, zone: str | None = None) -> ReadTimes:
     """`utc`, and the days of the exchange if its clock, `wall`, stands at midnight in every row and UTC does not."""
     known = ~np.isnat(utc)
     midnight = wall[known] == wall[known].astype("datetime64[D]")
     is_days = midnight.size > 0 and midnight.all() and not np.array_equal(wall[known], utc[known])
-    return ReadTimes(utc, wall if is_days else None)
+    return ReadTimes(utc, wall if is_days else None, zone=zone)
 
 
 def _from_epoch(column: "pl.Series") -> ReadTimes:

@@ -75,10 +75,10 @@ def test_slippage_and_spread_stay_on_and_are_named(tiny_market):
 def test_a_loss_without_fees_is_not_a_loss_without_costs(tiny_market):
     taken = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close", slippage_bps=200), _knowing).break_even
     assert (taken.verdict, taken.fee_bps) == ("below zero without fees", None)
-    assert f"at no cost its orders earn +{1.02**30 - 1:.1%}, but slippage of 200 bps take" in taken.sentence()
+    assert f"at no cost its orders earn +{100 * (1.02**30 - 1):.1f} %, but slippage of 200 bps take" in taken.sentence()
     against = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close"), lambda seen: 3 - _knowing(seen)).break_even
     assert (against.verdict, against.fee_bps) == ("below zero without costs", None)
-    assert f"it loses even when trading is free ({1.02**-29 - 1:+.1%} at no cost at all)" in against.sentence()
+    assert f"it loses even when trading is free ({100 * (1.02**-29 - 1):+.1f} % at no cost at all)" in against.sentence()
 
 
 def test_a_policy_that_never_trades_has_no_break_even_fee(tiny_market):
@@ -129,7 +129,7 @@ def test_a_gain_of_late_orders_is_explained_by_the_prices_after_them(tiny_market
     assert found.errors > 2
     assert "more than luck brings" in found.sentence()
     assert found.sentence() == gain.sentences()[1]
-    assert f"in place of {math.expm1(found.in_time):+.1%}" in found.sentence()
+    assert f"in place of {100 * math.expm1(found.in_time):+.1f} %" in found.sentence()
 
 
 def test_orders_that_lose_by_coming_late_need_no_explanation(tiny_market):
@@ -141,6 +141,6 @@ def test_orders_that_lose_by_coming_late_need_no_explanation(tiny_market):
 def test_a_gain_within_luck_is_called_luck():
     gain = LateGain(2, in_time=math.log(13.008), late=math.log(21.58), n_orders=104, errors=1.36)
     assert gain.sentence() == (  # ln(21.58 / 13.008) / 104 = 0.0049
-        "Orders 2 bars late would have earned +2,058.0% in place of +1,200.8%: right after an order, prices moved "
-        "against it by 0.49% of the account, the mean of 104 orders. That is 1.4 standard errors, as luck brings it."
+        "Orders 2 bars late would have earned +2,058.0 % in place of +1,200.8 %: right after an order, prices moved "
+        "against it by 0.49 % of the account, the mean of 104 orders. That is 1.4 standard errors, as luck brings it."
     )

@@ -160,6 +160,13 @@ def test_the_zone_in_a_title_is_that_of_its_times(title, cell, expected):
     assert parse_times(pl.Series([cell]), zone=zone_in(title)).utc.tolist() == utc(expected).tolist()
 
 
+@pytest.mark.parametrize(
+    ("cell", "zone"), [("2023-07-03 03:00", "EET"), ("1688353200", None), ("2023-07-03 03:00:00Z", None)]
+)
+def test_a_zone_is_named_if_times_were_converted_from_it(cell, zone):
+    assert parse_times(pl.Series([cell]), zone="EET").zone == zone
+
+
 @pytest.mark.parametrize("title", ["EST time", "Time (EST)", "timeCST", "timestamp_ist", "Date (CEST)"])
 def test_a_zone_in_a_title_that_means_several_is_refused(title):
     with pytest.raises(UserError, match=r"means several, with and without summer time; name one in the title"):
