@@ -65,7 +65,7 @@ def write_gym_report(
     if (folder / SETTINGS_FILE).is_file():
         with contextlib.suppress(UserError):  # a file that is for reading, and that somebody edited, costs no report
             parts += ["<h2>Settings</h2>", _settings(folder)]
-    write_html_page(folder / PAGE_FILE, f"{env_id}, trained by PPO", parts)
+    write_html_page(folder / PAGE_FILE, f"{env_id}: a trained policy", parts)
 
 
 def _summary(result: EvaluationResult) -> dict[str, Any]:
