@@ -85,10 +85,10 @@ class LateGain:
         """A sentence for the report."""
         bars = "1 bar" if self.delay == 1 else f"{self.delay} bars"
         late, in_time = (f"{100 * np.expm1(each):+,.1f} %" for each in (self.late, self.in_time))
-        against = np.expm1((self.late - self.in_time) / self.n_orders)
+        against = 100 * np.expm1((self.late - self.in_time) / self.n_orders)
         start = (
             f"Orders {bars} late would have earned {late} in place of {in_time}: right after an order, prices moved "
-            f"against it by {100 * against:.2f} % of the account, the mean of {counted(self.n_orders, 'order')}. That is "
+            f"against it by {against:.2f} % of the account, the mean of {counted(self.n_orders, 'order')}. That is "
             f"{self.errors:.1f} standard errors"
         )
         if self.errors < _MOST_BY_LUCK:

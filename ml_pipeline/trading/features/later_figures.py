@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.trading.features.foresight import Foresight
 from ml_pipeline.trading.features.formulas import Bars
-from ml_pipeline.trading.features.innovations import Innovations
+from ml_pipeline.trading.features.innovations import Innovations, ranks
 from ml_pipeline.trading.features.period_ends import Periods
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -258,14 +258,5 @@ def _extreme(values: FloatArray, start: Rows, stop: Rows, of: np.ufunc) -> Float
 
 
 def _ranks(values: FloatArray) -> FloatArray:
-    """Ranks of each row, (K, M), with mean 0; equal values share their mean rank."""
-    order = np.argsort(values, axis=1)
-    ordered = np.take_along_axis(values, order, axis=1)
-    place = np.broadcast_to(np.arange(values.shape[1], dtype=float), values.shape).copy()
-    is_new = np.diff(ordered, axis=1) != 0
-    for row in np.flatnonzero(~is_new.all(axis=1)):
-        group = np.concatenate([[0], np.cumsum(is_new[row])])
-        place[row] = (np.bincount(group, place[row]) / np.bincount(group))[group]
-    ranked = np.empty(values.shape)
-    np.put_along_axis(ranked, order, place, axis=1)
-    return ranked - (values.shape[1] - 1) / 2
+    """Ranks of each row, (K, M), with mean 0."""
+    return np.array([ranks(row) for row in values]) - values.shape[1] / 2

@@ -78,7 +78,8 @@ def test_a_loss_without_fees_is_not_a_loss_without_costs(tiny_market):
     assert f"at no cost its orders earn +{100 * (1.02**30 - 1):.1f} %, but slippage of 200 bps take" in taken.sentence()
     against = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close"), lambda seen: 3 - _knowing(seen)).break_even
     assert (against.verdict, against.fee_bps) == ("below zero without costs", None)
-    assert f"it loses even when trading is free ({100 * (1.02**-29 - 1):+.1f} % at no cost at all)" in against.sentence()
+    free = f"{100 * (1.02**-29 - 1):+.1f} %"
+    assert f"it loses even when trading is free ({free} at no cost at all)" in against.sentence()
 
 
 def test_a_policy_that_never_trades_has_no_break_even_fee(tiny_market):
