@@ -48,6 +48,10 @@ def parse_yaml(text: str) -> Any:
     reader = _Reader(text)
     try:
         return reader.document()
+    except yaml.MarkedYAMLError as error:
+        if "nesting" in (error.problem or ""):  # libyaml has a limit of its own since 0.2.6, and looks ahead
+            raise too_deep() from error
+        raise
     finally:
         reader.close()
 
