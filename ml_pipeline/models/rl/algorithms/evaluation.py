@@ -45,7 +45,7 @@ def evaluate(
     it, an episode of 10,000 steps that no TimeLimit ends is a warning.
     Raises UserError if a step returns something unusable.
     """
-    may_be_endless = most_steps is None and getattr(env.spec, "max_episode_steps", None) is None
+    may_be_endless = most_steps is None and getattr(getattr(env, "spec", None), "max_episode_steps", None) is None
     returns: list[float] = []
     lengths: list[int] = []
     left = math.inf if most_steps is None else most_steps
