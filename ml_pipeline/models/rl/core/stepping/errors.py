@@ -29,10 +29,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import gymnasium
 
 from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.models.rl.core.stepping import by_value
 
 _LONGEST_RECEIVED = 500
 _MOST_PICKLED_BYTES = 1 << 20  # of an exception or an action that a report carries
@@ -270,7 +270,7 @@ def _shortened(error: BaseException) -> BaseException | None:
 def _survives_pickling(value: Any) -> bool:
     """Whether it can be sent, and is not too large for that."""
     try:
-        pickled = cloudpickle.dumps(value)
+        pickled = by_value.dumps(value)
         if len(pickled) > _MOST_PICKLED_BYTES:
             return False
         pickle.loads(pickled)

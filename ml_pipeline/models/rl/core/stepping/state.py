@@ -14,10 +14,10 @@ import io
 import pickle
 from typing import Any
 
-import cloudpickle
 import gymnasium
 from gymnasium.utils import EzPickle
 
+from ml_pipeline.models.rl.core.stepping.by_value import ByValuePickler
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.plain_state import plain_state_of, set_plain_state
 from ml_pipeline.runtime.plain_data import NotPlain, from_plain, to_plain
@@ -77,9 +77,9 @@ class _NotWhole(Exception):
     """Pickling would lose something."""
 
 
-class _Writer(cloudpickle.Pickler):
+class _Writer(ByValuePickler):
     def __init__(self, sink: io.BytesIO) -> None:
-        super().__init__(sink, protocol=5)
+        super().__init__(sink)
         self.shared: list[Any] = []
 
     def persistent_id(self, obj: Any) -> tuple[int, str] | None:

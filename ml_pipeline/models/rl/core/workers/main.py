@@ -20,9 +20,9 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-import cloudpickle
 import gymnasium
 
+from ml_pipeline.models.rl.core.stepping import by_value
 from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, FailureReport, ForkReturned
@@ -245,7 +245,7 @@ def dumps(value: Any) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
     except Exception:  # the fast pickler raises AttributeError, TypeError and PicklingError for the same thing
-        return cloudpickle.dumps(value)
+        return by_value.dumps(value)
 
 
 def _leave_signals_to_the_trainer() -> None:

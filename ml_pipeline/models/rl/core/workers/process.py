@@ -11,10 +11,9 @@ from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-import cloudpickle
 import numpy as np
 
-from ml_pipeline.models.rl.core.stepping import env_block
+from ml_pipeline.models.rl.core.stepping import by_value, env_block
 from ml_pipeline.models.rl.core.stepping.errors import (
     FailureReport,
     ReplyNotReadableError,
@@ -88,7 +87,7 @@ class ProcessWorker:
     def prepare(self, common: Any, per_env: Sequence[Any] | None) -> bytes:
         """The message with this worker's part of the arguments."""
         block = self.environments
-        return cloudpickle.dumps((common, None if per_env is None else per_env[block.start : block.stop]))
+        return by_value.dumps((common, None if per_env is None else per_env[block.start : block.stop]))
 
     def send(self, number: int, command: Command, arguments: bytes | None = None) -> None:
         """Sends a command. If the process is gone, `read` says so."""

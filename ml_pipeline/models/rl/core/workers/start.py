@@ -18,6 +18,7 @@ import gymnasium
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.models.rl.core.stepping import by_value
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, span
@@ -122,7 +123,7 @@ class WorkerStarter:
             self._lender.refusals.append(sentence)
             warnings.warn(sentence, RuntimeWarning, stacklevel=2)
             return
-        about = cloudpickle.dumps(surroundings())
+        about = by_value.dumps(surroundings())
         for process, (number, block) in zip(processes, blocks.items(), strict=True):
             ours, theirs = self._ends()
             with contextlib.ExitStack() as closing:
@@ -159,7 +160,7 @@ class WorkerStarter:
         mine = [self._env_fns[index] for index in block]
         same = tuple(map(id, mine))
         try:
-            factories = pickled[same] = pickled.get(same) or cloudpickle.dumps(mine)
+            factories = pickled[same] = pickled.get(same) or by_value.dumps(mine)
         except Exception as error:  # foreign __getstate__ and __reduce__ may raise anything
             raise FactoryNotPicklableError(
                 f"A factory of {span(block)} cannot be sent to a worker: "
@@ -170,7 +171,7 @@ class WorkerStarter:
         setup = WorkerSetup(
             number, block.start, self.layout, environ, self.spin_s, self._registered, factories, first_reset
         )
-        return cloudpickle.dumps(setup)
+        return by_value.dumps(setup)
 
     def _start(self, number: int, block: range) -> ProcessWorker:
         ours, theirs = self._ends()
@@ -208,7 +209,7 @@ def _registered_here() -> list[bytes]:
         module = getattr(spec.entry_point, "__module__", spec.entry_point)
         if not str(module).startswith("gymnasium."):
             with contextlib.suppress(Exception):  # what cannot be pickled can still be made in this process
-                registered.append(cloudpickle.dumps(spec))
+                registered.append(by_value.dumps(spec))
     return registered
 
 

@@ -1,0 +1,39 @@
+"""Pickles by value what only this process can import, with the names of the files that its code is from.
+
+cloudpickle leaves these names out since 3.1.3, and tracebacks of such code then show neither a file nor its lines.
+"""
+
+import io
+from collections import ChainMap
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, ClassVar
+
+import cloudpickle
+
+
+def dumps(value: Any) -> bytes:
+    """`cloudpickle.dumps`, by `ByValuePickler`."""
+    sink = io.BytesIO()
+    ByValuePickler(sink).dump(value)
+    return sink.getvalue()
+
+
+def _reduce_code(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:
+    make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    if code.co_filename in arguments:
+        return make, arguments
+    return _with_file_name, (make, arguments, code.co_filename)
+
+
+def _with_file_name(make: Callable[..., CodeType], arguments: tuple[Any, ...], file_name: str) -> CodeType:
+    return make(*arguments).replace(co_filename=file_name)
+
+
+class ByValuePickler(cloudpickle.Pickler):
+    """cloudpickle's, with protocol 5."""
+
+    dispatch_table: ClassVar[Any] = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+    def __init__(self, sink: io.BytesIO) -> None:
+        super().__init__(sink, protocol=5)
