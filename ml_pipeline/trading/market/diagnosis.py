@@ -39,8 +39,8 @@ _FEW_SESSIONS = 3
 _PLAIN = Dialect()
 # There is no flag for it: a bar without volume may be one of an index, or of a market that the file knows by quotes.
 _DROP_THEM = (
-    'drop the bars without trades: in pandas, frame[frame["Volume"] > 0]; Dukascopy leaves them out of a download if '
-    "flats are disabled"
+    "drop the bars without trades: download them without flats if the source can, as Dukascopy, or in pandas by "
+    'frame[frame["Volume"] > 0]'
 )
 # What the remedy begins with where a finding is harmless.
 NOTHING_TO_DO = "nothing to do"
