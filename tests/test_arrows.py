@@ -248,6 +248,8 @@ class Import(NamedTuple):
     name: str
     at_once: bool
     """Whether importing the module does it, in place of calling a function."""
+    for_types: bool = False
+    """Whether it is for type checkers alone."""
 
 
 def is_below(name: str, *parents: str) -> bool:
@@ -260,35 +262,45 @@ def room_of(module: str) -> str | None:
 
 
 @cache
-def imports_of(source: str, *, for_types: bool = False) -> tuple[Import, ...]:
-    """Every import of a module, `from a import b` as a.b; ours without the package's name.
+def every_import_of(source: str) -> tuple[Import, ...]:
+    """Every import of a module, `from a import b` as a.b; ours without the package's name."""
 
-    for_types: also those for type checkers alone.
-    """
-
-    def walk(node: ast.AST, *, at_once: bool) -> Iterator[Import]:
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING") and not for_types:
-            return
+    def walk(node: ast.AST, *, at_once: bool, for_types: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in {
+            getattr(node.test, "id", ""),
+            getattr(node.test, "attr", ""),
+        }:
+            for_types = True
         if isinstance(node, ast.Import):
-            yield from (Import(alias.name.removeprefix("ml_pipeline."), at_once) for alias in node.names)
+            for alias in node.names:
+                yield Import(alias.name.removeprefix("ml_pipeline."), at_once, for_types)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             for alias in node.names:
-                yield Import(f"{node.module}.{alias.name}".removeprefix("ml_pipeline."), at_once)
+                yield Import(f"{node.module}.{alias.name}".removeprefix("ml_pipeline."), at_once, for_types)
         inside = at_once and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
-            yield from walk(child, at_once=inside)
+            yield from walk(child, at_once=inside, for_types=for_types)
 
-    return tuple(walk(ast.parse(source), at_once=True))
+    return tuple(walk(ast.parse(source), at_once=True, for_types=False))
+
+
+def imports_of(source: str) -> Iterator[Import]:
+    """Those that are not for type checkers alone."""
+    return (each for each in every_import_of(source) if not each.for_types)
 
 
 def reads_argv(source: str) -> bool:
+    if "argv" not in source:  # to parse each module once more would take seconds
+        return False
     nodes = [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)]
     return "sys.argv" in nodes or any(each.name == "sys.argv" for each in imports_of(source))
 
 
 def touches_the_terminal(module: str, source: str) -> Iterator[str]:
     """What a module does that is a command's alone: to print, and to install signal handlers."""
+    if "print(" not in source and "signal.signal" not in source:
+        return
     for node in ast.walk(ast.parse(source)):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if called == "print" and module not in {*COMMANDS, *PRINTING}:
@@ -305,7 +317,7 @@ def broken_arrows(sources: Mapping[str, str]) -> list[str]:
         if name_of_room is None or module in COMMANDS:
             continue
         room = ROOMS[name_of_room]
-        for name, at_once in imports_of(source):
+        for name, at_once, _ in imports_of(source):
             if name.split(".")[0] in sys.stdlib_module_names or name == VERSION:
                 continue
             is_lazy = is_below(name, *room.lazy)
@@ -320,15 +332,15 @@ def broken_arrows(sources: Mapping[str, str]) -> list[str]:
     return broken
 
 
-def modules_imported(source: str, sources: Mapping[str, str], *, for_types: bool = False) -> set[str]:
-    """Those of our modules that a module imports."""
-    names = {each.name for each in imports_of(source, for_types=for_types)}
+def modules_imported(source: str, sources: Mapping[str, str]) -> set[str]:
+    """Those of our modules that a module imports, those for type checkers included."""
+    names = {each.name for each in every_import_of(source)}
     return {module for name in names for module in (name, name.rpartition(".")[0]) if module in sources}
 
 
 def circles(sources: Mapping[str, str]) -> list[str]:
     """A sentence for each module that imports itself by way of others, those for type checkers included."""
-    graph = {module: modules_imported(source, sources, for_types=True) for module, source in sources.items()}
+    graph = {module: modules_imported(source, sources) for module, source in sources.items()}
     found = []
     for start, imported in graph.items():
         came_from = dict.fromkeys(imported - {start}, start)
@@ -352,7 +364,7 @@ def reached_from(start: str, sources: Mapping[str, str]) -> set[str]:
     reached: set[str] = set()
     waiting = [start]
     while waiting:
-        for name, _ in imports_of(sources[waiting.pop()]):
+        for name, *_ in imports_of(sources[waiting.pop()]):
             module = name if name in sources else name.rpartition(".")[0]
             if name not in reached and module in sources and module != TENSORS:
                 waiting.append(module)
