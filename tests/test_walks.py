@@ -20,9 +20,9 @@ from tests.training_commands import REPOSITORY
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 N_MODULES = {
-    "train: from the command to the first step": 142,
+    "train: from the command to the first step": 146,
     "train: one iteration": 60,
-    "paper-trade: from the command to the first bar": 158,
+    "paper-trade: from the command to the first bar": 159,
     "paper-trade: one bar": 81,
     "tune: what a trial adds around its run": 41,
 }
@@ -44,7 +44,7 @@ def _count(frame, event, argument):
     module = code.co_filename[len(_INSIDE):]
     if [event, module, code.co_qualname] in _MARKS:
         with open(f"{_OUT}/{os.getpid()}", "a") as file:
-            file.write(json.dumps(sorted(_parts[0])) + chr(10))
+            file.write(json.dumps([code.co_qualname, sorted(_parts[0])]) + chr(10))
         _parts[0] = set()
     elif event == "call" and code.co_flags & _CODE_OF_A_FUNCTION:
         _parts[0].add(module)
@@ -54,8 +54,9 @@ sys.setprofile(_count)
 """
 
 
-def parts_of(folder: Path, command: list[Any], *marks: tuple[str, str, str]) -> list[list[str]]:
-    """The modules entered before the first mark, between that and the next, and so on, of the process with the most.
+def parts_of(folder: Path, command: list[Any], *marks: tuple[str, str, str]) -> list[tuple[str, list[str]]]:
+    """The modules entered before the first mark, between that and the next, and so on, of the process with the most
+    marks; each with the function whose mark ended the part.
 
     marks: ("call" or "return", module's path in the package, qualified name of a function).
     """
@@ -81,7 +82,8 @@ def parts_of(folder: Path, command: list[Any], *marks: tuple[str, str, str]) -> 
     return max(([json.loads(line) for line in path.read_text().splitlines()] for path in out.iterdir()), key=len)
 
 
-def check(walk: str, modules: list[str]) -> None:
+def check(walk: str, parts: list[tuple[str, list[str]]]) -> None:
+    modules = sorted({module for _, part in parts for module in part})
     assert len(modules) <= N_MODULES[walk], f"{walk}: {len(modules)} modules\n" + "\n".join(modules)
 
 
@@ -94,13 +96,16 @@ FEW = ["--n-envs", 8, "--n-workers", 0, "--num-episodes", 6]
 
 
 def test_a_training_of_an_environment(tmp_path):
-    iterations = parts_of(
+    parts = parts_of(
         tmp_path,
         ["train", "--env-id", "CartPole-v1", *FEW],
         ("call", "models/rl/algorithms/ppo_trainer.py", "PPOTrainer._iterate"),
+        ("call", "models/rl/core/stepping/env_block.py", "EnvBlock._step"),
     )
-    check("train: from the command to the first step", iterations[0])
-    check("train: one iteration", iterations[3])
+    ends = [ended_by for ended_by, _ in parts]
+    iterations = [i for i, ended_by in enumerate(ends) if ended_by == "PPOTrainer._iterate"]
+    check("train: from the command to the first step", parts[: ends.index("EnvBlock._step") + 1])
+    check("train: one iteration", parts[iterations[3] + 1 : iterations[4] + 1])
 
 
 def test_a_replay_on_paper(tmp_path):
@@ -111,8 +116,8 @@ def test_a_replay_on_paper(tmp_path):
         ["paper-trade", "--model", model, "--replay", "prices.csv"],
         ("call", "live/feeds/replay.py", "ReplayFeed.next"),
     )
-    check("paper-trade: from the command to the first bar", bars[0])
-    check("paper-trade: one bar", max(bars[10:30], key=len))
+    check("paper-trade: from the command to the first bar", bars[:1])
+    check("paper-trade: one bar", [max(bars[10:30], key=lambda bar: len(bar[1]))])
 
 
 def test_what_a_trial_adds_around_its_run(tmp_path):
@@ -135,4 +140,4 @@ def test_what_a_trial_adds_around_its_run(tmp_path):
         ("call", "runs/run.py", "Run.train"),
         ("return", "runs/run.py", "Run.train"),
     )
-    check("tune: what a trial adds around its run", around[2])
+    check("tune: what a trial adds around its run", around[2:3])
