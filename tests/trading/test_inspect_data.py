@@ -1,7 +1,9 @@
 import subprocess
 import sys
+from datetime import date, timedelta
 
 import numpy as np
+import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
@@ -223,7 +225,7 @@ def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
     assert "close differs from adjcp in 6,552 of 7,308 rows" in out
     assert "all 29 symbols trade from the first bar to the last" in out
     assert "AAPL, AMGN and 27 others: there is no volume at all" in out
-    assert "12 columns not used: the first (a number of rows), zopen, zhigh" in out
+    assert "12 columns not used: the first (row numbers), zopen, zhigh" in out
 
 
 @pytest.mark.slow
@@ -269,10 +271,27 @@ def test_every_column_is_listed_with_what_became_of_it(tmp_path, capsys):
     assert main([str(path)]) == 0
     out = capsys.readouterr().out
     assert (
-        "prices.csv: 6 columns not used: the first (a number of rows), Volume MA, VWAP (equal to close), "
+        "prices.csv: 6 columns not used: the first (row numbers), Volume MA, VWAP (equal to close), "
         "Ignore (constant), id (no numbers), close_time (another time)\n"
         "    -> to observe it, say --columns 'feature_volume_ma=Volume MA' --features 'feature_*'"
     ) in out
+
+
+def test_columns_of_a_typed_file_that_cannot_be_numbers_are_listed(tmp_path, capsys):
+    n = 27
+    others = {
+        "tags": pl.Series([[i] for i in range(n)]),
+        "levels": pl.Series([[i, i] for i in range(n)], dtype=pl.Array(pl.Int64, 2)),
+        "sizes": pl.Series([{"a": i} for i in range(n)]),
+        "delay": pl.Series([timedelta(i) for i in range(n)]),
+        "key": pl.Series([b"\xff"] * n),
+        "mood": pl.Series([i * 7 % 5 for i in range(n)]),
+    }
+    bars = {"time": [date(2024, 1, 1 + i) for i in range(n)], "close": [10.0 + i % 3 for i in range(n)]}
+    pl.DataFrame(bars | others).write_parquet(tmp_path / "A.parquet")
+    assert main([str(tmp_path / "A.parquet")]) == 0
+    useless = ", ".join(f"{title} (no numbers)" for title in ("tags", "levels", "sizes", "delay", "key"))
+    assert f"A.parquet: 6 columns not used: {useless}, mood\n" in capsys.readouterr().out
 
 
 def test_a_file_whose_other_columns_are_useless_needs_nothing(tmp_path, capsys):
