@@ -14,9 +14,9 @@ BEST_CHECKPOINT = "best.pt"
 FEATURE_WARNINGS_FILE = "feature_warnings.json"
 """What is doubtful about the features that a run trades by: see `training.files.feature_warnings`."""
 OUTPUT_FILE = "output.log"
+"""What the process of a run printed, where a service started it."""
 BEGAN_IN_NAME = re.compile(r"-\d{4}(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-[0-9a-f]{6})?(?=$|-)")
 """The time in the name of a run that was not named by its user, and the random end that the service adds."""
-"""What the process of a run printed, where a service started it."""
 
 
 def runs_folder() -> Path:

@@ -99,7 +99,7 @@ def _outlast_sigterm() -> None:
     """SIGTERM has no effect on this process, but ends what it forks or starts."""
     signal.signal(signal.SIGTERM, _ignore_sigterm)  # SIG_IGN would be inherited by programs
     if hasattr(signal, "siginterrupt"):
-        signal.siginterrupt(signal.SIGTERM, False)  # no system call of a simulator fails with EINTR
+        signal.siginterrupt(signal.SIGTERM, False)  # most system calls of a simulator then go on
     _guard_forks()
 
 
