@@ -48,11 +48,21 @@ _TWO_ZONES = (
     *("est", "edt", "cst", "cdt", "mst", "mdt", "pst", "pdt", "ast", "aest", "aedt", "bst", "ist", "sst"),
     *("cest", "eest", "west"),
 )
-_TITLE_ZONE = re.compile(
-    r"(?P<place>[A-Z][A-Za-z]+(?:/[A-Z][A-Za-z_]+)+)"
-    r"|(?<![A-Za-z])(?:UTC|GMT) ?(?P<sign>[+-])(?P<hours>\d\d?):?(?P<minutes>\d\d)?(?!\d)"
-    rf"|(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?P<short>(?i:{'|'.join((*_ZONES, *_TWO_ZONES))}))(?![A-Za-z])"
+# How both are written where clocks change: CET/CEST.
+_SUMMER_OF = {"cest": "cet", "eest": "eet", "west": "wet"}
+# How the names of the time zone database begin (iana.org/time-zones): Date/Time is no place.
+_REGIONS = (
+    *("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Brazil", "Canada", "Chile"),
+    *("Etc", "Europe", "Indian", "Mexico", "Pacific", "US"),
 )
+_BEGINS = r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"
+_TITLE_ZONE = re.compile(
+    rf"{_BEGINS}(?P<place>(?:{'|'.join(_REGIONS)})(?:/[A-Z][A-Za-z_]*(?:[+-][A-Za-z\d]+)*)+)"
+    rf"|{_BEGINS}(?P<offset>(?i:UTC|GMT)\s*(?P<sign>[+\-\u2212])\s*"
+    r"(?P<hours>\d+?)(?::?(?P<minutes>\d\d))?(?P<rest>[.,]\d+)?(?!\d))"
+    rf"|{_BEGINS}(?P<short>(?i:{'|'.join((*_ZONES, *_TWO_ZONES))}))(?![A-Za-z])"
+)
+_MOST_HOURS = 14  # Kiribati
 # Days, and times to the minute or second, in digits alone: no Unix time of this century has so many.
 _DIGITS = r"^(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?$"
 # Years that times in nanoseconds can hold. A year of two digits, read as one of four, lies outside.
@@ -96,23 +106,37 @@ class ReadTimes(NamedTuple):
 def zone_in(title: str) -> str | None:
     """The time zone that a title names: one of the time zone database, or an offset; None if it names none.
 
-    Raises UserError for an abbreviation that means several.
+    Raises UserError for an abbreviation that means several, and for an offset that no clocks have.
 
     >>> zone_in("Time (EET)"), zone_in("Gmt time"), zone_in("Time (UTC+2)"), zone_in("Date (America/New_York)")
     ('EET', 'UTC', '+02:00', 'America/New_York')
     """
     if (found := _TITLE_ZONE.search(title)) is None:
         return None
-    if found["sign"]:
-        return f"{found['sign']}{found['hours']:0>2}:{found['minutes'] or '00'}"
+    if found["offset"]:
+        return _offset_of(found, title)
     if found["place"]:
         return found["place"]
-    if (short := found["short"].lower()) in _ZONES:
+    short = found["short"].lower()
+    named = {other["short"].lower() for other in _TITLE_ZONE.finditer(title) if other["short"]}
+    if _SUMMER_OF.get(short) in named:
+        short = _SUMMER_OF[short]
+    if short in _ZONES:
         return _ZONES[short]
     raise UserError(
         f'the zone {found["short"]} in the title "{title}" means several, with and without summer time; name one in '
         "the title, such as (America/New_York) or (UTC-5)."
     )
+
+
+def _offset_of(found: re.Match[str], title: str) -> str:
+    hours, minutes = int(found["hours"]), int(found["minutes"] or 0)
+    if found["rest"] or minutes > 59 or hours * 60 + minutes > _MOST_HOURS * 60:
+        raise UserError(
+            f'the offset {found["offset"]} in the title "{title}" must be hours, or hours and minutes, of at most '
+            f"{_MOST_HOURS} hours; write it such as (UTC-5) or (UTC+05:30)."
+        )
+    return f"{'+' if found['sign'] == '+' else '-'}{hours:02}:{minutes:02}"
 
 
 def without_zone(title: str) -> str:

@@ -153,6 +153,19 @@ def test_the_days_of_an_exchange_are_told_where_every_bar_is_at_its_midnight():
         ("Time (EET)", "2023-07-03 03:00:00Z", "2023-07-03T03:00"),
         ("Time (EET)", "1688353200", "2023-07-03T03:00"),  # Unix times have no zone
         ("Time", "2023-07-03 03:00:00", "2023-07-03T03:00"),
+        ("Date/Time", "2023-07-03 03:00:00", "2023-07-03T03:00"),  # a slash makes no place
+        ("Date/Time (UTC)", "2023-07-03 03:00:00", "2023-07-03T03:00"),
+        ("Date/Time (US/Eastern)", "2023-07-03 09:30:00", "2023-07-03T13:30"),
+        ("Time (CET/CEST)", "2023-07-03 03:00:00", "2023-07-03T01:00"),
+        ("Time (CEST/CET)", "2023-01-02 03:00:00", "2023-01-02T02:00"),
+        ("Time (EET/EEST)", "2023-07-03 03:00:00", "2023-07-03T00:00"),
+        ("Time (WET/WEST)", "2023-07-03 03:00:00", "2023-07-03T02:00"),
+        ("Time (utc+2)", "2023-07-03 03:00:00", "2023-07-03T01:00"),
+        ("Time (UTC + 2)", "2023-07-03 03:00:00", "2023-07-03T01:00"),
+        ("timeGMT+0530", "2023-07-03 08:30:00", "2023-07-03T03:00"),
+        ("Time (UTC\u22125)", "2023-07-03 03:00:00", "2023-07-03T08:00"),
+        ("Time (Etc/GMT+5)", "2023-07-03 03:00:00", "2023-07-03T08:00"),  # its sign is the other way round
+        ("Time (America/Port-au-Prince)", "2023-01-02 03:00:00", "2023-01-02T08:00"),
     ],
 )
 def test_the_zone_in_a_title_is_that_of_its_times(title, cell, expected):
@@ -171,6 +184,12 @@ def test_a_zone_is_named_if_times_were_converted_from_it(cell, zone):
 def test_a_zone_in_a_title_that_means_several_is_refused(title):
     with pytest.raises(UserError, match=r"means several, with and without summer time; name one in the title"):
         zone_in(title)
+
+
+@pytest.mark.parametrize("offset", ["UTC+15", "GMT-14:30", "UTC+0575", "utc + 5.5", "UTC+123456"])
+def test_an_offset_in_a_title_that_no_clocks_have_is_refused(offset):
+    with pytest.raises(UserError, match=r"must be hours, or hours and minutes, of at most 14 hours; write it such as"):
+        zone_in(f"Time ({offset})")
 
 
 @pytest.mark.parametrize("order", [1, -1])
