@@ -3,7 +3,7 @@
 import copy
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -44,8 +44,8 @@ def check_env(
     Makes some environments, resets each and takes n_steps random actions that its masks allow, with resets between
     episodes. read: raises UserError for an observation space that cannot be trained on; None: any can. Leaves
     the global generators as they were.
-    pass_limit_s: there are five passes; a slow environment takes only as many actions in each as the first one took
-    in this time, and at least one.
+    pass_limit_s: there are up to five passes; a slow environment takes only as many actions in each as fit into this
+    time, and at least one.
 
     >>> check_env(lambda: gymnasium.make("CartPole-v1"))
     []
@@ -78,19 +78,20 @@ def _look_over(
         try:
             with SerialEnv([env_fn]) as one, SerialEnv([env_fn]) as other:
                 watch = watch_global_random(env_fn, n_steps=n_steps, seed=seed)
-                drawn, n_steps = yield from _in_time(watch, n_steps, pass_limit_s)
-                seen, failure = yield from _walk(one, n_steps, seed)
+                drawn = yield from _in_time(watch, pass_limit_s)
+                walk = partial(_walk, n_steps=n_steps, seed=seed, limit_s=pass_limit_s)
+                seen, failure = yield from walk(one)
                 differing: str | None = None
                 others: dict[str, str] = {}
                 # An environment that draws from a global generator never repeats itself, and that is reported.
                 if not (drawn or failure):
-                    again, failure = yield from _walk(one, n_steps, seed)
-                    fresh, failure_too = yield from _walk(other, n_steps, seed)
+                    again, failure = yield from walk(one)
+                    fresh, failure_too = yield from walk(other)
                     differing, failure = _first_difference(again, fresh, seed), failure or failure_too
                 unread = _unreadable(one.single_observation_space, read)
-            others, own = yield from _each_result(env_fn, n_steps, seed)
+            others, own = yield from _each_result(env_fn, n_steps, seed, pass_limit_s)
             if failure and not drawn:
-                _, again_alone = yield from _each_result(env_fn, n_steps, seed)
+                _, again_alone = yield from _each_result(env_fn, n_steps, seed, pass_limit_s)
                 differing = _first_difference(own, again_alone, seed)
         except EnvFailedError as error:
             return [_sentence(error)]
@@ -103,24 +104,30 @@ def _look_over(
     return found
 
 
-def _in_time(calls: Calls[str | None], n_steps: int, limit_s: float) -> Calls[tuple[str | None, int]]:
-    """(what the calls return, n_steps). If the steps among them take longer than limit_s, the rest is left out:
-    (None, the number of steps taken).
-    """
-    n_taken, begin = 0, 0.0
+def _in_time(calls: Calls[str | None], limit_s: float) -> Calls[str | None]:
+    """What the calls return; None if the steps among them take longer than limit_s, and the rest is left out."""
+    begin: float | None = None
     while True:
         try:
             doing = next(calls)
         except StopIteration as end:
-            return end.value, n_steps
+            return end.value
         if doing.startswith("step"):
-            if n_taken == 0:
+            if begin is None:
                 begin = time.monotonic()
             elif time.monotonic() - begin > limit_s:
                 calls.close()
-                return None, n_taken
-            n_taken += 1
+                return None
         yield doing
+
+
+def _steps(n_steps: int, limit_s: float) -> Iterator[str]:
+    """The names of n_steps steps; the first one, and those that begin within limit_s of it."""
+    begin = time.monotonic()
+    for step in range(1, n_steps + 1):
+        if step > 1 and time.monotonic() - begin > limit_s:
+            return
+        yield f"step {step}"
 
 
 def _unreadable(space: spaces.Space, read: Read | None) -> str | None:
@@ -132,7 +139,9 @@ def _unreadable(space: spaces.Space, read: Read | None) -> str | None:
     return None
 
 
-def _each_result(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -> Calls[tuple[dict[str, str], _Seen]]:
+def _each_result(
+    env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int, limit_s: float
+) -> Calls[tuple[dict[str, str], _Seen]]:
     """(a sentence about each part of what an environment returns that is ever wrong, by the part, what it returned).
 
     It goes on past the first wrong one. An environment that raises, and one with masks, is left to `_walk`. Yields
@@ -148,7 +157,7 @@ def _each_result(env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int) -
         yield "reset()"
         observation, masked = look.at_reset(_reset(env, found, seed), "reset()")
         seen.append(("reset()", (copy.deepcopy(observation),)))
-        for where in (f"step {step}" for step in range(1, n_steps + 1)):
+        for where in _steps(n_steps, limit_s):
             if masked:
                 break
             action = env.action_space.sample()
@@ -252,7 +261,7 @@ class _Results:
         return True
 
 
-def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Calls[tuple[_Seen, str | None]]:
+def _walk(envs: SerialEnv, n_steps: int, seed: int, limit_s: float) -> Calls[tuple[_Seen, str | None]]:
     """Where, and what came of it: a reset and n_steps actions, the same ones each time; and how it failed, if it did.
 
     Yields each call before it is made.
@@ -264,7 +273,7 @@ def _walk(envs: SerialEnv, n_steps: int, seed: int) -> Calls[tuple[_Seen, str | 
         yield "reset()"
         observations, infos = envs.reset(seed=seed)
         seen.append(("reset()", (observations,)))
-        for where in (f"step {step}" for step in range(1, n_steps + 1)):
+        for where in _steps(n_steps, limit_s):
             yield where
             observations, *rest, infos = envs.step(random_actions(envs, observations, infos, each=envs.envs))
             seen.append((where, (observations, *rest)))

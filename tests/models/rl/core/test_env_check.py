@@ -159,6 +159,26 @@ def test_a_slow_environment_takes_fewer_steps():
     assert len(check_env(lambda: FaultyEnv("nan", at=3), n_steps=30, pass_limit_s=60.0)) == 1
 
 
+@pytest.mark.parametrize("wrong", ["draws", "refuses", "draws and refuses"])
+def test_a_slow_environment_takes_fewer_steps_even_if_a_pass_ends_early(wrong):
+    n_steps = []
+
+    class WrongEnv(CountingEnv):
+        def reset(self, *, seed=None, options=None):
+            if "draws" in wrong:
+                np.random.rand()
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action):
+            n_steps.append(1)
+            observation, reward, *rest = super().step(action)
+            return observation, "wrong" if "refuses" in wrong else reward, *rest
+
+    found = check_env(WrongEnv, n_steps=30, pass_limit_s=-1.0)
+    assert any("global numpy.random" in sentence for sentence in found) == ("draws" in wrong)
+    assert 1 <= len(n_steps) <= 5
+
+
 class ManyBugsEnv(CountingEnv):
     """Wrong in each part of what it returns, in other steps."""
 
