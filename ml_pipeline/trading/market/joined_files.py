@@ -101,7 +101,7 @@ def read_asset(asset: Asset | Parts | QuotePair, faults: Faults) -> AssetBars:
 
 
 def _in_time(whole: Parts, parts: Sequence[AssetBars], faults: Faults) -> AssetBars:
-    """The bars of all parts, oldest first; of bars at the same time, the first. Overlaps and gaps are noticed."""
+    """The bars of all parts, oldest first; of bars at the same time, the first value. Overlaps and gaps are noticed."""
     symbol, files = whole.symbol, [asset.table.name for asset in whole.assets]
     for file, part in zip(files, parts, strict=True):
         if part.fields.keys() != parts[0].fields.keys():
@@ -111,28 +111,34 @@ def _in_time(whole: Parts, parts: Sequence[AssetBars], faults: Faults) -> AssetB
     times = times[order]
     fields = {name: np.concatenate([part.fields[name] for part in parts])[order] for name in parts[0].fields}
     again = np.append(False, times[1:] == times[:-1])
-    second = np.flatnonzero(again)
-    other = np.zeros(len(second), dtype=bool)
-    for values in fields.values():
-        other |= (values[second] != values[second - 1]) & ~np.isnan(values[second])
+    bar = np.cumsum(~again) - 1  # (rows,): the joined bar of each row
+    nth = np.arange(len(times)) - np.flatnonzero(~again)[bar]
+    kept = {name: values[~again] for name, values in fields.items()}
+    other = np.zeros(len(times), dtype=bool)
+    for i in range(1, nth.max() + 1):
+        rows = np.flatnonzero(nth == i)
+        for name, values in fields.items():
+            first, second = kept[name][bar[rows]], values[rows]
+            other[rows] |= (first != second) & ~np.isnan(first) & ~np.isnan(second)
+            kept[name][bar[rows]] = np.where(np.isnan(first), second, first)
     if other.any():
-        i = second[int(np.argmax(other))]
         faults.add(
             f"{symbol} has {counted(int(other.sum()), 'bar')} in two files with other values, first at "
-            f"{as_text(times[i])}; keep these bars in one of the files."
+            f"{as_text(times[int(np.argmax(other))])}; keep these bars in one of the files."
         )
     days = [part.days for part in parts if part.days is not None]
     outside = [part.outside for part in parts if part.outside is not None]
     bars = AssetBars(
         symbol,
         times[~again],
-        {name: values[~again] for name, values in fields.items()},
+        kept,
         next((part.bar_time for part in parts if part.bar_time), None),
         _notices_of(files, parts),
         np.concatenate(days)[order][~again] if len(days) == len(parts) else None,
         np.concatenate(outside)[order][~again] if len(outside) == len(parts) else None,
     )
-    twice = f"; {counted(len(second), 'bar')} stood in two of them" if len(second) else ""
+    n_twice = int((nth == 1).sum())
+    twice = f"; {counted(n_twice, 'bar')} {'was' if n_twice == 1 else 'were'} in two of them" if n_twice else ""
     bars.notices.append(f"{symbol}: {len(files)} files follow each other in time{twice}{_between(parts)}")
     return bars
 

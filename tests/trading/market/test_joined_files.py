@@ -83,7 +83,7 @@ def test_gaps_and_overlaps_of_files_are_told(tmp_path):
     write_month(tmp_path, 4)
     (notice,) = (n for n in load_market(tmp_path).notices if "follow" in n)
     assert notice == (
-        "BTCUSDT: 3 files follow each other in time; 5 bars stood in two of them; no bars from 2023-02-01 04:00:00 to "
+        "BTCUSDT: 3 files follow each other in time; 5 bars were in two of them; no bars from 2023-02-01 04:00:00 to "
         "2023-04-01"
     )
 
@@ -96,6 +96,28 @@ def test_bars_that_differ_between_files_are_refused(tmp_path):
     ):
         load_market(tmp_path)
     assert load_market(tmp_path, faults=Faults("drop")).n_bars == 31 * 24 + 40
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_value_that_only_some_of_the_files_have_is_taken_from_them(tmp_path, order):
+    """Three files have the same bar; the one without its feature is the first, or the last."""
+    names = [f"EURUSD_M1_2023010{day}_2023010{day}.csv" for day in (2, 3, 4)]
+    features = {"09:01": "1,1,5", "09:02": "1,1,"}, {"09:02": "1,1,6", "09:03": "1,1,7"}, {"09:02": "1,1,"}
+    for name, rows in zip(names[::order], features, strict=True):
+        lines = [f"2023-01-02 {clock},{cells}" for clock, cells in rows.items()]
+        (tmp_path / name).write_text("\n".join(["time,close,volume,feature_x", *lines]) + "\n")
+    market = load_market(tmp_path)
+    assert market.columns["feature_x"][:, 0].tolist() == [5, 6, 7]
+    assert any("1 bar was in two of them" in notice for notice in market.notices)
+
+
+def test_values_that_differ_around_a_file_without_them_are_refused(tmp_path):
+    for day, value in ((2, "5"), (3, ""), (4, "6")):
+        (tmp_path / f"EURUSD_M1_2023010{day}_2023010{day}.csv").write_text(
+            f"time,close,feature_x\n2023-01-02 09:01,1,4\n2023-01-02 09:02,1,{value}\n"
+        )
+    with pytest.raises(UserError, match=r"EURUSD has 1 bar in two files with other values, first at 2023-01-02 09:02"):
+        load_market(tmp_path)
 
 
 def test_sides_of_several_years_are_joined(tmp_path):
