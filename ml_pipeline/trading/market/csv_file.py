@@ -8,6 +8,7 @@ import gzip
 import re
 import zipfile
 import zlib
+from contextlib import suppress
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -49,6 +50,13 @@ _OTHER_FORMATS = (
     (rb"(?s).{0,15}\x00", "a binary file", _AS_CSV),
 )
 _PLAIN = Dialect()
+# What unpacking a damaged or encrypted file raises.
+_DAMAGED: tuple[type[Exception], ...] = (EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile)
+_DAMAGED += (gzip.BadGzipFile,)
+with suppress(ImportError):  # some builds of Python lack it
+    from lzma import LZMAError
+
+    _DAMAGED += (LZMAError,)
 
 
 class RaggedRow(NamedTuple):
@@ -242,7 +250,13 @@ def _unpacked(path: Path) -> bytes:
                     )
                 with archive.open(names[0]) as file:
                     content = file.read(_MOST_UNPACKED + 1)
-    except (EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, gzip.BadGzipFile) as error:
+    except UserError:
+        raise
+    except _DAMAGED as error:
+        if isinstance(error, NotImplementedError) or "(missing)" in str(error):  # a module of Python
+            raise UserError(
+                f"{path.name} is packed by a method that Python cannot unpack here; unpack it, and name the file."
+            ) from error
         raise UserError(f"{path.name} cannot be unpacked: it is cut short, damaged or encrypted.") from error
     if len(content) > _MOST_UNPACKED:
         raise UserError(f"{path.name} unpacks to more than {_MOST_UNPACKED >> 30} GiB; unpack it, and name the file.")

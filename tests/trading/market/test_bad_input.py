@@ -2,6 +2,7 @@
 
 import gzip
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.market import csv_file
 from ml_pipeline.trading.market.files import load_market
+from ml_pipeline.trading.market.tables import read_table
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 
@@ -194,6 +196,39 @@ def test_an_archive_of_one_file_is_read_and_of_several_is_not(tmp_path):
         archive.writestr("b.csv", TABLE)
     with pytest.raises(UserError, match=r"BTC\.zip holds 2 files, but one is expected; unpack it into a folder"):
         load_market(path)
+
+
+def _zipped(path, method):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("a.csv", TABLE * 9)
+    return bytearray(path.read_bytes())
+
+
+def test_an_archive_damaged_anywhere_is_refused_in_a_sentence(tmp_path):
+    """Bytes of headers and of packed data."""
+    pytest.importorskip("lzma")
+    for method in (zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED):
+        content = _zipped(tmp_path / "a.zip", method)
+        for place in range(0, len(content), 3):
+            damaged = content.copy()
+            damaged[place] ^= 0xFF
+            (tmp_path / "a.zip").write_bytes(damaged)
+            with suppress(UserError):  # a date, or the like, may be anything
+                read_table(tmp_path / "a.zip")
+    content = _zipped(tmp_path / "a.zip", zipfile.ZIP_LZMA)
+    content[50:70] = b"\xff" * 20
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match="cannot be unpacked: it is cut short, damaged or encrypted"):
+        load_market(tmp_path / "a.zip")
+
+
+def test_an_archive_of_an_unknown_method_is_not_called_damaged(tmp_path):
+    content = _zipped(tmp_path / "a.zip", zipfile.ZIP_DEFLATED)
+    for method in (8, content.index(b"PK\x01\x02") + 10):  # of the file, and in the directory
+        content[method : method + 2] = b"\x63\x00"
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(UserError, match="is packed by a method that Python cannot unpack here; unpack it, and name"):
+        load_market(tmp_path / "a.zip")
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.zip"])
