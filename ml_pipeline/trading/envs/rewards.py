@@ -228,18 +228,23 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 def reward_name(reward: Any) -> str:
-    """The name by which settings keep a reward: of a class, "module:Class". Raises UserError for what has none.
+    """The name by which settings keep a reward: of a class, "module:Class".
+
+    Raises UserError for what has none, and for a class of the running script or notebook, which no other process, such
+    as an evaluation's, would find.
 
     >>> reward_name("log_return"), reward_name(SharpeRatio)
     ('log_return', 'ml_pipeline.trading.envs.rewards:SharpeRatio')
     """
     if isinstance(reward, type) and "." not in reward.__qualname__:
-        return f"{reward.__module__}:{reward.__qualname__}"
-    if isinstance(reward, str):
-        return reward
+        name = f"{reward.__module__}:{reward.__qualname__}"
+    else:
+        name = reward if isinstance(reward, str) else ""
+    if name and not name.startswith("__main__:"):
+        return name
     raise UserError(
         f'A reward in settings must be a name, "module:Class" or a class of a module, but got {reward!r}; move the '
-        "class to the top of its module, or pass an object to the environment, as reward=."
+        "class to the top of a module that is imported, or pass an object to the environment, as reward=."
     )
 
 

@@ -1,4 +1,5 @@
 import math
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.execution import PLAIN_OPS
 from ml_pipeline.trading.envs.rewards import REWARDS, LogReturn, make_reward
+from ml_pipeline.trading.settings import TradingConfig
 
 EQUITY = [100.0, 110.0, 99.0, 118.8]  # returns +10 %, -10 %, +20 %
 RETURNS = np.array([0.1, -0.1, 0.2])
@@ -63,6 +65,15 @@ def test_a_flat_curve_is_worth_nothing_and_no_curve_is_worth_nan(name):
 def test_gaining_is_worth_more_than_losing(name):
     start = [100.0, 101.0, 100.0]
     assert rewards_of(name, [*start, 102.0])[-1] > rewards_of(name, [*start, 98.0])[-1]
+
+
+@pytest.mark.parametrize("as_class", [True, False])
+def test_a_reward_of_a_script_has_no_name_that_another_process_finds(as_class, monkeypatch):
+    """Settings that name it would be of no use to an evaluation, to --resume or to the service."""
+    mine = type("Mine", (LogReturn,), {"__module__": "__main__", "__qualname__": "Mine"})
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", mine, raising=False)
+    with pytest.raises(UserError, match=r"but got .*__main__.*; move the class to the top of a module"):
+        TradingConfig(reward=mine if as_class else "__main__:Mine")
 
 
 def test_a_users_own_reward_is_imported(monkeypatch, tmp_path):
