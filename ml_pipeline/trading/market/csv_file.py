@@ -70,7 +70,8 @@ class RaggedRow(NamedTuple):
 class CsvFile:
     """A CSV file, plain, gzipped or alone in a ZIP archive. header: where its titles are. titles: as polars names them.
 
-    Its text is in UTF-8, UTF-16 or, if it can be neither, in Windows-1252.
+    Its text is in UTF-8, UTF-16 or, if it can be neither, in Windows-1252. A file that begins with letters of UTF-8
+    beyond ASCII and breaks its rules after the first 64 KiB is in none of them.
 
     content: what is read in place of the file, in UTF-8. dialect: if it names columns of a file without a header, they
     are called 1, 2, ...
@@ -82,8 +83,7 @@ class CsvFile:
         try:
             self._first_lines = _first_lines(self._source)
         except UnicodeDecodeError:  # umlauts of a program of Windows
-            content = self._source if isinstance(self._source, bytes) else path.read_bytes()
-            self._source = content.decode("cp1252", errors="replace").encode()
+            self._source = _of_windows(self._source)
             self._first_lines = _first_lines(self._source)
         self.header = find_header(self._first_lines)
         if not self.header.has_titles and any(title.isdecimal() for _, title in dialect.columns):
@@ -103,6 +103,17 @@ class CsvFile:
 
     def read(self) -> "pl.DataFrame":
         """All rows. Raises polars' ComputeError for a file that is no table."""
+        import polars as pl
+
+        try:
+            return self._read()
+        except pl.exceptions.ComputeError as error:
+            if "utf-8" not in str(error) or not _head(self._source).isascii():
+                raise
+        self._source = _of_windows(self._source)
+        return self._read()
+
+    def _read(self) -> "pl.DataFrame":
         import polars as pl
 
         frame = self._as_numbers()
@@ -282,12 +293,22 @@ def _utf16_encoding(start: bytes) -> str | None:
     return None
 
 
-def _first_lines(source: Path | bytes) -> list[str]:
+def _of_windows(source: Path | bytes) -> bytes:
+    """Text in Windows-1252, in UTF-8; piece by piece, which takes less memory."""
+    with BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        pieces = iter(lambda: file.read(_PIECE), b"")
+        return b"".join(piece.decode("cp1252", errors="replace").encode() for piece in pieces)
+
+
+def _head(source: Path | bytes) -> bytes:
     if isinstance(source, bytes):
-        content = source[:_HEAD_BYTES]
-    else:
-        with source.open("rb") as file:
-            content = file.read(_HEAD_BYTES)
+        return source[:_HEAD_BYTES]
+    with source.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+def _first_lines(source: Path | bytes) -> list[str]:
+    content = _head(source)
     if len(content) == _HEAD_BYTES:  # without the line that it cuts
         content = content[: content.rfind(b"\n") + 1] or content
     lines = content.decode("utf-8-sig").splitlines()

@@ -110,7 +110,9 @@ def read_table(path: Path, content: bytes | None = None, dialect: Dialect = _PLA
         raise UserError(f"{path.name} is empty; expected a header and one row per bar.") from None
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{path.name} cannot be read as a table: {reason}; expected CSV or Parquet.") from error
+        raise UserError(
+            f"{path.name} cannot be read as a table: {reason}; expected CSV, Parquet or Feather."
+        ) from error
     if table.frame.height == 0 and table.frame.width == 1 and table.header_line:
         text = in_one_line(table.frame.columns[0], 80)
         raise UserError(f'{path.name} holds the text "{text}" and no table; expected a header and one row per bar.')

@@ -174,7 +174,7 @@ TABLE = "time,close\n2024-01-01,1\n2024-01-02,2\n2024-01-03,3\n"
         ("a.csv", b"\n\n\n", "is empty; expected a header"),
         ("a.csv.gz", gzip.compress(TABLE.encode() * 99, mtime=0)[:60], "cannot be unpacked: it is cut short"),
         ("a.zip", b"PK\x03\x04\x14", "cannot be unpacked: it is cut short"),
-        ("a.feather", b"ARROW1....", "cannot be read as a table"),
+        ("a.feather", b"ARROW1....", "cannot be read as a table: .*; expected CSV, Parquet or Feather"),
         ("a.csv", b"time,close\n09:30,1\n09:31,2\n", "09:30 is a time of day without a date; fix or drop"),
         ("a.csv", (TABLE + TABLE).encode(), '"time" repeats the header, as if files were put together; fix or drop'),
     ],
@@ -252,6 +252,25 @@ def test_windows_umlauts_and_old_line_ends_are_read(tmp_path, rows):
     assert load_market(tmp_path / "a.csv").open[0, 0] == 1.5
     (tmp_path / "a.csv").write_bytes(text.replace("\n", "\r").encode())
     assert load_market(tmp_path / "a.csv").n_bars == rows
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("large", [1 << 25, 0])
+def test_a_file_whose_first_umlaut_is_late_is_read(tmp_path, monkeypatch, name, large):
+    """Beyond the bytes that are looked at first, in a file that is read whole or in pieces."""
+    monkeypatch.setattr(csv_file, "_LARGE", large)
+    monkeypatch.setattr(csv_file, "_PIECE", 10_000)
+    days = np.datetime_as_string(np.datetime64("1990-01-01") + np.arange(4_000))
+    lines = ["time,close,note", *(f"{day},2.5,{'x' * 20}" for day in days), "2000-12-14,3.5,\u201etr\u00fcb\u201c"]
+    content = "\n".join(lines).encode("cp1252")
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    table = read_table(tmp_path / name)
+    assert table.frame["note"].to_list() == [line.split(",")[2] for line in lines[1:]]
+    assert load_market(tmp_path / name).close[[0, -1], 0].tolist() == [2.5, 3.5]
+    damaged = content.replace(b"x" * 20, "\u00fc".encode(), 1)
+    (tmp_path / name).write_bytes(gzip.compress(damaged) if name.endswith("gz") else damaged)
+    with pytest.raises(UserError, match="utf-8"):  # neither of the two
+        load_market(tmp_path / name)
 
 
 def test_a_feather_file_is_read_as_a_parquet_file_is(tmp_path):
