@@ -46,7 +46,7 @@ _OTHER_FORMATS = (
     (rb"ARROW1|FEA1", "in Arrow's format", "name it .feather"),
     (rb"BZh|\xfd7zXZ|7z\xbc\xaf|Rar!|\x28\xb5\x2f\xfd", "packed", "unpack it"),
     (rb"(?i)\s*<(!doctype|html|head|body|\?xml)\b", "a web page", "download the data again, perhaps after signing in"),
-    (rb"\s*[\[{]", "JSON", _AS_CSV),
+    (rb"\s*(\{|\[\s*[\[{\"\d\]])", "JSON", _AS_CSV),
     (rb"(?s).{0,15}\x00", "a binary file", _AS_CSV),
 )
 _PLAIN = Dialect()

@@ -11,6 +11,7 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.market import csv_file
+from ml_pipeline.trading.market.columns import Dialect
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.tables import read_table
 from ml_pipeline.trading.settings import TradingConfig
@@ -168,6 +169,10 @@ TABLE = "time,close\n2024-01-01,1\n2024-01-02,2\n2024-01-03,3\n"
         ("a.csv", gzip.compress(TABLE.encode(), mtime=0), r"gzipped, and no CSV; name it \.csv\.gz"),
         ("a.csv", b'{\n "Information": "25 requests per day"}', r'JSON that begins with { "Information": "25 requests'),
         ("a.json", b'[{"time": 1}]', "JSON that begins with .*; write its table as CSV"),
+        ("a.json", b"[[1704067200000, 1.5]]", "JSON that begins with"),
+        ("a.json", b" [\n 1704067200000, 1.5]", "JSON that begins with"),
+        ("a.json", b'["time", "close"]', "JSON that begins with"),
+        ("a.csv", b"[]", "JSON that begins with"),
         ("a.csv", b"<!DOCTYPE html>\n<html></html>", "is a web page, and no CSV; download the data again"),
         ("a.csv", b"\x00\x01\x02", "is a binary file, and no CSV"),
         ("a.csv", b"Exceeded the daily hits limit", 'holds the text "Exceeded the daily hits limit" and no table'),
@@ -196,6 +201,12 @@ def test_an_archive_of_one_file_is_read_and_of_several_is_not(tmp_path):
         archive.writestr("b.csv", TABLE)
     with pytest.raises(UserError, match=r"BTC\.zip holds 2 files, but one is expected; unpack it into a folder"):
         load_market(path)
+
+
+def test_titles_in_brackets_are_no_json(tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE.replace("time,close", "[time],[close]"))
+    market = load_market(tmp_path / "a.csv", dialect=Dialect((("time", "[time]"), ("close", "[close]"))))
+    assert market.close[:, 0].tolist() == [1, 2, 3]
 
 
 def _zipped(path, method):
