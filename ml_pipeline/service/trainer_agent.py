@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError, excerpt
@@ -206,9 +207,10 @@ def _remedy(env: gymnasium.Env | None) -> str:
 
 def _by_an_id(made: Any) -> str:
     """What to do with an environment's class, or with a function that makes one."""
-    name = getattr(made, "__name__", "").strip("<>") or "Mine"
-    env_id = f"{name if name != 'lambda' else 'Mine'}-v0"
-    return f'call gymnasium.register("{env_id}", entry_point={name}) and pass gymnasium.make("{env_id}")'
+    name = getattr(made, "__name__", "")
+    named = name.isidentifier()  # a lambda is not
+    env_id, entry_point = (f"{name}-v0", name) if named else ("Mine-v0", "that function")
+    return f'call gymnasium.register("{env_id}", entry_point={entry_point}) and pass gymnasium.make("{env_id}")'
 
 
 def _check_spaces(task: Any, envs: VectorEnv) -> None:
@@ -216,12 +218,21 @@ def _check_spaces(task: Any, envs: VectorEnv) -> None:
     with closing(task.evaluation_env()) as env:
         for name in ("observation_space", "action_space"):
             evaluated, trained = getattr(env, name), getattr(envs, f"single_{name}")
-            if (type(evaluated), evaluated.shape) != (type(trained), trained.shape):
+            if _form(evaluated) != _form(trained):
                 raise UserError(
                     f"The environments have the {name.replace('_', ' ')} {excerpt(str(trained))}, but {task.env_id}, "
                     f"on which the policy is evaluated, has {excerpt(str(evaluated))}; name the wrappers in the "
                     "setting wrappers, or register an id of the wrapped environment."
                 )
+
+
+def _form(space: gymnasium.Space) -> tuple[Any, ...]:
+    """What a space must have in common with another one for a policy to fit both: all but the bounds of numbers."""
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
+        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else dict(enumerate(space.spaces))
+        return type(space), {key: _form(part) for key, part in parts.items()}
+    sizes = (np.asarray(getattr(space, name, None)).tolist() for name in ("n", "nvec"))
+    return type(space), space.shape, *sizes
 
 
 def _run_of(own: TrainConfig, made: TrainConfig) -> Any:

@@ -5,14 +5,17 @@ import logging
 import re
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 
@@ -28,6 +31,7 @@ from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.service import TrainerAgent, build_vec_env
 from ml_pipeline.service.agent.config import agent_config
+from ml_pipeline.service.trainer_agent import _check_spaces
 from ml_pipeline.trading.trading_env import TradingEnv
 from tests.service.forex_files import SMALL, write_folder
 from tests.small_runs import weights
@@ -249,8 +253,13 @@ def test_an_environment_without_an_id_is_refused_with_what_gives_it_one(tmp_path
         trainer.set_env(env)
     with pytest.raises(UserError, match=advice):
         trainer.set_env(CountingEnv)  # the class
-    with pytest.raises(UserError, match=r'call gymnasium\.register\("Mine-v0"'):
-        trainer.set_env(lambda: CountingEnv(length=3))
+    for nameless in (lambda: CountingEnv(length=3), partial(CountingEnv, length=3)):
+        with pytest.raises(UserError) as error:
+            trainer.set_env(nameless)
+        assert str(error.value) == (
+            f"set_env takes a vector environment, such as that of create_vectorized_env, but got {nameless!r}; call "
+            'gymnasium.register("Mine-v0", entry_point=that function) and pass gymnasium.make("Mine-v0").'
+        )
     with closing(TradingEnv()) as env, pytest.raises(UserError, match=r"by create_vectorized_env .* hold bars out"):
         trainer.set_env(env)
 
@@ -293,6 +302,35 @@ def test_environments_with_other_spaces_than_those_of_their_evaluation_are_refus
         single.set_env(env)
         with pytest.raises(UserError, match=r"have the observation space Box(?s:.*) but CartPole-v1, on which the"):
             single.train()
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "evaluated"),
+    [
+        ("action_space", spaces.Discrete(3), spaces.Discrete(2)),
+        ("action_space", spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2])),
+        (
+            "observation_space",
+            spaces.Dict({"x": spaces.Box(-1, 1, (2,))}),
+            spaces.Dict({"y": spaces.Box(-1, 1, (2,))}),
+        ),
+        (
+            "observation_space",
+            spaces.Tuple([spaces.Dict({"x": spaces.Discrete(2)})]),
+            spaces.Tuple([spaces.Dict({"x": spaces.Discrete(3)})]),
+        ),
+        ("observation_space", spaces.Box(-1, 1, (2,)), spaces.Box(-5, 5, (2,))),
+    ],
+)
+def test_all_of_the_spaces_but_their_bounds_must_be_those_of_the_evaluation(name, trained, evaluated):
+    class WithSpace(OwnEnv):
+        def __init__(self, space):
+            setattr(self, name, space)
+
+    task = SimpleNamespace(env_id="Own-v0", evaluation_env=lambda: WithSpace(evaluated))
+    refused = nullcontext() if isinstance(trained, spaces.Box) else pytest.raises(UserError, match="but Own-v0, on whi")
+    with closing(SyncVectorEnv([lambda: WithSpace(trained)])) as envs, refused:
+        _check_spaces(task, envs)
 
 
 @pytest.mark.parametrize("env_id", ["TradingEnv-v1", "FastTradingEnv-v1"])
