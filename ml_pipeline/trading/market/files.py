@@ -20,7 +20,13 @@ from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.joined_files import Parts, paired, read_asset
 from ml_pipeline.trading.market.numbers import parse_numbers
 from ml_pipeline.trading.market.resampling import BarForm, in_form
-from ml_pipeline.trading.market.symbol_files import files_of, follow_each_other, names_of, symbols_of
+from ml_pipeline.trading.market.symbol_files import (
+    files_of,
+    follow_each_other,
+    names_of,
+    of_several_lengths,
+    symbols_of,
+)
 from ml_pipeline.trading.market.tables import Table, read_table
 from ml_pipeline.trading.market.timeframes import Timing, timeframe_ns
 from ml_pipeline.trading.market.times import (
@@ -148,10 +154,12 @@ def market_of_tables(tables: Iterable[tuple[Table, str]], source: str, reading: 
             raise UserError(f"{asset.symbol} is in {before.table.name} and in {asset.table.name}; keep one.")
         assets[asset.symbol] = asset if before is None else Parts.of(before, asset)
     found = paired(assets)
+    files = [asset.table.name for asset in assets.values()]
     del assets
     for symbol in reading.symbols or ():
         if symbol not in found:
-            raise UserError(f'{source} has no symbol "{symbol}". {nearest(symbol, found)}')
+            why = of_several_lengths(symbol, files) or nearest(symbol, found)
+            raise UserError(f'{source} has no symbol "{symbol}". {why}')
     # Each asset is let go once it is read, and its table with the last of them: a large file is in memory once.
     read = [read_asset(found.pop(symbol), faults) for symbol in reading.symbols or tuple(found)]
     read = [in_form(bars, reading.form, reading.bar_time or bars.bar_time or "open") for bars in read]

@@ -5,7 +5,8 @@ the names are those that a source documents.
 """
 
 import re
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,12 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.joined_files import pairs_among
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".zip", ".parquet", ".pq", ".feather", ".arrow")
+# What both halves of a name of MetaTrader 4 are: SYMBOL15 is a file that its user numbered.
+_MONEY = (
+    *("USD", "EUR", "GBP", "JPY", "CHF", "CAD", "AUD", "NZD", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON", "ILS"),
+    *("TRY", "RUB", "ZAR", "MXN", "BRL", "CNY", "CNH", "HKD", "SGD", "THB", "INR", "KRW", "TWD", "SAR", "AED"),
+    *("XAU", "XAG", "XPT", "XPD", "BTC", "ETH", "LTC", "XRP"),
+)
 # Names of files as their sources document them: symbol, length of the bars and, if there are several, dates.
 _DOCUMENTED = tuple(
     map(
@@ -28,7 +35,7 @@ _DOCUMENTED = tuple(
             r"(?P<symbol>.+)(?P<length>_(?:M\d\d?|H\d\d?|Daily|Weekly|Monthly))"
             r"_(?P<dates>(?:\d{8}|\d{12})_(?:\d{8}|\d{12}))",
             # MetaTrader 4: EURUSD60 (its History Center)
-            r"(?P<symbol>[A-Z]{6})(?P<length>1|5|15|30|60|240|1440|10080|43200)",
+            rf"(?P<symbol>(?:{'|'.join(_MONEY)}){{2}})(?P<length>1|5|15|30|60|240|1440|10080|43200)",
             # HistData: DAT_ASCII_EURUSD_M1_2023 (histdata.com, "Detailed file specification")
             r"DAT_(?:ASCII|MT|NT)_(?P<symbol>[A-Z]{6})(?P<length>_M1)_(?P<dates>\d{4}(?:\d\d)?)",
             # Dukascopy: EURUSD_Candlestick_1_h_BID_01.01.2023-31.12.2023 (its historical data export)
@@ -96,10 +103,32 @@ def _stem(name: str) -> str:
 def names_of(files: Sequence[Path]) -> dict[Path, str]:
     """The symbol of each file, by its name; with the length of its bars if these files have it in several."""
     told = {file: _told_by(file.name) for file in files}
-    series: dict[str, set[str]] = {}
-    for name in told.values():
-        series.setdefault(name.symbol, set()).add(name.series)
+    series = _series_of(told.values())
     return {file: name.symbol if len(series[name.symbol]) == 1 else name.series for file, name in told.items()}
+
+
+def _series_of(told: Iterable[_Name]) -> dict[str, list[str]]:
+    """The series of each symbol, in the order of the files."""
+    series: dict[str, list[str]] = {}
+    for name in dict.fromkeys(told):
+        if name.series not in (of_symbol := series.setdefault(name.symbol, [])):
+            of_symbol.append(name.series)
+    return series
+
+
+def of_several_lengths(symbol: str, files: Iterable[str]) -> str | None:
+    """Why these files have no such symbol, if they hold its bars in several lengths; else None.
+
+    >>> of_several_lengths("EURUSD", ["EURUSD5.csv", "EURUSD60.csv", "GBPUSD60.csv"])
+    'EURUSD has bars of several lengths there, and each is a symbol named with its length; name EURUSD5 or EURUSD60.'
+    """
+    for name, series in _series_of(_told_by(file) for file in files).items():
+        if _plain(name) == _plain(symbol) and len(series) > 1:
+            return (
+                f"{symbol} has bars of several lengths there, and each is a symbol named with its length; name "
+                f"{' or '.join(series)}."
+            )
+    return None
 
 
 def follow_each_other(file: str, other: str) -> bool:
@@ -120,20 +149,36 @@ def files_of(path: Path) -> list[Path]:
         raise UserError(f"There is no market data at {path}; check the path.")
     if path.is_file():
         return [path]
-    files = sorted(p for p in path.iterdir() if p.is_file() and p.suffix.lower() in _SUFFIXES and p.name[0] != ".")
+    there = sorted(p for p in path.iterdir() if p.is_file() and p.suffix.lower() in _SUFFIXES and p.name[0] != ".")
+    unpacked = {_stem(file.name) for file in there if file.suffix.lower() != ".zip"}
+    files = [file for file in there if file.suffix.lower() != ".zip" or _is_other_table(file, unpacked)]
     if not files:
-        raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one per symbol.")
+        left = f"; {there[0].name} does not hold one table alone, so unpack it into a folder" if there else ""
+        raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one per symbol{left}.")
     return files
+
+
+def _is_other_table(archive: Path, unpacked: set[str]) -> bool:
+    """Whether a ZIP holds one table alone that is not unpacked beside it, or is damaged: its reader says how."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            names = [name for name in opened.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    except (zipfile.BadZipFile, OSError):
+        names = [archive.name]
+    if len(names) != 1 or Path(names[0]).suffix.lower() not in _SUFFIXES:
+        return False
+    return unpacked.isdisjoint({_stem(archive.name), _stem(Path(names[0]).name)})
 
 
 def symbols_of(files: Sequence[Path]) -> list[SymbolFiles]:
     """The symbols that these files hold by their names. Raises UserError if a pair and a file have the same name."""
-    alone: list[SymbolFiles] = []
+    groups: dict[_Name | Path, SymbolFiles] = {}
     for file, name in names_of(files).items():
-        if alone and alone[-1].name == name and follow_each_other(alone[-1].files[0].name, file.name):
-            alone[-1] = SymbolFiles(name, (*alone[-1].files, file))
-        else:
-            alone.append(SymbolFiles(name, (file,)))
+        told = _told_by(file.name)
+        group = told if told.has_dates else file
+        before = groups[group].files if group in groups else ()
+        groups[group] = SymbolFiles(name, (*before, file))
+    alone = [*groups.values()]
     of_name = {own.name: own for own in alone}
     pairs = [
         SymbolFiles(name, (*of_name[bid].files, *of_name[ask].files))
@@ -176,6 +221,8 @@ def find_symbol_files(folder: str | Path, symbols: Sequence[str]) -> dict[str, S
 
 def _the_one(symbol: str, candidates: Sequence[SymbolFiles], folder: Path) -> SymbolFiles:
     if len(candidates) > 1:
+        if why := of_several_lengths(symbol, [file.name for own in candidates for file in own.files]):
+            raise UserError(f"{folder}: {why}")
         raise UserError(
             f"{symbol} may be in {_listed(candidates)} of {folder}; leave one of them there, or name the symbol as the "
             "file is named."

@@ -1,9 +1,13 @@
 """A symbol finds its file; what is missing or ambiguous is named, with what the folder holds."""
 
+import zipfile
+
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.market.symbol_files import find_symbol_files
+from ml_pipeline.trading.market.files import load_market
+from ml_pipeline.trading.market.symbol_files import files_of, find_symbol_files
+from tests.trading.market.daily_bars import write_bars
 
 
 def folder_of(folder, *names):
@@ -132,6 +136,9 @@ def test_two_formats_of_a_symbol_are_not_taken_for_one_when_none_is_named(tmp_pa
         ("EURUSD", ["EURUSD60.csv"]),
         ("EURUSD", ["DAT_ASCII_EURUSD_M1_2022.csv", "DAT_ASCII_EURUSD_M1_202301.csv"]),
         ("EURUSD_BID", ["EURUSD_Candlestick_1_h_BID_01.01.2023-31.12.2023.csv"]),
+        ("EURUSD", ["DAT_ASCII_EURUSD_M1_2022.csv", "DAT_MT_EURUSD_M1_2023.csv"]),
+        ("XAUEUR", ["XAUEUR1440.csv"]),
+        ("SYMBOL1", ["SYMBOL1.csv"]),
         ("US30", ["US30.csv"]),
         ("AAPL_1", ["AAPL_1.csv"]),
         ("EURUSD_1H", ["EURUSD_1H.csv"]),
@@ -150,8 +157,58 @@ def test_bars_of_several_lengths_are_several_symbols(tmp_path):
         "ETHUSD": 1,
     }
     assert find_symbol_files(tmp_path, ["btcusdt-4h"])["btcusdt-4h"].name == "BTCUSDT-4h"
-    with pytest.raises(UserError, match=r"BTCUSDT may be in BTCUSDT-1h-2023-01\.csv"):
+    with pytest.raises(UserError, match=r"with its length; name BTCUSDT-1h or BTCUSDT-4h\."):
         find_symbol_files(tmp_path, ["BTCUSDT"])
+
+
+def test_a_symbol_of_several_lengths_is_refused_with_the_symbols_that_are_there(tmp_path):
+    for name in ("XBTUSD_60", "XBTUSD_1440", "ETHUSD_60"):
+        write_bars(tmp_path / f"{name}.csv")
+    sentence = (
+        'has no symbol "XBTUSD". XBTUSD has bars of several lengths there, and each is a symbol named with its length; '
+        "name XBTUSD_1440 or XBTUSD_60."
+    )
+    with pytest.raises(UserError) as caught:
+        load_market(tmp_path, symbols=["XBTUSD"])
+    assert sentence in str(caught.value)
+    assert load_market(tmp_path, symbols=["XBTUSD_60", "ETHUSD"]).symbols == ("XBTUSD_60", "ETHUSD")
+
+
+def test_files_of_other_names_between_them_do_not_part_those_of_a_symbol(tmp_path):
+    names = ["DAT_ASCII_EURUSD_M1_2022.csv", "DAT_ASCII_GBPUSD_M1_2022.csv", "DAT_MT_EURUSD_M1_2023.csv"]
+    found = find_symbol_files(folder_of(tmp_path, *names), [])
+    assert {name: len(own.files) for name, own in found.items()} == {"EURUSD": 2, "GBPUSD": 1}
+
+
+def zip_of(path, *members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for member in members:
+            archive.writestr(member, "time,close\n")
+
+
+def test_an_archive_in_a_folder_counts_if_it_holds_one_table_that_is_not_beside_it(tmp_path):
+    zip_of(tmp_path / "GBPUSD.zip", "GBPUSD.csv", "__MACOSX/GBPUSD.csv")
+    zip_of(tmp_path / "backup.zip", "a.csv", "b.csv")
+    zip_of(tmp_path / "notes.zip", "notes.md")
+    zip_of(tmp_path / "empty.zip")
+    assert [file.name for file in files_of(tmp_path)] == ["GBPUSD.zip"]
+    folder_of(tmp_path, "EURUSD.csv", "USDJPY.parquet")
+    for name in ("EURUSD.zip", "EURUSD.csv.zip", "USDJPY.zip"):
+        zip_of(tmp_path / name, "prices.csv")
+    zip_of(tmp_path / "download.zip", "old/EURUSD.csv")
+    assert [file.name for file in files_of(tmp_path)] == ["EURUSD.csv", "GBPUSD.zip", "USDJPY.parquet"]
+
+
+def test_an_archive_that_is_no_table_is_named_if_a_folder_holds_nothing_else(tmp_path):
+    zip_of(tmp_path / "backup.zip", "a.csv", "b.csv")
+    with pytest.raises(UserError, match=r"holds no market data; .*; backup\.zip does not hold one table alone"):
+        files_of(tmp_path)
+
+
+def test_a_damaged_archive_is_not_passed_over(tmp_path):
+    write_bars(folder_of(tmp_path, "GBPUSD.zip") / "EURUSD.csv")
+    with pytest.raises(UserError, match=r"GBPUSD\.zip cannot be unpacked"):
+        load_market(tmp_path)
 
 
 def test_files_of_both_sides_and_several_years_are_one_symbol(tmp_path):
