@@ -114,15 +114,22 @@ def add(flat: Flat, more: Flat, source: Path) -> None:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two sections give a setting the same value: a tuple is a list, and a path its text.
+    """Whether two sections give a setting the same value: a tuple or an array is a list, and a path its text.
+
+    What cannot be compared is not the same.
 
     >>> same_value(["EURUSD"], ("EURUSD",)), same_value(Path("data"), "data"), same_value(1, True)
     (True, True, False)
     """
     one, other = (str(each) if isinstance(each, Path) else each for each in (one, other))
+    one, other = (each.tolist() if hasattr(each, "tolist") else each for each in (one, other))
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same_value, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    try:
+        equal = one == other
+    except Exception:  # of a user's object, or of arrays in a dict
+        return False
+    return isinstance(one, bool) == isinstance(other, bool) and equal is True
 
 
 def same(name: str) -> Reader:

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned
+from ml_pipeline.config.sections import AGENT_SECTIONS, flatten_sections, is_sectioned, same_value
 
 SOURCE = Path("settings.json")
 AGENT = {
@@ -102,6 +104,30 @@ def test_what_cannot_be_had_is_named(content, sentence):
     with pytest.raises(UserError, match=sentence) as error:
         flatten_sections(content, AGENT_SECTIONS, SOURCE)
     assert str(error.value).startswith("settings.json: ")
+
+
+class Incomparable:
+    def __eq__(self, other):
+        raise TypeError("cannot be compared")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (np.array(["A", "B"]), np.array(["A", "B"]), True),
+        (np.array(["A", "B"]), ("A", "B"), True),
+        (np.array(["A", "B"]), np.array(["A", "C"]), False),
+        (np.array([True]), [1], False),
+        (np.float64(0.5), 0.5, True),
+        ({"a": np.array([1, 2])}, {"a": np.array([1, 2])}, False),
+        (pl.DataFrame({"close": [1, 2]}), pl.DataFrame({"close": [1, 2]}), False),
+        (Incomparable(), Incomparable(), False),
+    ],
+)
+def test_only_what_compares_as_equal_is_the_same_value(one, other, same):
+    assert same_value(one, other) is same
 
 
 def test_the_arguments_of_another_algorithm_keep_their_names(tmp_path):
