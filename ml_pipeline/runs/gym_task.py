@@ -47,7 +47,7 @@ class GymTask:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """That nothing is held out, of an id of trading, which Gymnasium's ids have no word for."""
+        """A warning for ids of trading: they hold no bars out for evaluation."""
         module, _, name = self.env_id.rpartition(":")
         spec = gymnasium.registry.get(name)
         if module != _TRADING_IDS and not (spec and str(spec.entry_point).startswith(f"{_TRADING_IDS}:")):
