@@ -36,9 +36,10 @@ def browser_page() -> Iterator[Any]:
             page.goto(address)
             return page
 
+        opened.errors = errors
         yield opened
         browser.close()
-    assert errors == []
+    assert errors == [], errors
 
 
 def _goes_to(url: str, own: tuple[str, str]) -> bool:
