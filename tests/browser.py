@@ -36,7 +36,7 @@ def browser_page() -> Iterator[Any]:
             page.goto(address)
             return page
 
-        opened.errors = errors
+        opened.errors = errors  # type: ignore[attr-defined]
         yield opened
         browser.close()
     assert errors == [], errors
