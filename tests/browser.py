@@ -26,17 +26,20 @@ def browser_page() -> Iterator[Any]:
         # Root may not sandbox, as in a container; the pages are our own.
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
 
+        def note(message: Any) -> None:
+            if message.type == "error":
+                errors.append(f"{message.text} {message.location}")
+
         def opened(place: Path | str, **context: Any) -> Any:
             address = place if isinstance(place, str) else place.resolve().as_uri()
             own = (urlsplit(address).scheme, urlsplit(address).netloc)
             page = browser.new_context(**context).new_page()
-            page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+            page.on("console", note)
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("request", lambda request: None if _goes_to(request.url, own) else errors.append(request.url))
             page.goto(address)
             return page
 
-        opened.errors = errors  # type: ignore[attr-defined]
         yield opened
         browser.close()
     assert errors == [], errors

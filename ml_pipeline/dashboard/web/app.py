@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -66,6 +66,8 @@ def make_app(
         routes=[
             Route("/", _Page(root, access, controls, updates.look_ahead).answer),
             Route("/assets/{name}", _asset),
+            # Of reports, which name no icon: browsers ask for this by themselves.
+            Route("/favicon.ico", RedirectResponse("/assets/icon.svg")),
             *_Reading(root, updates, reports).routes(),
             *Studies(root, reports).routes(),
             *Sessions(reader, reports).routes(),

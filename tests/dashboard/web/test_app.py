@@ -299,6 +299,11 @@ def test_every_file_that_the_page_names_is_there(client):
     assert "/assets/chart.js" in seen
 
 
+def test_the_icon_that_browsers_ask_for_by_themselves_is_that_of_the_page(client):
+    answer = client.get("/favicon.ico", follow_redirects=True)
+    assert (answer.status_code, answer.content) == (200, client.get("/assets/icon.svg").content)
+
+
 @pytest.mark.parametrize("name", ["nothing.js", "..%2fserver.py", "..%2F..%2Fserver.py", "%2e%2e", "page.html"])
 def test_no_other_file_is_served(unchanged, name):
     assert unchanged.get(f"/assets/{name}").status_code == 404
