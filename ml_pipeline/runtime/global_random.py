@@ -5,7 +5,7 @@ workers, and no seed brings it back.
 """
 
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -32,13 +32,13 @@ def find_global_random(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 20
     >>> find_global_random(lambda: gymnasium.make("CartPole-v1")) is None
     True
     """
-    return outcome(watch_global_random(env_fn, n_steps=n_steps, seed=seed))
+    return outcome(watch_global_random(env_fn, (f"step {step}" for step in range(1, n_steps + 1)), seed=seed))
 
 
 def watch_global_random(
-    env_fn: Callable[[], gymnasium.Env], *, n_steps: int, seed: int
+    env_fn: Callable[[], gymnasium.Env], steps: Iterable[str], *, seed: int
 ) -> Generator[str, None, str | None]:
-    """What `find_global_random` does, call by call: yields what comes next, before it does it."""
+    """What `find_global_random` does, call by call: yields what comes next, before it does it. steps: their names."""
     with global_generators_untouched():
         watch = _Watch()
         yield "construction"
@@ -47,14 +47,14 @@ def watch_global_random(
             env.action_space.seed(seed)
             yield "reset()"
             observation, info = watch.run("reset()", env.reset, seed=seed)
-            for step in range(1, n_steps + 1):
+            for step in steps:
                 if watch.found:
                     break
-                yield f"step {step}"
+                yield step
                 action = random_action(env.action_space, reported_mask(env, observation, info))
-                observation, _, terminated, truncated, info = watch.run(f"step {step}", env.step, action)
+                observation, _, terminated, truncated, info = watch.run(step, env.step, action)
                 if terminated or truncated:
-                    observation, info = watch.run(f"reset() after step {step}", env.reset)
+                    observation, info = watch.run(f"reset() after {step}", env.reset)
         except Exception:  # random actions may be illegal in it; what was found until then is found
             pass
         finally:

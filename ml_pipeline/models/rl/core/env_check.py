@@ -77,8 +77,7 @@ def _look_over(
         yield "construction"
         try:
             with SerialEnv([env_fn]) as one, SerialEnv([env_fn]) as other:
-                watch = watch_global_random(env_fn, n_steps=n_steps, seed=seed)
-                drawn = yield from _in_time(watch, pass_limit_s)
+                drawn = yield from watch_global_random(env_fn, _steps(n_steps, pass_limit_s), seed=seed)
                 walk = partial(_walk, n_steps=n_steps, seed=seed, limit_s=pass_limit_s)
                 seen, failure = yield from walk(one)
                 differing: str | None = None
@@ -102,23 +101,6 @@ def _look_over(
         if not told or (subject != _SPACE and f", {subject} must be" not in told):
             found.append(sentence)
     return found
-
-
-def _in_time(calls: Calls[str | None], limit_s: float) -> Calls[str | None]:
-    """What the calls return; None if the steps among them take longer than limit_s, and the rest is left out."""
-    begin: float | None = None
-    while True:
-        try:
-            doing = next(calls)
-        except StopIteration as end:
-            return end.value
-        if doing.startswith("step"):
-            if begin is None:
-                begin = time.monotonic()
-            elif time.monotonic() - begin > limit_s:
-                calls.close()
-                return None
-        yield doing
 
 
 def _steps(n_steps: int, limit_s: float) -> Iterator[str]:
