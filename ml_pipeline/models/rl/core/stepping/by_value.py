@@ -4,7 +4,6 @@ cloudpickle leaves these names out since 3.1.3, and tracebacks of such code then
 """
 
 import io
-from collections import ChainMap
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, ClassVar
@@ -33,7 +32,7 @@ def _with_file_name(make: Callable[..., CodeType], arguments: tuple[Any, ...], f
 class ByValuePickler(cloudpickle.Pickler):
     """cloudpickle's, with protocol 5."""
 
-    dispatch_table: ClassVar[Any] = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduce_code})
 
     def __init__(self, sink: io.BytesIO) -> None:
         super().__init__(sink, protocol=5)
