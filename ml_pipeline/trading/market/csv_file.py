@@ -253,7 +253,7 @@ def _unpacked(path: Path) -> bytes:
                 content = file.read(_MOST_UNPACKED + 1)
         else:
             with zipfile.ZipFile(path) as archive:
-                names = [n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX/")]
+                names = names_in(archive)
                 if len(names) != 1:
                     raise UserError(
                         f"{path.name} holds {counted(len(names), 'file')}, but one is expected; unpack it into a "
@@ -272,6 +272,11 @@ def _unpacked(path: Path) -> bytes:
     if len(content) > _MOST_UNPACKED:
         raise UserError(f"{path.name} unpacks to more than {_MOST_UNPACKED >> 30} GiB; unpack it, and name the file.")
     return content
+
+
+def names_in(archive: zipfile.ZipFile) -> list[str]:
+    """The files of an archive, without those that macOS adds."""
+    return [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
 
 
 def _check_is_text(name: str, content: bytes) -> None:

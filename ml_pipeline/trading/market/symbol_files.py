@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.wording import counted
+from ml_pipeline.trading.market.csv_file import names_in
 from ml_pipeline.trading.market.joined_files import pairs_among
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".zip", ".parquet", ".pq", ".feather", ".arrow")
@@ -76,7 +77,8 @@ class _Name(NamedTuple):
 
 
 def _told_by(name: str) -> _Name:
-    """
+    """What the source documents of such a name; else the name alone is the symbol.
+
     >>> _told_by("BTCUSDT-1h-2023-01.csv"), _told_by("BRK.A.csv.gz").symbol
     (_Name(symbol='BTCUSDT', series='BTCUSDT-1h', has_dates=True), 'BRK.A')
     >>> _told_by("EURUSD_Candlestick_1_h_BID_01.01.2023-31.12.2023.csv").symbol, _told_by("XBTUSD_60.csv").symbol
@@ -162,7 +164,7 @@ def _is_other_table(archive: Path, unpacked: set[str]) -> bool:
     """Whether a ZIP holds one table alone that is not unpacked beside it, or is damaged: its reader says how."""
     try:
         with zipfile.ZipFile(archive) as opened:
-            names = [name for name in opened.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+            names = names_in(opened)
     except (zipfile.BadZipFile, OSError):
         names = [archive.name]
     if len(names) != 1 or Path(names[0]).suffix.lower() not in _SUFFIXES:
