@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.wording import counted
+from ml_pipeline.config.wording import counted, in_one_line
 from ml_pipeline.trading.market.asset import PRICES, Asset, Cells, column_title, only_rows
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray
@@ -93,7 +93,7 @@ def _read_cells(asset: Asset, faults: Faults, notices: list[str]) -> tuple[Asset
         if name == "volume":
             cells[name] = _readable_volumes(asset, column, numbers, unread, faults, notices)
         elif unread.any():
-            cell = column[int(np.argmax(unread))]
+            cell = in_one_line(column[int(np.argmax(unread))])
             sentence = f'{column_title(asset, name)} is "{cell}", {why_unread(cell)}.'
             faults.report(asset.table, asset.rows[unread], sentence)
             usable &= ~unread

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from ml_pipeline.trading.market.plausibility import OwnBars, far_returns, find_s
 from ml_pipeline.trading.market.sources import Source
 from ml_pipeline.trading.market.tables import Table, head_of, read_table
 from ml_pipeline.trading.market.times import as_text
-
-if TYPE_CHECKING:
-    import polars as pl
 
 # With this many equal closes in a row, the feed stood still.
 _STALE_BARS = 20
@@ -211,9 +208,9 @@ def _unread_columns(file: Path, head: Table) -> Iterator[tuple[str, str]]:
     if not unread:
         return
     frame = read_table(file, dialect=head.dialect).frame
-    cells = {title: frame[title] for title in (*prices, *unread) if title in prices or _is_readable(frame[title])}
-    parsed = parse_numbers([*cells.values()])
-    numbers = dict(zip(cells, (values for values, _ in parsed), strict=True))
+    titles = [*prices, *unread]
+    parsed = parse_numbers([frame[title] for title in titles])
+    numbers = {title: values for title, (values, _) in zip(titles, parsed, strict=True)}
     useless = {title: _why_useless(title, numbers, prices) for title in unread}
     useful = [title for title in unread if not useless[title]]
     shown = ", ".join(f"{title or 'the first'}{useless[title]}" for title in unread[:_MOST_COLUMNS])
@@ -228,19 +225,11 @@ def _unread_columns(file: Path, head: Table) -> Iterator[tuple[str, str]]:
     )
 
 
-def _is_readable(cells: "pl.Series") -> bool:
-    """Whether cells are numbers or can be text; lists, structs, durations and bytes of a typed file cannot."""
-    import polars as pl
-
-    kinds = (pl.Duration, pl.Binary, pl.Object)
-    return not cells.dtype.is_nested() and cells.dtype not in kinds
-
-
 def _why_useless(title: str, numbers: Mapping[str, FloatArray], prices: Sequence[str]) -> str:
     """Why a column can be no feature, in parentheses; empty if it can be one."""
     if is_time(title):
         return " (another time)"
-    own = numbers.get(title, np.array([]))
+    own = numbers[title]
     known = own[~np.isnan(own)]
     if not known.size:
         return " (no numbers)"

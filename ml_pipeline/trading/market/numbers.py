@@ -71,6 +71,9 @@ def _cleaned(column: "pl.Series") -> "pl.Series":
     """Text without blanks and currency signs; null where it means a missing value."""
     import polars as pl
 
+    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Duration, pl.Object):  # of a typed file; no text
+        cells = [None if is_empty else str(column.dtype) for is_empty in column.is_null()]
+        column = pl.Series(column.name, cells, dtype=pl.String)
     text = column.cast(pl.String).str.strip_chars().str.strip_chars_start("$€£¥").str.to_lowercase()
     text = text.str.replace_all(r"(\d)[ \u{a0}\u{202f}'’](\d{3})", "${1}${2}")
     return text.set(text.is_in(_EMPTY), None)

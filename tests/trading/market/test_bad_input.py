@@ -161,6 +161,14 @@ def test_a_feature_of_constant_value_is_seen_as_zero(tmp_path):
 TABLE = "time,close\n2024-01-01,1\n2024-01-02,2\n2024-01-03,3\n"
 
 
+@pytest.mark.parametrize("closes", [[[1.0, 2.0]] * 2, [b"1", b"2"]], ids=["lists", "bytes"])
+def test_prices_of_a_typed_file_that_cannot_be_numbers_are_refused(tmp_path, closes):
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"time": ["2024-01-01", "2024-01-02"], "close": closes}).write_parquet(path)
+    with pytest.raises(UserError, match=r"which is not a number like 1234\.56"):
+        load_market(path)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
