@@ -1,230 +1,87 @@
-"""Arrows between the rooms point down, and nothing goes in a circle; CONTRIBUTING.md draws the house.
+"""Imports go down the floors of the house, never in a circle, and load no library that a room does without.
 
 The checkers are functions from sources to sentences, so that the tests show that they can fail.
 """
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from ml_pipeline.commands import COMMANDS as TABLE
+
 PACKAGE = Path(__file__).resolve().parent.parent / "ml_pipeline"
+CONTRIBUTING = PACKAGE.parent / "CONTRIBUTING.md"
 RL, TRADING = "models.rl", "trading"
 
-
-class Room(NamedTuple):
-    """What the modules of a folder may import, besides the standard library and each other.
-
-    at_once: libraries that importing the module may load; lazy: those, and our own modules, that only a function may.
-    """
-
-    below: tuple[str, ...] = ()
-    at_once: tuple[str, ...] = ()
-    lazy: tuple[str, ...] = ()
-
-
-# Settings as plain values, and sentences; the rest of config reads flags and files, with pydantic, tyro and YAML.
-VALUES = ("config.errors", "config.checks", "config.ppo", "config.wording")
-GROUND = (*VALUES, "runtime")
-ENV_LIBRARIES = ("numpy", "gymnasium")
-TORCH_LIBRARIES = ("torch", "numpy", "gymnasium")
-# Arrays on a device, for batched environments in the trainer's process: imported where a device is named.
-TENSORS = f"{TRADING}.accounts.tensor_ops"
-# The compiled update needs an extra, and seconds to import: a function imports it, where it is there.
-COMPILED = f"{RL}.compiled"
-RECURRENT = f"{COMPILED}.recurrent"
-MOMENTS = f"{RL}.preprocessing.compiled_moments"
-# What a group of ranks is, values and a protocol, which learning needs to know.
-RANKS = f"{RL}.distributed.ranks"
-# Other algorithms need an extra, too.
-SB3 = "runs.sb3"
-# Searching over runs needs Optuna, an extra; the dashboard reads a study's files without it.
-TUNING = "tuning"
-# Trading bar by bar, by the policy and the arithmetic of the backtest; a broker of another company is an extra.
-LIVE = "live"
-ALPACA = f"{LIVE}.alpaca"
-# Statistics of the best of many trials: formulas alone.
-SELECTION = f"{TUNING}.selection"
-
-# From the ground up: a room may import only rooms that stand above it in this table.
-ROOMS = {
-    "runtime.regular_file": Room(),
-    "config": Room(("runtime.regular_file",), at_once=("pydantic", "tyro", "yaml")),
-    "runtime": Room((*VALUES, "runtime.regular_file"), ENV_LIBRARIES, ("numba",)),
-    "monitoring": Room(
-        (
-            *("config.env_schedule", "config.errors", "config.wording", "runtime.whole_file", "runtime.interrupts"),
-            *("runtime.standard_streams", "runtime.user_code", "runtime.regular_file"),
-        ),
-        ("tqdm", "psutil"),
-        ("torch", "tensorboard", "wandb", "pynvml", "matplotlib"),
-    ),
-    "reporting": Room((*VALUES, "monitoring"), ("numpy",), ("matplotlib",)),
-    f"{RL}.core.stepping": Room(GROUND, (*ENV_LIBRARIES, "cloudpickle")),
-    f"{RL}.core.workers": Room((*GROUND, f"{RL}.core.stepping"), (*ENV_LIBRARIES, "cloudpickle")),
-    f"{RL}.core": Room((*GROUND, f"{RL}.core.stepping", f"{RL}.core.workers"), ENV_LIBRARIES),
-    MOMENTS: Room(("runtime.code_cache",), ("numpy", "numba")),
-    f"{RL}.preprocessing": Room(GROUND, TORCH_LIBRARIES, (MOMENTS,)),
-    f"{RL}.networks": Room((*GROUND, f"{RL}.preprocessing"), TORCH_LIBRARIES),
-    COMPILED: Room((*GROUND, f"{RL}.networks"), ("numpy", "torch", "numba", "llvmlite")),
-    RECURRENT: Room((*GROUND, f"{RL}.networks", COMPILED), ("numpy", "torch", "numba")),
-    f"{RL}.policies": Room((*GROUND, f"{RL}.preprocessing", f"{RL}.networks"), TORCH_LIBRARIES, (COMPILED, RECURRENT)),
-    RANKS: Room(("config.errors",), ("torch",)),
-    f"{RL}.update": Room((*GROUND, f"{RL}.networks", f"{RL}.policies", RANKS), TORCH_LIBRARIES, (COMPILED, RECURRENT)),
-    f"{RL}.rollout": Room(
-        (*GROUND, "monitoring", *(f"{RL}.{room}" for room in ("preprocessing", "networks", "policies", "update"))),
-        TORCH_LIBRARIES,
-    ),
-    f"{RL}.distributed": Room(
-        (
-            *(*GROUND, f"{RL}.core.stepping", f"{RL}.core.workers"),
-            *(f"{RL}.{room}" for room in ("preprocessing", "policies", "rollout", "distributed.ranks")),
-        ),
-        (*TORCH_LIBRARIES, "psutil"),
-    ),
-    f"{RL}.algorithms": Room((*GROUND, "monitoring", RL), TORCH_LIBRARIES),
-    f"{TRADING}.market": Room(GROUND, ("numpy",), ("polars",)),
-    f"{TRADING}.features": Room((*GROUND, f"{TRADING}.market"), ("numpy",)),
-    f"{TRADING}.accounts": Room((*GROUND, f"{TRADING}.market"), ("numpy",), ("numba",)),
-    TENSORS: Room(("runtime.row_generators", f"{TRADING}.accounts"), ("numpy", "torch")),
-    f"{TRADING}.envs": Room(
-        (*GROUND, "reporting", *(f"{TRADING}.{room}" for room in ("market", "features", "accounts"))),
-        ENV_LIBRARIES,
-        ("matplotlib", TENSORS),
-    ),
-    f"{TRADING}.evaluation": Room(
-        (*GROUND, "reporting", *(f"{TRADING}.{room}" for room in ("market", "features", "accounts", "envs"))),
-        ("numpy",),
-        ("polars", "matplotlib", "vectorbt"),
-    ),
-    TRADING: Room((*GROUND, "config.sections", "reporting", TRADING), ENV_LIBRARIES),
-    "integrations": Room((*GROUND, RL), (*ENV_LIBRARIES, "stable_baselines3")),
-    "runs.environments": Room(("config", "runtime", f"{RL}.core", f"{RL}.preprocessing"), ENV_LIBRARIES),
-    SB3: Room(
-        ("config", "runtime", "monitoring", RL, "integrations"),
-        (*TORCH_LIBRARIES, "stable_baselines3"),
-        ("sb3_contrib",),
-    ),
-    "runs": Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs.environments"),
-        (*TORCH_LIBRARIES, "tyro", "psutil"),
-        ("matplotlib", "ray", SB3),
-    ),
-    # The parts of the command `train`.
-    "runs.commands": Room(("config", "runtime", "monitoring", RL, "runs")),
-    "runs.trained": Room(
-        ("config", "runtime", "monitoring", RL, TRADING, "runs", SB3),
-        (*TORCH_LIBRARIES, "tyro"),
-        ("onnxruntime", "onnxscript", "av", "PIL"),
-    ),
-    "experiments": Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs"),
-        ("numpy", "gymnasium", "tyro"),
-        ("matplotlib",),
-    ),
-    "service.free_memory": Room((), ("psutil",)),
-    "service.limits": Room(("config",)),
-    "service.env_pool": Room(("config", f"{RL}.core"), ("gymnasium",)),
-    "service.vectorized_env_config": Room(("config", "runs"), ("pydantic",)),
-    "service.agent": Room(
-        (
-            *("config", "runtime", "monitoring", RL, TRADING, "runs"),
-            *("service.free_memory", "service.vectorized_env_config"),
-        ),
-        ("numpy", "gymnasium", "psutil"),
-    ),
-    "service.run": Room(("config", "runtime", "monitoring", "runs")),
-    "service.queue": Room(("config", "runtime", TRADING, "runs", "service.vectorized_env_config")),
-    "service.scheduling": Room(
-        (
-            *("config", "runtime", "monitoring", "runs"),
-            *(f"service.{room}" for room in ("free_memory", "limits", "env_pool", "run", "queue")),
-        )
-    ),
-    "service": Room(
-        (
-            *("config", "runtime", "monitoring", RL, TRADING, "runs"),
-            *(f"service.{module}" for module in ("free_memory", "limits", "env_pool", "vectorized_env_config")),
-            *(f"service.{room}" for room in ("agent", "run", "queue", "scheduling")),
-        ),
-        ("numpy", "gymnasium"),
-    ),
-    "service.control": Room(
-        ("config", "runtime", "runs", "service.queue", "service.scheduling", "service.agent_training_service")
-    ),
-    # What a study's files are called: read without Optuna.
-    f"{TUNING}.study_files": Room(GROUND, lazy=("optuna",)),
-    # The parts of the command `submit`.
-    "service.commands": Room(("config", "runtime", RL, TRADING, "runs", f"{TUNING}.study_files"), ("gymnasium",)),
-    SELECTION: Room(("config.errors",), ("numpy",)),
-    TUNING: Room(
-        (
-            *("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", "service", SELECTION),
-            f"{TUNING}.study_files",
-        ),
-        ("numpy", "gymnasium", "tyro", "optuna", "sqlalchemy"),
-        ("torch", "matplotlib", "psycopg", "cmaes"),
-    ),
-    # What a broker is: values and a protocol.
-    f"{LIVE}.brokers": Room((*GROUND, f"{TRADING}.market"), ("numpy",)),
-    f"{LIVE}.brokers.simulated": Room((*GROUND, TRADING, f"{LIVE}.brokers"), ("numpy",)),
-    f"{LIVE}.feeds": Room((*GROUND, "config", TRADING, f"{LIVE}.brokers"), ("numpy", "tyro"), ("polars",)),
-    # alpaca-py is an extra, and takes seconds to import: a function imports it where a session names it.
-    ALPACA: Room(
-        ("config", "runtime", TRADING, f"{LIVE}.brokers", f"{LIVE}.feeds"),
-        ("numpy",),
-        ("alpaca", "keyring", "requests"),
-    ),
-    f"{LIVE}.decisions": Room(("config", "runtime", RL, TRADING, "runs"), ("numpy", "gymnasium")),
-    f"{LIVE}.guards": Room((*GROUND, "config", TRADING, f"{LIVE}.brokers"), ("numpy",)),
-    f"{LIVE}.retraining": Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", TUNING),
-        ("numpy", "tyro"),
-        ("polars",),
-    ),
-    LIVE: Room(
-        ("config", "runtime", "monitoring", "reporting", RL, TRADING, "runs", LIVE),
-        ("numpy", "tyro"),
-        (f"{ALPACA}.account.open_account", f"{ALPACA}.market_data.alpaca_feed", "polars", "keyring"),
-    ),
-    "dashboard": Room(
-        ("config", "runtime", "monitoring", "reporting", "runs", f"{TUNING}.study_files", f"{LIVE}.session_files"),
-        ("numpy", "rich", "tyro"),
-        ("polars",),
-    ),
-    # The web server's libraries are an extra: the terminal's tables and the summaries go without.
-    "dashboard.web": Room(
-        ("config", "monitoring", "reporting", "runs.folder", f"{LIVE}.session_files", "dashboard"),
-        ("starlette", "uvicorn"),
-    ),
-    "dashboard.server": Room(("config", "dashboard"), (), ("dashboard.web", "uvicorn")),
-}
-# Commands may import anything, and nothing may import them.
-COMMANDS = (
-    *(
-        "train_ppo",
-        "evaluate_ppo",
-        "backtest",
-        "enjoy",
-        "compare",
-        "export_policy",
-        "tune_workers",
-        "compile_kernels",
-        "test_parallel_env",
-    ),
-    *("cli", "__main__", "commands", "completion"),
-    *(f"service.commands.{name}" for name in ("serve", "submit", "logs", "stop", "resume", "scale")),
-    "dashboard.commands.dashboard",
-    *(f"tuning.commands.{name}" for name in ("tune", "report", "promote", "rollback", "models")),
-    "live.commands.paper_trade",
-    *("trading.inspect_data", "experiments.sanity", "experiments.walk_forward"),
-    *("dashboard.commands.status", "dashboard.commands.watch"),
-    *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
+# From the ground up. A module imports its own room and the rooms of the floors below it; rooms on one floor do not
+# know each other. A room may have floors of its own, from the ground up as well; a dot is the rest of the room.
+FLOORS = (
+    "config.errors",
+    "config.checks",
+    "config.env_schedule",
+    "config.wording",
+    "runtime",
+    "config",
+    "monitoring",
+    "reporting",
+    "models.rl, trading",
+    "integrations",
+    "runs",
+    "tuning.study_files, experiments",
+    "service",
+    "tuning",
+    "live",
+    "dashboard",
 )
+WITHIN = {
+    "models.rl": "core.stepping < core.workers < core < preprocessing < networks < compiled < policies"
+    " < distributed.ranks < update < rollout < distributed < algorithms",
+    "trading": "market < features, accounts < envs < evaluation < .",
+    "runs": "environments < sb3 < . < trained, commands",
+    "service": "free_memory, limits, env_pool, vectorized_env_config < run, agent, queue < scheduling < . < control,"
+    " commands",
+    "live": "brokers < feeds, decisions < guards, alpaca, retraining < .",
+    "dashboard": ". < web < server",
+}
+USUAL = "numpy gymnasium cloudpickle torch tqdm psutil pydantic tyro yaml"
+# What importing a module of a room loads, by itself or by what it imports; after the bar, what only a function imports.
+LIBRARIES = {
+    "config": "pydantic tyro yaml",
+    "runtime": "numpy gymnasium | numba",
+    "monitoring": "tqdm psutil | torch tensorboard wandb pynvml",
+    "reporting": "numpy tqdm psutil | matplotlib",
+    "models.rl": "numpy gymnasium cloudpickle torch tqdm psutil",
+    "models.rl.compiled": "numpy gymnasium torch numba llvmlite",
+    "models.rl.preprocessing.compiled_moments": "numpy numba",
+    "trading": "numpy gymnasium | numba polars matplotlib vectorbt",
+    "trading.accounts.tensor_ops": "numpy torch",
+    "integrations": "numpy gymnasium cloudpickle stable_baselines3",
+    "runs": f"{USUAL} | ray matplotlib onnxruntime onnxscript av PIL",
+    "runs.sb3": f"{USUAL} stable_baselines3 | sb3_contrib",
+    "runs.trained.load_sb3_policy": f"{USUAL} stable_baselines3",
+    "experiments": f"{USUAL} | matplotlib",
+    "service": USUAL,
+    "tuning": f"{USUAL} optuna sqlalchemy | matplotlib psycopg cmaes",
+    "live": f"{USUAL} | polars keyring",
+    "live.alpaca": "numpy | alpaca keyring requests",
+    "dashboard": f"{USUAL} rich | polars",
+    "dashboard.web": f"{USUAL} starlette uvicorn",
+    "dashboard.server": f"{USUAL} | uvicorn",
+}
+
+# Arrays on a device, for batched environments in the trainer's process: imported if a device is named.
+TENSORS = f"{TRADING}.accounts.tensor_ops"
+
+# Commands may import anything, and nothing may import them.
+COMMANDS = {command.module.removeprefix("ml_pipeline.") for command in TABLE.values()} | {
+    *("__main__", "cli", "commands", "completion", "compile_kernels", "test_parallel_env"),
+    *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
+}
 # Only these print besides commands: what they show on a terminal, and the parts of one command.
 VERSION = "__version__"  # of the package itself, which no arrow is about
 PRINTING = (
@@ -256,9 +113,40 @@ def is_below(name: str, *parents: str) -> bool:
     return any(name == parent or name.startswith(f"{parent}.") for parent in parents)
 
 
-def room_of(module: str) -> str | None:
-    """The deepest room that a module lies in."""
-    return max((room for room in ROOMS if is_below(module, room)), key=len, default=None)
+def deepest(name: str, names: Iterable[str]) -> str | None:
+    """The longest of these names that a module lies in."""
+    return max((each for each in names if is_below(name, each)), key=len, default=None)
+
+
+@cache
+def places() -> dict[str, tuple[str, int, int]]:
+    """By room: the room on its own floor that it belongs to, the number of that floor, and its floor inside."""
+    found = {}
+    for floor, beside in enumerate(FLOORS):
+        for outer in beside.split(", "):
+            inner_floors = WITHIN.get(outer, ".").split(" < ")
+            for inner_floor, rooms in enumerate(inner_floors):
+                for room in rooms.split(", "):
+                    found[outer if room == "." else f"{outer}.{room}"] = (outer, floor, inner_floor)
+            found.setdefault(outer, (outer, floor, len(inner_floors)))
+    return found
+
+
+def points_down(module: str, imported: str) -> bool:
+    """Whether a module may import another."""
+    mine, other = deepest(module, places()), deepest(imported, places())
+    if mine is None or other is None or imported in COMMANDS:
+        return False
+    (outer, floor, inner), (others_outer, others_floor, others_inner) = places()[mine], places()[other]
+    if outer == others_outer:
+        return mine == other or others_inner < inner
+    return others_floor < floor
+
+
+def libraries_of(module: str) -> tuple[set[str], set[str]]:
+    """Those that importing the module may load, and those that its functions may import."""
+    at_once, _, lazy = LIBRARIES.get(deepest(module, LIBRARIES) or "", "").partition("|")
+    return {*at_once.split()}, {*lazy.split(), *at_once.split()}
 
 
 @cache
@@ -309,27 +197,63 @@ def touches_the_terminal(module: str, source: str) -> Iterator[str]:
             yield f"{module} installs a signal handler"
 
 
-def broken_arrows(sources: Mapping[str, str]) -> list[str]:
-    """A sentence for each import, in modules by name, that the table forbids."""
+def module_named(name: str, sources: Mapping[str, str]) -> str | None:
+    """Which of our modules an import reads: itself, or the one that it takes a name from."""
+    return next((module for module in (name, name.rpartition(".")[0]) if module in sources), None)
+
+
+def broken_arrows(sources: Mapping[str, str], house: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each import, in modules by name, that the tables forbid. house: every module of ours, by name."""
+    ours = house or sources
     broken = []
     for module, source in sources.items():
-        name_of_room = room_of(module)
-        if name_of_room is None or module in COMMANDS:
+        if module in COMMANDS:
             continue
-        room = ROOMS[name_of_room]
+        at_once_libraries, lazy_libraries = libraries_of(module)
         for name, at_once, _ in imports_of(source):
-            if name.split(".")[0] in sys.stdlib_module_names or name == VERSION:
+            library = name.split(".")[0]
+            if library in sys.stdlib_module_names or name == VERSION:
                 continue
-            is_lazy = is_below(name, *room.lazy)
-            is_allowed = is_lazy or room_of(name) == name_of_room or is_below(name, *room.below, *room.at_once)
-            if not is_allowed or is_below(name, *COMMANDS):
+            imported = module_named(name, ours)
+            if imported is not None:
+                if not points_down(module, imported):
+                    broken.append(f"{module} imports {name}")
+            elif library not in lazy_libraries:
                 broken.append(f"{module} imports {name}")
-            elif at_once and is_lazy:
+            elif at_once and library not in at_once_libraries:
                 broken.append(f"{module} imports {name} at once")
         if reads_argv(source):
             broken.append(f"{module} reads sys.argv")
         broken += touches_the_terminal(module, source)
     return broken
+
+
+def loaded_by_importing(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """By module, the libraries that importing it loads, by itself or by what it imports."""
+    ours, libraries = {}, {}
+    for module, source in sources.items():
+        names = [name for name, at_once, _ in imports_of(source) if at_once and name != VERSION]
+        ours[module] = {found for name in names if (found := module_named(name, sources))}
+        libraries[module] = {name.split(".")[0] for name in names if not module_named(name, sources)}
+    loaded = {}
+    for module in sources:
+        seen, waiting = {module}, [module]
+        while waiting:
+            fresh = ours[waiting.pop()] - seen
+            seen |= fresh
+            waiting += fresh
+        loaded[module] = set().union(*(libraries[each] for each in seen)) - {*sys.stdlib_module_names}
+    return loaded
+
+
+def loads_too_much(sources: Mapping[str, str]) -> list[str]:
+    """A sentence for each module that loads a library that its room does without."""
+    return [
+        f"{module} loads {library}"
+        for module, loaded in loaded_by_importing(sources).items()
+        if module not in COMMANDS
+        for library in sorted(loaded - libraries_of(module)[0])
+    ]
 
 
 def modules_imported(source: str, sources: Mapping[str, str]) -> set[str]:
@@ -397,11 +321,14 @@ def test_nothing_goes_in_a_circle(sources):
     assert circles(sources) == []
 
 
-def test_the_table_itself_goes_from_the_ground_up():
-    names = list(ROOMS)
-    for i, (name, room) in enumerate(ROOMS.items()):
-        for below in (*room.below, *(lazy for lazy in room.lazy if room_of(lazy))):
-            assert is_below(below, *names[:i]) or any(is_below(each, below) for each in names[:i]) or below == name
+def test_importing_a_module_loads_no_library_that_its_room_does_without(sources):
+    assert loads_too_much(sources) == []
+
+
+def test_the_house_is_drawn_as_it_is():
+    rooms = [[room for room in beside.split(", ") if room == RL or "." not in room] for beside in reversed(FLOORS)]
+    drawing = " -> ".join(["commands", *(" | ".join(floor).replace(".", "/") for floor in rooms if floor)])
+    assert drawing in " ".join(CONTRIBUTING.read_text().split())
 
 
 def test_nothing_in_a_worker_process_reaches_torch(sources):
@@ -413,14 +340,14 @@ def test_importing_a_package_imports_nothing_else():
     assert sorted(filled) == [PACKAGE / "__init__.py", PACKAGE / "service" / "__init__.py"]  # lazily: see test_init.py
 
 
-@pytest.mark.parametrize("name", [*ROOMS, *IN_WORKERS, *COMMANDS, *PRINTING, *SIGNALLING])
+@pytest.mark.parametrize("name", sorted({*places(), *LIBRARIES, *IN_WORKERS, *COMMANDS, *PRINTING, *SIGNALLING}))
 def test_what_the_rules_name_is_there(sources, name):
     assert name in sources
 
 
-def test_every_folder_has_its_rules(sources):
-    rooms = {module for module in sources if any(is_below(other, module) and other != module for other in sources)}
-    assert {room for room in rooms if room_of(room) is None} == {"models", "models.rl"}  # which hold rooms alone
+def test_every_module_has_a_floor(sources):
+    rooms = {name for name, source in sources.items() if source and name not in COMMANDS}
+    assert {room for room in rooms if deepest(room, places()) is None} == {"__init__"}
 
 
 @pytest.mark.parametrize(
@@ -429,21 +356,18 @@ def test_every_folder_has_its_rules(sources):
         (f"{RL}.rollout.gae", "import ml_pipeline.trading.task", "imports trading.task"),
         (f"{RL}.rollout.gae", "def f():\n  import polars", "imports polars"),
         (f"{RL}.rollout.gae", "from yaml import load", "imports yaml.load"),
-        (f"{RL}.policies.policy", "import ml_pipeline.models.rl.compiled", f"imports {COMPILED} at once"),
         (f"{RL}.networks.mlp", "from ml_pipeline.models.rl.policies import x", f"imports {RL}.policies.x"),
         ("trading.envs.fast", "from ml_pipeline.models.rl import networks", "imports models.rl.networks"),
         ("trading.envs.fast", "import torch", "imports torch"),
         ("trading.envs.fast", "def f():\n  import torch", "imports torch"),
-        ("trading.envs.fast", f"from ml_pipeline.{TENSORS} import X", f"imports {TENSORS}.X at once"),
-        ("trading.envs.fast", f"import ml_pipeline.{COMMANDS[0]}", f"imports {COMMANDS[0]}"),
+        ("trading.envs.fast", "import ml_pipeline.train_ppo", "imports train_ppo"),
         ("trading.task", "import ml_pipeline.trading.inspect_data", "imports trading.inspect_data"),
-        ("trading.task", "import ml_pipeline.config.files", "imports config.files"),
         ("trading.market.files", "import polars as pl", "imports polars at once"),
         ("trading.evaluation.page", "class A:\n  import matplotlib.pyplot", "imports matplotlib.pyplot at once"),
         ("config.ppo", "from ml_pipeline.monitoring import sink", "imports monitoring.sink"),
         ("config.ppo", "from ml_pipeline import train_ppo", "imports train_ppo"),
         ("config.ppo", "import torch", "imports torch"),
-        ("monitoring.sink", "from ml_pipeline.config.ppo import X", "imports config.ppo.X"),
+        ("monitoring.sink", "from ml_pipeline.reporting.page import X", "imports reporting.page.X"),
         ("monitoring.sink", "try:\n  import pydantic\nexcept ImportError: pass", "imports pydantic"),
         ("runs.run", "import ml_pipeline.runs.trained.restore", "imports runs.trained.restore"),
         ("runs.folder", "from ml_pipeline.experiments.fit_config import X", "imports experiments.fit_config.X"),
@@ -454,8 +378,8 @@ def test_every_folder_has_its_rules(sources):
         ("runs.run", "import signal\nsignal.signal(2, None)", "installs a signal handler"),
     ],
 )
-def test_an_arrow_that_points_up_is_found(module, source, sentence):
-    assert broken_arrows({module: source}) == [f"{module} {sentence}"]
+def test_an_arrow_that_points_up_is_found(sources, module, source, sentence):
+    assert broken_arrows({module: source}, sources) == [f"{module} {sentence}"]
 
 
 @pytest.mark.parametrize(
@@ -471,8 +395,23 @@ def test_an_arrow_that_points_up_is_found(module, source, sentence):
         (f"{RL}.rollout.gae", "import torch.nn\nfrom ml_pipeline.config.ppo import PPOConfig"),
     ],
 )
-def test_an_arrow_that_points_down_is_fine(module, source):
-    assert broken_arrows({module: source}) == []
+def test_an_arrow_that_points_down_is_fine(sources, module, source):
+    assert broken_arrows({module: source}, sources) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        (f"{RL}.policies.policy", f"{RL}.compiled.kernel"),
+        ("trading.envs.fast", TENSORS),
+        ("trading.task", "config.files"),
+        ("runs.run", "runs.sb3.trainer"),
+    ],
+)
+def test_a_library_is_found_however_far_away(sources, module, imported):
+    loaded = loads_too_much({**sources, module: f"from ml_pipeline.{imported} import x"})
+    assert any(sentence.startswith(f"{module} loads ") for sentence in loaded)
+    assert loads_too_much({**sources, module: f"def f():\n  from ml_pipeline.{imported} import x"}) == []
 
 
 def test_a_circle_is_found_however_wide():
