@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from ml_pipeline.service import TrainerAgent
-from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading import synthetic_market
 
 SETTINGS = Path(__file__).with_suffix(".yaml")
 

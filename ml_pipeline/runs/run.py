@@ -27,7 +27,7 @@ from ml_pipeline.runs.recording import Recording
 from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.settings_file import StartedWith
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, take_stop_note
-from ml_pipeline.runs.tasks import Task
+from ml_pipeline.runs.tasks import Task, make_task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.training.setup import RunSetup
 from ml_pipeline.runs.training.training import Training
@@ -67,14 +67,11 @@ class Run:
     """One training: environments, trainer, checkpoints, evaluation and report, in one folder.
 
     >>> import tempfile
-    >>> from ml_pipeline.config.ppo import PPOConfig
-    >>> from ml_pipeline.config.run import RunConfig
-    >>> from ml_pipeline.runs.tasks import make_task
-    >>> from ml_pipeline.runs.train_config import TrainConfig
+    >>> from ml_pipeline import PPOConfig, Run, RunConfig, TrainConfig
     >>> folder = tempfile.TemporaryDirectory()
     >>> run = RunConfig(env_id="CartPole-v1", num_episodes=2, checkpoint_dir=Path(folder.name), vec_env="serial")
     >>> config = TrainConfig(run=run, ppo=PPOConfig(n_steps=64, minibatch_size=64))
-    >>> result = Run(config, make_task(config)).train()
+    >>> result = Run(config).train()
     >>> result.status, result.global_step, (result.folder / "best.pt").is_file()
     ('finished', 128, True)
     >>> folder.cleanup()
@@ -83,7 +80,7 @@ class Run:
     def __init__(
         self,
         config: TrainConfig,
-        task: Task,
+        task: Task | None = None,
         *,
         checkpoint: Path | None = None,
         trust_checkpoint: bool = False,
@@ -95,8 +92,9 @@ class Run:
         started_with: StartedWith | None = None,
     ) -> None:
         """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
-        task: what to learn, see `make_task`. checkpoint: one to continue, with the config of `resumed_config`.
-        trust_checkpoint: open pickled states of environments beside it that no run of this user signed. sinks:
+        task: what to learn; None: what `config` names, see `make_task`.
+        checkpoint: one to continue, with the config of `resumed_config`.
+                trust_checkpoint: open pickled states of environments beside it that no run of this user signed. sinks:
         where the metrics of each iteration go besides metrics.jsonl and monitor.csv; the caller closes them.
         listener: told what a person who watches wants to read. stop: ends the run once it is requested. envs: to train
         in, as many as `config` says, which stay open; None: made of the task, and closed. ranks: the processes that
@@ -107,7 +105,7 @@ class Run:
         self._started_with = started_with
         self._setup = RunSetup(
             config=config,
-            task=task,
+            task=make_task(config) if task is None else task,
             checkpoint=checkpoint,
             trust_checkpoint=trust_checkpoint,
             sinks=tuple(sinks),

@@ -1,0 +1,12 @@
+"""Searches over runs, and how much the best of many trials is worth."""
+
+from typing import TYPE_CHECKING
+
+from ml_pipeline.runtime.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ml_pipeline.tuning.selection import deflated_sharpe_ratio as deflated_sharpe_ratio
+    from ml_pipeline.tuning.selection import moments_of as moments_of
+    from ml_pipeline.tuning.selection import sharpe_ratios as sharpe_ratios
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)
