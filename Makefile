@@ -37,7 +37,7 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 
 # What a first training would compile in one process, by several. Where it cannot, trainings run all the same.
 $(VENV)/.compiled: $(VENV)/.installed
-	-$(BIN)/python -m ml_pipeline.compile_kernels perceptron trading
+	-$(BIN)/ml-pipeline compile perceptron trading
 	@touch $@
 
 # Apart from $(VENV): tianshou needs pandas 2, and vectorbt, which the tests use, pandas 3.

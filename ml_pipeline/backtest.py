@@ -1,19 +1,8 @@
 """Entry: backtest what a settings file trained, on data that the training did not see, and report.
 
-python -m ml_pipeline.backtest --config configs/fast_training_ppo.json
-python -m ml_pipeline.backtest --config configs/fast_training_ppo.json --data other.csv
+ml-pipeline backtest --config configs/fast_training_ppo.json
+ml-pipeline backtest --config configs/fast_training_ppo.json --data other.csv
 """
-
-import sys
-from pathlib import Path
-
-if not __package__:  # run as a file: the repository takes this folder's place on the path
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("backtest")
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.evaluate_ppo import print_evaluation
@@ -26,7 +15,3 @@ def main(argv: list[str], *, prog: str = "backtest") -> int:
     with entry(prog):
         print_evaluation(parse_backtest(argv, prog=prog, description=COMMANDS["backtest"].sentence))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,25 +1,14 @@
 """Command: compare runs: a table, what differs in their settings, and a picture of their learning curves.
 
-python -m ml_pipeline.compare checkpoints/A checkpoints/B
-python -m ml_pipeline.compare checkpoints/NAME-seed* --by time --output curves.svg
+ml-pipeline compare checkpoints/A checkpoints/B
+ml-pipeline compare checkpoints/NAME-seed* --by time --output curves.svg
 """
-
-import sys
-from pathlib import Path
-
-if not __package__:  # run as a file: the repository takes this folder's place on the path
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("compare.py")
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.experiments.compare_config import parse_compare
 from ml_pipeline.monitoring.console import entry
 
-PROG = "compare.py"
+PROG = "compare"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
@@ -37,7 +26,3 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         write_figure(comparison.figure(by=config.by, smooth=config.smooth), config.output)
         print(f"\nWritten to {config.output}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,13 +4,6 @@ ml-pipeline compile                          # everything
 ml-pipeline compile perceptron trading       # what `ml-pipeline train` needs; `make install` does this
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("compile")
-
 import logging
 import multiprocessing
 import signal
@@ -134,7 +127,3 @@ def _compile(work: Callable[[], None], connection: Connection) -> None:
         connection.send(f"{_FAILED}{type(error).__name__}: {said}")
         return
     connection.send(f"compiled in {time.perf_counter() - begin:.1f} s" if compilations else "on disk already")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -5,17 +5,11 @@ eval "$(ml-pipeline completion zsh)"       # in ~/.zshrc, after compinit
 """
 
 import argparse
-import sys
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal, get_args, get_origin
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("completion")
 
 import shtab
 import tyro
@@ -78,7 +72,3 @@ def _choices(hint: Any) -> list[str] | None:
     """The words among the values of a flag."""
     literals = [each for each in alternatives(hint) if get_origin(each) is Literal]
     return list(chain.from_iterable(map(get_args, literals))) or None
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

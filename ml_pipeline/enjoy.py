@@ -1,27 +1,16 @@
 """Command: let a trained policy play in its environment, and show or record it.
 
-python -m ml_pipeline.enjoy checkpoints/RUN
-python -m ml_pipeline.enjoy checkpoints/RUN --video out.mp4
-python -m ml_pipeline.enjoy checkpoints/RUN --render human --episodes 10
+ml-pipeline enjoy checkpoints/RUN
+ml-pipeline enjoy checkpoints/RUN --video out.mp4
+ml-pipeline enjoy checkpoints/RUN --render human --episodes 10
 """
-
-import sys
-from pathlib import Path
-
-if not __package__:  # run as a file: the repository takes this folder's place on the path
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("enjoy.py")
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.trained.enjoy_config import parse_enjoy
 
-PROG = "enjoy.py"
+PROG = "enjoy"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
@@ -47,7 +36,3 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         if result.interrupted is not None:
             raise result.interrupted
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

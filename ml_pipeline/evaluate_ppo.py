@@ -1,25 +1,14 @@
 """Entry: evaluate a checkpoint on a single environment, on data of its own or others, and report.
 
-python -m ml_pipeline.evaluate_ppo checkpoints/RUN
-python -m ml_pipeline.evaluate_ppo checkpoints/RUN/best.pt --data other.csv
+ml-pipeline evaluate checkpoints/RUN
+ml-pipeline evaluate checkpoints/RUN/best.pt --data other.csv
 """
-
-import sys
-from pathlib import Path
-
-if not __package__:  # run as a file: the repository takes this folder's place on the path
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("evaluate_ppo.py")
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.trained.evaluate_config import EvaluationStart, parse_evaluation
 
-PROG = "evaluate_ppo.py"
+PROG = "evaluate"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
@@ -41,7 +30,3 @@ def print_evaluation(start: EvaluationStart) -> None:
         print(start.notice, flush=True)
     report = evaluate_checkpoint(start)
     print(*report.notices, report.text, f"\nWritten to {report.folder}", sep="\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

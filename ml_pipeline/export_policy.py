@@ -1,25 +1,14 @@
 """Entry: write a trained policy into one file that runs without this package, once it is proven to act the same.
 
-python -m ml_pipeline.export_policy checkpoints/RUN
-python -m ml_pipeline.export_policy checkpoints/RUN/best.pt --format torch
+ml-pipeline export checkpoints/RUN
+ml-pipeline export checkpoints/RUN/best.pt --format torch
 """
-
-import sys
-from pathlib import Path
-
-if not __package__:  # run as a file: the repository takes this folder's place on the path
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("export_policy.py")
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.trained.export_config import parse_export
 
-PROG = "export_policy.py"
+PROG = "export"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
@@ -39,7 +28,3 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             f"recorded observations.\n  in:  {', '.join(result.input_names)}\n  out: {', '.join(result.output_names)}"
         )
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -22,11 +22,6 @@ from typing import Any
 if not __package__:  # run as a file: the repository takes this folder's place on the path
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("test_parallel_env.py")
-
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode

@@ -1,7 +1,7 @@
 """Entry: measures in under 20 s how many workers pay for an environment, and what a second machine is worth to it.
 
-python -m ml_pipeline.tune_workers --env-id CartPole-v1 --n-envs 8
-python -m ml_pipeline.tune_workers --data prices.csv --n-envs 16
+ml-pipeline tune-workers --env-id CartPole-v1 --n-envs 8
+ml-pipeline tune-workers --data prices.csv --n-envs 16
 
 It takes the settings of train_ppo, and measures the environments that train_ppo would step; 8 of them by default.
 """
@@ -11,16 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Literal
-
-if not __package__:  # run as a file: the repository takes this folder's place on the path
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("tune_workers.py")
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.algorithms import OWN
@@ -40,7 +31,7 @@ from ml_pipeline.runtime.action_masks import reported_mask
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.other_load import BackgroundLoad
 
-PROG = "tune_workers.py"
+PROG = "tune-workers"
 _USUAL_N_ENVS = 8
 _COSTS_S, _RATES_S, _OWN_S = 4.0, 8.5, 1.5  # for steps alone, for all counts of workers, for acting and learning
 _TURN_S, _TURNS = 0.15, 3
@@ -251,7 +242,3 @@ def _shares(costs: dict[int, StepCost]) -> list[str]:
     each = f"{total_s * 1e3:.1f} ms" if total_s >= 1e-3 else f"{total_s * 1e6:.0f} µs"
     share = f"waits {mean.wait_s / total_s:.0%}".replace("%", " %") + " of the time"
     return [f"stepping {share if mean.wait_s > _NOISE * total_s else 'computes all the time'}, {each} a step"]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

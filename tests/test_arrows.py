@@ -80,7 +80,6 @@ TENSORS = f"{TRADING}.accounts.tensor_ops"
 # Commands may import anything, and nothing may import them.
 COMMANDS = {command.module.removeprefix("ml_pipeline.") for command in TABLE.values()} | {
     *("__main__", "cli", "commands", "completion", "compile_kernels", "test_parallel_env"),
-    *("trading.sanity", "trading.walk_forward"),  # the older names of two of them
 }
 # Only these print besides commands: what they show on a terminal, and the parts of one command.
 VERSION = "__version__"  # of the package itself, which no arrow is about

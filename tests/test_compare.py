@@ -29,5 +29,5 @@ def test_no_run_is_one_sentence(capsys):
         compare.main([])
     assert (
         capsys.readouterr().err
-        == "compare.py: RUN is missing; name the folders of runs to compare, such as checkpoints/RUN.\n"
+        == "compare: RUN is missing; name the folders of runs to compare, such as checkpoints/RUN.\n"
     )

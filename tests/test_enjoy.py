@@ -57,7 +57,7 @@ def test_what_is_missing_is_named_in_one_sentence(run, tmp_path, capsys, monkeyp
 def test_a_wrong_path_is_one_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         enjoy.main([str(tmp_path / "none")])
-    assert capsys.readouterr().err == f"enjoy.py: There is no checkpoint {tmp_path / 'none'}.\n"
+    assert capsys.readouterr().err == f"enjoy: There is no checkpoint {tmp_path / 'none'}.\n"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
@@ -67,7 +67,7 @@ def test_a_signal_ends_it_with_one_line_and_its_exit_code(run, monkeypatch, caps
     with pytest.raises(SystemExit) as stop:
         enjoy.main([str(run)])
     out, err = capsys.readouterr()
-    assert (stop.value.code, err) == (128 + number, f"enjoy.py: Stopped by {name}.\n")
+    assert (stop.value.code, err) == (128 + number, f"enjoy: Stopped by {name}.\n")
     assert out.startswith("LoadedPolicy(")
 
 
@@ -77,7 +77,7 @@ def test_ctrl_c_of_a_terminal_leaves_a_video_that_plays(run, tmp_path):
     pytest.importorskip("pygame")
     av = pytest.importorskip("av")
     video = tmp_path / "out.mp4"
-    command = [sys.executable, "-m", "ml_pipeline.enjoy", str(run), "--episodes", "1000", "--video", str(video)]
+    command = [sys.executable, "-m", "ml_pipeline", "enjoy", str(run), "--episodes", "1000", "--video", str(video)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         length = int(process.stdout.readline().split(", ")[1].removesuffix(" steps\n"))
         os.killpg(process.pid, signal.SIGINT)

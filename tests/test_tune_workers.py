@@ -27,7 +27,7 @@ def workers(n):
 
 @pytest.mark.long
 def test_it_says_what_to_pass_within_20_s():
-    command = [sys.executable, "-m", "ml_pipeline.tune_workers", "--env-id", "CartPole-v1", "--n-envs", "4"]
+    command = [sys.executable, "-m", "ml_pipeline", "tune-workers", "--env-id", "CartPole-v1", "--n-envs", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     said = [line for line in done.stdout.splitlines() if not line.startswith("the machine ")]  # where it is busy
     first, *others, sentence, of_a_second = said
@@ -70,7 +70,7 @@ def test_what_fails_while_it_measures_is_one_sentence(monkeypatch, capsys):
     monkeypatch.setattr(tune_workers, "measure_costs", fail)
     with pytest.raises(SystemExit) as stop:
         tune_workers.main(["--env-id", "CartPole-v1"])
-    assert (stop.value.code, capsys.readouterr().err) == (2, "tune_workers.py: It cannot be measured.\n")
+    assert (stop.value.code, capsys.readouterr().err) == (2, "tune-workers: It cannot be measured.\n")
 
 
 class Modelled:

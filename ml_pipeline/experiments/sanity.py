@@ -1,7 +1,7 @@
 """Command: whether training finds what is there and nothing else, on three small agents, in under three minutes.
 
-python -m ml_pipeline.experiments.sanity
-python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_features:mine --fee-bps 10
+ml-pipeline sanity
+ml-pipeline sanity --data prices.csv --features rsi_14 my_features:mine --fee-bps 10
 
 1. One that is given the next bar's return must get rich: it learns at all, and its orders are filled as it means them.
 2. One on the data as they are must beat guessing after costs on the built-in market. On yours it may find nothing.
@@ -9,15 +9,9 @@ python -m ml_pipeline.experiments.sanity --data prices.csv --features rsi_14 my_
    functions keep the bar that they stood before, so that one that was made from the next bar still tells of it.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("sanity")
 
 import numpy as np
 
@@ -226,7 +220,3 @@ def _holding(figures: Mapping[str, Mapping[str, float]]) -> str:
 def _times(log_return: float) -> str:
     multiple = float(np.exp(np.clip(np.nan_to_num(log_return, nan=-np.inf), -20, 200)))
     return f"{multiple:,.2f} times" if multiple < 1e4 else f"10^{np.log10(multiple):.0f} times"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

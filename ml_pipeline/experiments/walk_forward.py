@@ -1,20 +1,14 @@
 """Command: train anew on each stretch of the past and trade the next one; the out-of-sample equity stitched together.
 
-python -m ml_pipeline.experiments.walk_forward --data prices.csv --folds 5 --training-window expanding --output-dir walk
+ml-pipeline walk-forward --data prices.csv --folds 5 --training-window expanding --output-dir walk
 
 Features are scaled, and the policy is trained, anew in each fold, on its own past alone.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("walk_forward")
 
 import numpy as np
 
@@ -150,7 +144,3 @@ def _trained(task: TradingTask, total_timesteps: int, seed: int) -> Act:
     envs = task.batched_train_env(_N_ENVS)
     ppo = PPOConfig(n_steps=128, n_epochs=4, learning_rate=1e-3)
     return PPOTrainer(envs, ppo, total_timesteps=total_timesteps, seed=seed).train(progress=False).act
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -9,18 +9,15 @@ from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.runtime.interrupts import Interrupted, raising_on_signals
 from ml_pipeline.runtime.standard_streams import OutputLost, guard_standard_streams
 
-_SIGPIPE_EXIT = 141
-
 
 @contextmanager
 def entry(prog: str, *, first_signal_alone: bool = False) -> Iterator[None]:
     """What every command does around its work: print any character, and end with one sentence where it goes wrong.
 
     A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1. Ctrl-C, SIGTERM and
-    SIGHUP raise Interrupted, which becomes a sentence and exit code 128 + the signal. Where the reader of stdout has
-    gone, as in `--help | head`, the command ends with exit code 141, as SIGPIPE would end it; where stdout cannot be
-    written for another reason, with a sentence and exit code 1. A command whose work does not end with its reader
-    calls `outlive_readers`.
+    SIGHUP raise Interrupted, which becomes a sentence and exit code 128 + the signal. If stdout
+    can no longer be written, the command ends with exit code 1: with a sentence, unless its reader has gone, as in
+    `--help | head`. A command whose work does not end with its reader calls `outlive_readers`.
 
     first_signal_alone: signals after the first change nothing, for a command that tidies up in a moment.
     """
@@ -36,7 +33,7 @@ def entry(prog: str, *, first_signal_alone: bool = False) -> Iterator[None]:
     except OutputLost as lost:
         if not lost.reader_left:
             print(f"{prog}: stdout cannot be written: {lost}.", file=sys.stderr)
-        raise SystemExit(_SIGPIPE_EXIT if lost.reader_left else 1) from None
+        raise SystemExit(1) from None
     except Interrupted as stop:
         print(f"{prog}: {stop}", file=sys.stderr)
         raise SystemExit(stop.exit_code) from None

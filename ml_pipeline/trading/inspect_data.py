@@ -1,19 +1,13 @@
 """Command: describe market data, and list problems in them with a remedy for each.
 
-python -m ml_pipeline.trading.inspect_data prices.csv
-python -m ml_pipeline.trading.inspect_data folder_of_files --picture market.png
+ml-pipeline inspect-data prices.csv
+ml-pipeline inspect-data folder_of_files --picture market.png
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("inspect_data")
 
 import tyro
 
@@ -183,7 +177,3 @@ def draw_market(market: MarketData, path: Path) -> None:
     except (OSError, ValueError) as error:
         remedy = "name a .png in a folder that is there"
         raise UserError(f"The picture cannot be written to {path}: {error}; {remedy}.") from error
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

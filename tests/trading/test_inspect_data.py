@@ -232,7 +232,7 @@ def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
 def test_it_draws_and_runs_as_a_command(tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text("time,close\n2024-01-01,1\n2024-01-02,2\n2024-01-03,1.5\n")
-    command = [sys.executable, "-m", "ml_pipeline.trading.inspect_data", str(path), "--picture"]
+    command = [sys.executable, "-m", "ml_pipeline", "inspect-data", str(path), "--picture"]
     done = subprocess.run([*command, str(tmp_path / "a.png")], capture_output=True, text=True, check=True)
     assert "prices.csv: 1 symbol, 3 bars from 2024-01-01 to 2024-01-03" in done.stdout
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

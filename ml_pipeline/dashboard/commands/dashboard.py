@@ -7,13 +7,6 @@ ml-pipeline dashboard --training
 ml-pipeline dashboard --training --study eurusd_5m --once
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("dashboard")
-
 import signal
 import time
 from collections.abc import Sequence
@@ -41,6 +34,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.monitoring.machine import Machine
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.folders import check_folder
+from ml_pipeline.runtime.interrupts import Interrupted
 
 _INTERVAL_S = 1.0
 
@@ -181,7 +175,3 @@ def _root_of(config: DashboardConfig) -> Path:
         return root_of_runs(None)
     check_folder(config.root[0])
     return root_of_runs(config.root[0])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,15 +1,8 @@
 """Command: show runs in one table: their state, progress, speed, time left and scores.
 
-python -m ml_pipeline.dashboard.commands.status
-python -m ml_pipeline.dashboard.commands.status checkpoints/ --json
+ml-pipeline status
+ml-pipeline status checkpoints/ --json
 """
-
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("status")
 
 import json
 from collections.abc import Sequence
@@ -56,7 +49,3 @@ def _idle_roots(folders: Sequence[Path], runs: Sequence[RunSummary]) -> list[str
     served = [folder for folder in folders if (folder / SERVICE_FOLDER).is_dir()]
     waiting = [run.folder.parent for run in runs if run.status == "queued"]
     return [no_service_on(shown_path(root)) for root in dict.fromkeys([*served, *waiting]) if service_of(root) is None]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

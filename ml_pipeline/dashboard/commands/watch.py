@@ -1,15 +1,8 @@
 """Command: show the table of runs live, until Ctrl-C.
 
-python -m ml_pipeline.dashboard.commands.watch
-python -m ml_pipeline.dashboard.commands.watch checkpoints/ --interval-s 10
+ml-pipeline watch
+ml-pipeline watch checkpoints/ --interval-s 10
 """
-
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("watch")
 
 import signal
 import time
@@ -80,7 +73,3 @@ def _print(config: WatchConfig) -> None:
             shown = lines
             print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", *lines, sep="\n", end="\n\n", flush=True)
         time.sleep(config.interval_s)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -9,12 +9,6 @@ ml-pipeline paper-trade reconcile NAME
 """
 
 import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("paper-trade")
-
 import time
 from collections import Counter
 from contextlib import suppress
@@ -149,7 +143,3 @@ class _Terminal:
         if left := sum(self._left.values()):
             print(f"          and {counted(left, 'more line')} in live.jsonl", flush=True)
         self._left.clear()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -5,12 +5,6 @@ ml-pipeline logs CartPole-v1-seed0-2026 --follow
 """
 
 import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("logs")
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +51,3 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             sys.stdout.write(text)
             sys.stdout.flush()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,13 +4,6 @@ ml-pipeline resume CartPole-v1-seed0-2026
 ml-pipeline resume CartPole-v1-seed0-2026 --total-timesteps 200000
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("resume")
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +59,3 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         how = "goes on from its checkpoint" if has_checkpoint else "has no checkpoint, and begins anew"
         print(f"{folder.name} is queued; it {how}.")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,13 +4,6 @@ ml-pipeline scale CartPole-v1-seed0-2026 --n-workers 4
 ml-pipeline scale CartPole-v1-seed0-2026 --n-envs 16
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("scale")
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -64,7 +57,3 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             scale_run(root, folder, n_workers=scale.n_workers, n_envs=scale.n_envs)
         print(f"{folder.name} is asked; `ml-pipeline logs {folder.name}` tells what it does at its iteration's end.")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -5,13 +5,6 @@ ml-pipeline serve --max-runs 2 --max-concurrent-envs 16
 ml-pipeline serve --config service.yaml --no-page
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, raising_once_more
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("serve")
-
 import shlex
 import time
 from contextlib import ExitStack, closing
@@ -30,6 +23,7 @@ from ml_pipeline.dashboard.server import serve as serve_page
 from ml_pipeline.live.session_files import root_of_sessions
 from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
+from ml_pipeline.runtime.interrupts import Interrupted, raising_once_more
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.control.answers import answer
 from ml_pipeline.service.control.channel import ServiceChannel
@@ -160,7 +154,3 @@ def _root_flag(root: Path | None) -> str:
 
 def _say(sentence: str) -> None:
     print(sentence, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -6,12 +6,6 @@ ml-pipeline stop --all
 """
 
 import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("stop")
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -125,7 +119,3 @@ def _status(folder: Path) -> str | None:
     except UserError:  # of a broken folder nothing can be stopped
         return None
     return None if state is None else state.status
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

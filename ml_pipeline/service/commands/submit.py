@@ -4,13 +4,6 @@ ml-pipeline submit --config settings.yaml --seeds 0 1 2 --symbols EURUSD GBPUSD 
 ml-pipeline submit --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000 --priority 1 --restarts 2
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("submit")
-
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +49,3 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
 def _without_seed(config: TrainConfig) -> TrainConfig:
     return replace(config, run=replace(config.run, seed=0))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

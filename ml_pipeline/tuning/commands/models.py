@@ -4,13 +4,6 @@ ml-pipeline models
 ml-pipeline models eurusd_5m --json
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("models")
-
 import json
 import re
 import textwrap
@@ -119,7 +112,3 @@ def _widths(rows: Rows, width: int | None) -> dict[str, int]:
             over -= widths[title] - shorter
             widths[title] = shorter
     return widths
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,14 +4,8 @@ ml-pipeline promote eurusd_5m
 ml-pipeline promote eurusd_5m --watch
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("promote")
-
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +121,3 @@ def main(argv: list[str], *, prog: str = "promote") -> int:
 
 def _note(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -6,11 +6,6 @@ ml-pipeline report eurusd_5m --no-open-test
 
 import sys
 
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("report")
-
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
@@ -43,7 +38,3 @@ def main(argv: list[str], *, prog: str = "report") -> int:
 
 def _note(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

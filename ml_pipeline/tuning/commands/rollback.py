@@ -4,13 +4,6 @@ ml-pipeline rollback eurusd_5m
 ml-pipeline rollback eurusd_5m --to v2
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("rollback")
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +55,3 @@ def main(argv: list[str], *, prog: str = "rollback") -> int:
         before = f" in place of v{switch.before}" if switch.before is not None else ""
         print(f"v{switch.after} of {store.name} is deployed{before}: {shown_path(store.folder / CURRENT)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,13 +4,6 @@ ml-pipeline tune --study-name first --env-id CartPole-v1 --total-timesteps 20000
 ml-pipeline tune --study-name eurusd_5m --data-dir data/5m --timeframe 5m --n-envs 12 --n-trials 500 --n-jobs auto
 """
 
-import sys
-
-from ml_pipeline.runtime.interrupts import Interrupted, exit_at_once_on_signals, exiting_at_once
-
-if __name__ == "__main__":
-    exit_at_once_on_signals("tune")
-
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +17,7 @@ from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 from ml_pipeline.tuning.optuna_extra import require_optuna
 from ml_pipeline.tuning.study_files import feature_warnings, warnings_in_words
 from ml_pipeline.tuning.tune_config import TuneOrder, parse_tune
@@ -117,7 +111,3 @@ def _next_commands(order: TuneOrder) -> Sequence[str]:
 
 def _say(sentence: str) -> None:
     print(sentence, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

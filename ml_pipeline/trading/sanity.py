@@ -1,8 +1,0 @@
-"""The older name of the command `ml_pipeline.experiments.sanity`."""
-
-import sys
-
-from ml_pipeline.experiments.sanity import main
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
