@@ -89,12 +89,10 @@ PRINTING = (
 )
 # Only these install signal handlers besides commands: a context manager that the trainer enters in the main thread
 # where nobody else handles Ctrl-C, what commands begin with, and worker processes, which ignore it.
-WARM = f"{RL}.core.workers.warm"
 SIGNALLING = (
     f"{RL}.algorithms.interruption",
     "runtime.interrupts",
     f"{RL}.core.workers.main",
-    *(f"{WARM}.{name}" for name in ("pool_process", "worker", "wipe")),
 )
 # What runs in a worker process, with all that it imports in turn, goes without torch: 290 MB and 2 s a worker.
 IN_WORKERS = (f"{RL}.core.vec_env", f"{RL}.core.workers.main", TRADING, "integrations.env_calls", "runs.environments")

@@ -2,8 +2,6 @@
 
 from tests.mutations.mutation import RL, RL_TESTS, Mutation
 
-WARM, WARM_TESTS = f"{RL}/core/workers/warm", f"{RL_TESTS}/core/workers/warm"
-
 SCALING = (
     Mutation(
         "environments begin anew in other workers",
@@ -38,25 +36,18 @@ SCALING = (
 
 LEASES = (
     Mutation(
-        "a worker is lent again as its last lessee left it",
-        f"{WARM}/worker.py",
-        "unfit = clean.restore(but_for=lifeline.fileno())",
-        "unfit: list[str] = []",
-        "tests/service/test_env_pool.py::test_a_worker_that_cannot_be_wiped_is_replaced[an open file]",
-    ),
-    Mutation(
         "environments that move to other workers count twice",
-        f"{WARM}/lease_book.py",
-        "len({(lease.batch, index) for",
-        "len({(id(lease), index) for",
-        f"{WARM_TESTS}/test_lease_book.py::test_an_environment_that_moves_between_two_workers_counts_once",
+        "ml_pipeline/runtime/env_limit.py",
+        "WHERE is_held OR id = ? GROUP BY batch)",
+        "WHERE is_held OR id = ? GROUP BY id)",
+        "tests/runtime/test_env_limit.py::test_environments_that_move_count_once",
     ),
     Mutation(
-        "workers that take environments over have no room beside those that have them",
-        f"{WARM}/lease_book.py",
-        "sum(max(by_division.values()) for",
-        "sum(sum(by_division.values()) for",
-        f"{WARM_TESTS}/test_lease_book.py::test_of_workers_that_take_environments_over_from_others_the_larger_number_counts",
+        "a lease of a killed process is never taken back",
+        "ml_pipeline/runtime/env_limit.py",
+        "            _drop_ended(file)\n",
+        "",
+        "tests/service/test_env_pool.py::test_the_lease_of_a_killed_run_is_taken_back",
     ),
 )
 

@@ -184,8 +184,8 @@ WORKERS = (
     Mutation(
         "numerical libraries in workers take every core",
         f"{RL}/core/workers/start.py",
-        "environ = {**without_pool(os.environ), **ONE_THREAD}",
-        "environ = {**ONE_THREAD, **without_pool(os.environ)}",
+        "environ = {**os.environ, **ONE_THREAD}",
+        "environ = {**ONE_THREAD, **os.environ}",
         f"{RL_TESTS}/core/workers/test_main.py::test_workers_are_light_and_know_the_environment[forkserver]",
         "V8",
     ),

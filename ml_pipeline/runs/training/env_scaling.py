@@ -14,9 +14,9 @@ from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
 from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers.warm.lender import current_lender, lending
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runtime.env_limit import current_leases, leasing
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.ranks.together import Together  # with torch
@@ -50,7 +50,7 @@ class EnvScaling:
         self._requested: int | None = None
         self._said_missing = ""
         self._handed_in = envs is not None
-        self._lender = current_lender()  # one for all, so that environments count once while others take over
+        self._leases = current_leases()  # one for all, so that environments count once while others take over
         self.n_envs = n_envs if envs is None else envs.num_envs
         """Of all ranks."""
         self.envs = self._make_envs(n_envs) if envs is None else envs
@@ -138,7 +138,7 @@ class EnvScaling:
 
     def _make_envs(self, n_envs: int, *, n_workers: int | None = None) -> VectorEnv:
         def make() -> VectorEnv:
-            with lending(self._lender):
+            with leasing(self._leases):
                 return make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers, ranks=self._ranks)
 
         return make() if self._ranks is None else self._ranks.each("its environments", make)

@@ -223,7 +223,7 @@ class Training:
         return Resources(worker_pids=worker_pids, gpu=Gpu.of(device), threaded=threaded)
 
     def _sentences_of_workers(self) -> list[str]:
-        """Which workers were replaced, and where a pool of warm workers lent none."""
+        """Which workers were replaced, and why environments have no lease."""
         envs = self._env_scaling.envs
         if not isinstance(envs, ParallelEnv):
             return []

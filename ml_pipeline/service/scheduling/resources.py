@@ -1,9 +1,9 @@
-"""What there is for the runs of a service: cores, memory, environments, and warm workers to step them in."""
+"""What there is for the runs of a service: cores, memory, environments, and the limit that they share."""
 
 import math
 
 from ml_pipeline.runtime.cores import usable_cores
-from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.service.limits import ServiceLimits
@@ -14,10 +14,10 @@ _MB = 1e6
 
 
 class Resources:
-    """The limits of a service, and what its machine has of them. Close it: that ends the pool's idle workers."""
+    """The limits of a service, and what its machine has of them. Close it: that ends the pool."""
 
     def __init__(self, limits: ServiceLimits, log: EventLog) -> None:
-        """Starts the pool. Where the system cannot keep one, the log tells why, and runs start their own workers."""
+        """Makes the pool. If that fails, the log tells why, and runs share no limit."""
         self._limits = limits
         self._pool = pool_for_runs(limits.max_concurrent_envs, log.tell)
 
@@ -38,7 +38,7 @@ class Resources:
         )
 
     def environment(self) -> dict[str, str]:
-        """Variables for the process of a run. It leases its workers from this service's pool, not from another one."""
+        """Variables for the process of a run. It counts its environments in this service's pool, not in another one."""
         return {ENV_POOL_VARIABLE: "" if self._pool is None else self._pool.address}
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.env_pool_address import env_pool_address
+from ml_pipeline.runtime.env_limit import env_pool_address
 from ml_pipeline.trading.accounts.rules import FillAt, TradingRules
 from ml_pipeline.trading.accounts.single import BarTables
 from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
@@ -76,7 +76,7 @@ class PreparedMarket:
     def mapped(self) -> "PreparedMarket":
         """The same market in memory-mapped files, so that all processes share one copy in memory.
 
-        Where runs lease workers of one `EnvPool`, runs with the same bars share the files as well. The files are
+        If runs share one `EnvPool`, runs with the same bars share the files as well. The files are
         removed when the last process that uses them ends. If it is killed, the next call of any process removes them.
         """
         folder = None if env_pool_address() is None else shared_folder(self._fingerprint(), self._save)

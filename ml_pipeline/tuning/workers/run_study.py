@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, study_note
 from ml_pipeline.runtime.cores import usable_cores
-from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.runtime.rank_variables import variables_of_rank
 from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.service.free_memory import free_memory_bytes
@@ -117,7 +117,7 @@ class StudyRun:
         return {"OMP_WAIT_POLICY": "passive", **threads, **variables_of_rank(0, n_ranks), **shown}
 
     def _pool(self, settings: Mapping[str, Any], stack: ExitStack) -> dict[str, str]:
-        """A variable that leads workers to warm processes for their environments, where they use any."""
+        """A variable that names the limit on environments to workers, if they use worker processes."""
         if settings["vec_env"] != "parallel" or settings["n_workers"] == 0:
             return {ENV_POOL_VARIABLE: ""}
         pool = pool_for_runs(self._order.tune.max_concurrent_envs, self._listener.say)

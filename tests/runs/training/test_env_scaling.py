@@ -17,7 +17,6 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers.warm import messages
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
@@ -30,7 +29,7 @@ from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.training import env_scaling, saving
 from ml_pipeline.runs.training.env_scaling import EnvScaling, n_envs_in
-from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.service.env_pool import EnvPool
 from tests.models.rl.core.workers.probes import is_gone, wait_until
 from tests.small_runs import config_of, resumed, weights
@@ -457,10 +456,9 @@ def test_a_change_waits_until_the_episodes_of_a_lost_worker_are_reported(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(messages.why_unavailable() is not None, reason="there are no warm workers on this system")
 def test_environments_that_go_on_in_others_count_once_in_a_pool(planned, tmp_path, monkeypatch, made):
     """Else the pool would be too small; its refusal would be a warning, which is an error here."""
-    with EnvPool(max_concurrent_envs=8, max_workers=2) as pool:
+    with EnvPool(max_concurrent_envs=8) as pool:
         monkeypatch.setenv(ENV_POOL_VARIABLE, pool.address)
         lent = []
         config = settings_of(tmp_path, n_envs_schedule=SCHEDULE, vec_env="parallel", n_workers=2)
@@ -470,13 +468,12 @@ def test_environments_that_go_on_in_others_count_once_in_a_pool(planned, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(messages.why_unavailable() is not None, reason="there are no warm workers on this system")
-def test_a_pool_that_lends_no_workers_is_told_once(planned, tmp_path, monkeypatch):
+def test_a_pool_that_is_gone_is_told_once(planned, tmp_path, monkeypatch):
     monkeypatch.setenv(ENV_POOL_VARIABLE, "ml-env-pool-of-nobody")
     with pytest.warns(RuntimeWarning, match="Workers are started as usual"):
         _, told = train(settings_of(tmp_path, vec_env="parallel", n_workers=1, total_timesteps=256))
     (sentence,) = [each for each in told if "pool" in each]
-    assert sentence.startswith("The pool of warm workers ml-env-pool-of-nobody is gone")
+    assert sentence.startswith("The pool of environments ml-env-pool-of-nobody is gone")
     assert sentence.endswith("Workers are started as usual.")
 
 

@@ -6,8 +6,7 @@ from contextlib import closing
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.workers.warm import messages
-from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE, env_pool_address
+from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE, env_pool_address
 from ml_pipeline.service import env_pool
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.env_pool import EnvPool
@@ -20,7 +19,7 @@ from tests.models.rl.core.workers.probes import wait_until
 
 
 class PoolOf:
-    """In place of a pool, which takes half a second."""
+    """In place of a pool."""
 
     made = ()
 
@@ -55,7 +54,7 @@ def test_two_of_four_runs_start_on_two_cores(made, monkeypatch):
     assert to_start(queued, [], made().total(0.0)) == ["0", "1"]
 
 
-def test_the_pool_lends_as_many_environments_as_the_service_allows(made):
+def test_the_pool_has_room_for_as_many_environments_as_the_service_allows(made):
     with closing(made(max_concurrent_envs=12)) as found:
         assert PoolOf.made == {"max_concurrent_envs": 12}
         assert found.environment() == {ENV_POOL_VARIABLE: "the-pool"}
@@ -64,7 +63,7 @@ def test_the_pool_lends_as_many_environments_as_the_service_allows(made):
 
 def test_without_a_pool_the_log_tells_and_runs_use_no_other_one(made, monkeypatch, tmp_path):
     def refuses(**_):
-        raise UserError("Warm workers need Linux.")
+        raise UserError("The disk is full.")
 
     monkeypatch.setattr(env_pool, "EnvPool", refuses)
     monkeypatch.setenv(ENV_POOL_VARIABLE, "that-of-another-service")
@@ -72,12 +71,11 @@ def test_without_a_pool_the_log_tells_and_runs_use_no_other_one(made, monkeypatc
         for name, value in found.environment().items():
             monkeypatch.setenv(name, value)
     assert env_pool_address() is None
-    assert "no warm workers: Warm workers need Linux. Runs start their own." in (tmp_path / "service.log").read_text()
+    assert "Runs share no limit on environments: The disk is full." in (tmp_path / "service.log").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(messages.why_unavailable() is not None, reason="there are no warm workers on this system")
-def test_a_run_leases_its_workers_from_the_pool_of_its_service(tmp_path, monkeypatch):
+def test_a_run_counts_its_environments_in_the_pool_of_its_service(tmp_path, monkeypatch):
     pools = []
 
     def kept(**settings):
@@ -89,6 +87,6 @@ def test_a_run_leases_its_workers_from_the_pool_of_its_service(tmp_path, monkeyp
     try:
         run = service.submit({"env_id": "CartPole-v1", "n_envs": 4, "n_workers": 2, "total_timesteps": 10**8})
         held = wait_until(lambda: pools[0].state().held)
-        assert held == {f"process {service.get(run).process.pid}": (4, 2)}
+        assert held == {f"process {service.get(run).process.pid}": 4}
     finally:
         service.close(stop_runs=True)

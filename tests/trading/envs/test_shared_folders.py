@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml_pipeline.runtime.env_pool_address import ENV_POOL_VARIABLE
+from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from tests.models.rl.core.workers.probes import ROOT
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.skipif(os.name != "posix", reason="needs locks of files")]

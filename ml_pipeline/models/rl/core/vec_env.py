@@ -152,12 +152,12 @@ class ParallelEnv(BlockVectorEnv):
         return taken
 
     def take_notices(self) -> list[str]:
-        """Why a pool of warm workers lent none since the last call, so that others were started: a sentence each."""
-        lender = self._opener.lender
-        if lender is None:
+        """Why a pool of environments had no room since the last call, so that these have no lease: a sentence each."""
+        leases = self._opener.leases
+        if leases is None:
             return []
-        taken = list(dict.fromkeys(lender.refusals))
-        lender.refusals.clear()
+        taken = list(dict.fromkeys(leases.refusals))
+        leases.refusals.clear()
         return taken
 
     def check_reported(self) -> None:

@@ -18,9 +18,9 @@ from ml_pipeline.models.rl.core.workers.groups import divide
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
-from ml_pipeline.models.rl.core.workers.warm.lender import Lender, current_lender
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker, local_worker
 from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.env_limit import EnvLeases, current_leases
 
 _SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
 
@@ -34,8 +34,8 @@ class PoolOpener:
     start_method: str
     num_groups: int = 1
     step_timeout_s: float | None = None
-    lender: Lender | None = field(default_factory=current_lender)
-    """Of warm workers; one for all pools, so that environments that move from one to the next count once."""
+    leases: EnvLeases | None = field(default_factory=current_leases)
+    """Under a limit on environments; the same for all pools, so that environments that move to the next count once."""
 
     def open(
         self,
@@ -50,6 +50,25 @@ class PoolOpener:
         spaces: of an observation and an action; None takes those of the first environment, which this process then
         steps. not_these: environments that stay in use; a factory that returns one of them again fails.
         """
+        lease = None
+        if self.leases is not None:
+            lease = self.leases.take(len(self.env_fns), in_processes=division.n_workers > 0)
+        try:
+            pool = self._open(division, spaces, on_failure, not_these)
+        except BaseException:
+            if lease is not None:
+                lease.give_back()
+            raise
+        pool.lease = lease
+        return pool
+
+    def _open(
+        self,
+        division: Division,
+        spaces: tuple[Space, Space] | None,
+        on_failure: Literal["raise", "restart"],
+        not_these: Sequence[gymnasium.Env],
+    ) -> WorkerPool:
         env_fns = self._fresh_env_fns(not_these) if division.steps_here else self.env_fns
         if division == HERE and self.num_groups == 1:
             return open_here(env_fns, self.autoreset_mode, spaces)
@@ -58,7 +77,7 @@ class PoolOpener:
         layout = BatchLayout(len(env_fns), *spaces, self.autoreset_mode, sum(map(len, groups)))
         spin_s = _SPIN_S if division.n_workers + 1 <= usable_cores() else 0.0
         start_method = self.start_method if division.n_workers else None
-        starter = WorkerStarter(env_fns, layout, start_method, spin_s, lender=self.lender)
+        starter = WorkerStarter(env_fns, layout, start_method, spin_s)
         return open_pool(starter, division, groups, step_timeout_s=self.step_timeout_s, on_failure=on_failure)
 
     def scratch(self, not_these: Sequence[gymnasium.Env] = ()) -> EnvBlock:

@@ -10,17 +10,19 @@ import multiprocessing
 import os
 import time
 from collections.abc import Collection, Iterable, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch
 from ml_pipeline.models.rl.core.stepping.errors import WorkerFailedError
 from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import wait_for_links
-from ml_pipeline.models.rl.core.workers.process import ProcessWorker, WorkerProcess, close_all, end_all
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
 from ml_pipeline.models.rl.core.workers.restarts import Restarts
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import IDLE, LOST, PENDING, LocalWorker, Worker, raise_failures
+from ml_pipeline.runtime.env_limit import Lease
 
 _WATCH_INTERVAL_S = 0.25  # how often a wait looks whether any worker has died or is overdue
 _CLOSE_TIMEOUT_S = 5.0
@@ -37,7 +39,7 @@ class WorkerPool:
 
     A command whose wait was given up (a timeout, Ctrl-C) stays pending: the next one first waits for that reply, which
     carries the old number, and drops it. here: the workers in this process. is_drained: no reply is pending.
-    waited_s: how long all waits for other processes took.
+    waited_s: how long all waits for other processes took. lease: under a limit on environments, given back by `close`.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class WorkerPool:
         self.closed = False
         self.is_drained = True
         self.waited_s = 0.0
+        self.lease: Lease | None = None
         self._workers = list(workers)
         self._processes = {index: worker for index, worker in enumerate(workers) if isinstance(worker, ProcessWorker)}
         ends = [0, *itertools.accumulate(group_sizes)]
@@ -76,7 +79,7 @@ class WorkerPool:
         self.space_mismatches = [mismatch for worker in workers for mismatch in worker.reply.values]
 
     @property
-    def processes(self) -> list[WorkerProcess]:
+    def processes(self) -> list[BaseProcess]:
         """The worker processes, in the order of their environments."""
         return [worker.process for worker in self._processes.values()]
 
@@ -176,10 +179,14 @@ class WorkerPool:
         # A fork of the trainer holds a copy of this object, but not its workers.
         processes = list(self._processes.values()) if os.getpid() == self._owner else []
         self._processes.clear()
-        if terminate:
-            end_all(processes)
-        else:
-            close_all(processes, _CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        try:
+            if terminate:
+                end_all(processes)
+            else:
+                close_all(processes, _CLOSE_TIMEOUT_S if timeout_s is None else timeout_s)
+        finally:
+            if self.lease is not None:
+                self.lease.give_back()
         errors: list[Exception] = []
         for local in self.here:
             try:

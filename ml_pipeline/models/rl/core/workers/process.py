@@ -9,7 +9,8 @@ import time
 from collections.abc import Collection, Sequence
 from multiprocessing import util
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
 
@@ -32,24 +33,6 @@ _STACK_BYTES = 1 << 16
 _LOOK_S = 0.02  # how often a wait for a process to end looks whether it has
 
 
-class WorkerProcess(Protocol):
-    """What is needed of a worker's process, whoever started it: that much of `multiprocessing.Process`."""
-
-    @property
-    def pid(self) -> int | None: ...
-
-    @property
-    def exitcode(self) -> int | None: ...
-
-    def is_alive(self) -> bool: ...
-
-    def join(self, timeout: float | None = None) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class ProcessWorker:
     """A worker whose process was started. It is STARTING until the reply to its setup, command 0, was read.
 
@@ -62,7 +45,7 @@ class ProcessWorker:
         number: int,
         environments: range,
         *,
-        process: WorkerProcess,
+        process: BaseProcess,
         link: WorkerLink,
         stacks: Connection,
         current_env: np.ndarray,
@@ -173,7 +156,7 @@ class ProcessWorker:
         """The Python stack of its main thread down to our own code, innermost call first; "" if it cannot be read."""
         if not hasattr(signal, "SIGUSR1") or self.process.pid is None:
             return ""
-        with contextlib.suppress(ProcessLookupError):  # it has ended, and whoever started it has asked how
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             os.kill(self.process.pid, signal.SIGUSR1)
         text = b""
         while self._stacks.poll(_STACK_PAUSE_S if text else _STACK_WAIT_S):

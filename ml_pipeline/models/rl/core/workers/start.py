@@ -10,7 +10,6 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker, util
-from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 
 import cloudpickle
@@ -26,12 +25,10 @@ from ml_pipeline.models.rl.core.stepping.protocol import ResetOrder
 from ml_pipeline.models.rl.core.workers import fork_server
 from ml_pipeline.models.rl.core.workers.main import BLOCKED_AT_START, WorkerSetup, run_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
-from ml_pipeline.models.rl.core.workers.process import ProcessWorker, WorkerProcess, end_all
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 from ml_pipeline.models.rl.core.workers.shared_memory import allocate
-from ml_pipeline.models.rl.core.workers.warm.lease_book import LeaseRefused
-from ml_pipeline.models.rl.core.workers.warm.lender import Lender
-from ml_pipeline.models.rl.core.workers.warm.surroundings import surroundings, without_pool
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker
+from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
@@ -46,8 +43,7 @@ class WorkerStarter:
     """Makes the workers of one batch, whose memory it owns; those in other processes as often as need be.
 
     start_method: None if all are in this process. spin_s: how long a wait, at either end of a link, spins before it
-    sleeps. lender: a pool of warm workers to lease from, where start_method is "forkserver"; where it does not lend,
-    workers are started as usual, with a warning.
+    sleeps.
     Raises UserError where memory has too little room. `start` raises FactoryNotPicklableError if a factory cannot be
     sent to a worker.
     """
@@ -60,8 +56,6 @@ class WorkerStarter:
         layout: BatchLayout,
         start_method: str | None,
         spin_s: float = 0.0,
-        *,
-        lender: Lender | None = None,
     ) -> None:
         self._env_fns = env_fns
         self.layout = layout
@@ -69,9 +63,6 @@ class WorkerStarter:
         if start_method is None:
             self.batch = layout.place()
             return
-        # Warm workers are as a fork server makes them; who asks for another way to start has a reason.
-        self._lender = lender if start_method == "forkserver" else None
-        self._division = 0 if self._lender is None else self._lender.new_division()
         _send_script_by_value()
         self._registered = _registered_here()
         self._context = multiprocessing.get_context(start_method)
@@ -88,7 +79,7 @@ class WorkerStarter:
     def start(
         self, blocks: Mapping[int, range], first_reset: Sequence[ResetOrder] | None = None
     ) -> list[ProcessWorker]:
-        """Starts or leases workers with these numbers for these blocks; sends each its setup, which is its command 0.
+        """Starts workers with these numbers for these blocks; sends each its setup, which is its command 0.
 
         first_reset: how the environments of a single one begin; None if they wait for a command.
         """
@@ -97,11 +88,9 @@ class WorkerStarter:
         setups = [self._setup(number, block, first_reset, pickled) for number, block in blocks.items()]
         started: list[ProcessWorker] = []
         try:
-            self._lease(blocks, started)
-            if not started:
-                with _quiet_start(self._context):
-                    for number, block in blocks.items():
-                        started.append(self._start(number, block))
+            with _quiet_start(self._context):
+                for number, block in blocks.items():
+                    started.append(self._start(number, block))
             for worker, setup in zip(started, setups, strict=True):
                 with contextlib.suppress(BrokenPipeError):  # whoever waits for its reply reads that it died
                     worker.link.send(setup)
@@ -109,45 +98,6 @@ class WorkerStarter:
             end_all(started)
             raise
         return started
-
-    def _lease(self, blocks: Mapping[int, range], leased: list[ProcessWorker]) -> None:
-        """Adds warm workers to `leased`, one per block, or none where there is no pool that lends them."""
-        if self._lender is None:
-            return
-        try:
-            processes = self._lender.lease(list(blocks.values()), self._division)
-        except LeaseRefused as refusal:
-            if self._lender.is_required:
-                raise
-            sentence = f"{refusal} Workers are started as usual."
-            self._lender.refusals.append(sentence)
-            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-            return
-        about = by_value.dumps(surroundings())
-        for process, (number, block) in zip(processes, blocks.items(), strict=True):
-            ours, theirs = self._ends()
-            with contextlib.ExitStack() as closing:
-                for end in theirs:
-                    closing.callback(end.close)
-                files = [end.fileno() for end in theirs]
-                process.hand_over([*files, self._memory.fileno()], len(self._memory))
-            leased.append(self._worker(number, block, process, ours))
-            with contextlib.suppress(BrokenPipeError):
-                leased[-1].link.send(about)
-
-    def _ends(self) -> tuple[list[Connection], list[Connection]]:
-        """The trainer's and the worker's ends of new pipes: each one's inbox, its outbox, and that of stacks."""
-        worker_inbox, trainer_outbox = self._context.Pipe(duplex=False)
-        trainer_inbox, worker_outbox = self._context.Pipe(duplex=False)
-        stacks, worker_stacks = self._context.Pipe(duplex=False)
-        return [trainer_inbox, trainer_outbox, stacks], [worker_inbox, worker_outbox, worker_stacks]
-
-    def _worker(self, number: int, block: range, process: WorkerProcess, ends: Sequence[Connection]) -> ProcessWorker:
-        inbox, outbox, stacks = ends
-        link = WorkerLink(inbox, outbox, worker_runs=process.is_alive)
-        return ProcessWorker(
-            number, block, process=process, link=link, stacks=stacks, current_env=self.batch.current_env
-        )
 
     def _setup(
         self,
@@ -167,14 +117,18 @@ class WorkerStarter:
                 f"{type(error).__name__}: {excerpt(str(error))}. "
                 "Create what it holds inside the factory, or pass num_workers=0."
             ) from error
-        environ = {**without_pool(os.environ), **ONE_THREAD}
+        environ = {**os.environ, **ONE_THREAD}
+        environ.pop(ENV_POOL_VARIABLE, None)  # what its environments start in turn does not wait for the same pool
         setup = WorkerSetup(
             number, block.start, self.layout, environ, self.spin_s, self._registered, factories, first_reset
         )
         return by_value.dumps(setup)
 
     def _start(self, number: int, block: range) -> ProcessWorker:
-        ours, theirs = self._ends()
+        worker_inbox, outbox = self._context.Pipe(duplex=False)
+        inbox, worker_outbox = self._context.Pipe(duplex=False)
+        stacks, worker_stacks = self._context.Pipe(duplex=False)
+        ours, theirs = (inbox, outbox, stacks), (worker_inbox, worker_outbox, worker_stacks)
         process = self._context.Process(  # type: ignore[attr-defined]
             target=run_worker, args=(*theirs, self._memory, os.getpid()), name=f"env-worker-{number}", daemon=True
         )
@@ -189,7 +143,10 @@ class WorkerStarter:
         finally:
             for end in theirs:
                 end.close()
-        return self._worker(number, block, process, ours)
+        link = WorkerLink(inbox, outbox, worker_runs=process.is_alive)
+        return ProcessWorker(
+            number, block, process=process, link=link, stacks=stacks, current_env=self.batch.current_env
+        )
 
 
 def _send_script_by_value() -> None:
