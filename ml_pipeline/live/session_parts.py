@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
-from ml_pipeline.live.brokers.session_times import SessionTimes
 from ml_pipeline.live.decisions.decider import Decider
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.feeds.feed import Feed
+from ml_pipeline.live.feeds.hours import SessionTimes
 from ml_pipeline.live.first_start import periods_per_year
 from ml_pipeline.live.guards.guards import Guards
 from ml_pipeline.live.loop.parts import LoopSettings, Parts

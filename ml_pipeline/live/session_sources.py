@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.brokers.bar_calendar import BarCalendar
 from ml_pipeline.live.brokers.broker import Broker
 from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.feeds.feed import Feed
-from ml_pipeline.live.feeds.growing_file import GrowingFileFeed
+from ml_pipeline.live.feeds.file import GrowingFileFeed
+from ml_pipeline.live.feeds.hours import BarCalendar
 from ml_pipeline.live.feeds.replay import ReplayFeed
 from ml_pipeline.live.paper_trade_config import PaperTradeConfig
 from ml_pipeline.live.session_files import BROKER_FILE

@@ -1,15 +1,21 @@
-"""Reads market files that another program is writing, by the parser of the backtest.
+"""Market files that another program is writing: read by the backtest's parser, and compared with what was read before.
 
 Only whole lines count: a line without its end may be half of one. Of a large CSV file, the header and the latest rows
-are read. What cannot be read now, as a Parquet file that is half written, is read again later.
+are read. What cannot be read now, as a Parquet file that is half written, is read again later. T bars, A assets.
 """
 
 import os
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.feeds.feed import Correction
 from ml_pipeline.trading.market.csv_header import find_header
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.faults import Faults
@@ -17,6 +23,7 @@ from ml_pipeline.trading.market.files import Reading, market_of_tables
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.symbol_files import files_of, names_of
 from ml_pipeline.trading.market.tables import Table, read_table
+from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.times import Times
 
 # Of a CSV file of more than twice as many bytes, so many are read: some 2,000 rows.
@@ -29,6 +36,8 @@ _HEAD_BYTES = 1 << 12
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # A file may be written twice within one tick of its time.
 _TICK_NS = 50_000_000
+
+_TABLES = ("open", "high", "low", "close", "volume")
 
 _Signature = tuple[int, int, int]
 _UNREAD: _Signature = (0, 0, 0)
@@ -162,3 +171,66 @@ def _signature(file: Path) -> _Signature:
     found = file.stat()
     just_now = abs(time.time_ns() - found.st_mtime_ns) < _TICK_NS
     return found.st_ino, found.st_size, -time.monotonic_ns() if just_now else found.st_mtime_ns
+
+
+def of_symbols(market: MarketData, symbols: Sequence[str]) -> MarketData:
+    """The market of these symbols, in this order; one that it does not have has no bar."""
+    if market.symbols == tuple(symbols):
+        return market
+    columns = [market.symbols.index(symbol) if symbol in market.symbols else -1 for symbol in symbols]
+
+    def selected(table: NDArray[Any], empty: Any) -> NDArray[Any]:
+        return np.where(np.array(columns) >= 0, table[:, columns], empty)
+
+    tables: dict[str, Any] = {name: selected(getattr(market, name), np.nan) for name in _TABLES}
+    tables["volume"] = np.nan_to_num(tables["volume"], nan=0.0)
+    tables["tradable"] = selected(market.tradable, False)
+    tables["half_spread"] = None if market.half_spread is None else selected(market.half_spread, 0.0)
+    tables["outside"] = None if market.outside is None else selected(market.outside, False)
+    own = {name: selected(values, np.nan) for name, values in market.columns.items()}
+    return replace(market, symbols=tuple(symbols), columns=own, **tables)
+
+
+def trusted_from(market: MarketData, *, longer: bool) -> int:
+    """The first row of a reading that begins in the middle of the data in which no asset may lack earlier rows.
+
+    longer: its bars are made of shorter ones, so that an asset's first may be a part of one.
+    """
+    first = int(np.argmax(market.tradable, axis=0)[market.tradable.any(axis=0)].max(initial=0))
+    return first + longer
+
+
+def changed_bars(before: MarketData, now: MarketData, *, first: int, last: np.datetime64) -> Iterator[Correction]:
+    """The bars up to the time `last` that are other than before, from the row `first` of `now` on, oldest first.
+
+    Bars that are gone are no correction: files are cut short at their beginning.
+    """
+    stop = int(np.searchsorted(now.times, last, side="right"))
+    if stop <= first:
+        return
+    times = now.times[first:stop]
+    rows = np.searchsorted(before.times, times)
+    known = rows < before.n_bars
+    known[known] = before.times[rows[known]] == times[known]
+    was_there = np.zeros((len(times), len(now.symbols)), dtype=bool)
+    was_there[known] = before.tradable[rows[known]]
+    is_there = now.tradable[first:stop]
+    differs = is_there & ~was_there
+    for name, table in _values_of(now).items():
+        old = _values_of(before).get(name)
+        if old is not None:
+            new = table[first:stop][known]
+            same = (new == old[rows[known]]) | (np.isnan(new) & np.isnan(old[rows[known]]))
+            differs[known] |= was_there[known] & is_there[known] & ~same
+    earliest = times < before.times[0]  # data that begin earlier than they did are no change of what was given
+    for i in np.flatnonzero(differs.any(axis=1) & ~earliest):
+        (bars,) = bar_sets_of(now.bars(first + int(i), first + int(i) + 1))
+        symbols = tuple(symbol for symbol, changed in zip(now.symbols, differs[i], strict=True) if changed)
+        yield Correction(bars, symbols, late=bool((is_there[i] & ~was_there[i]).any()))
+
+
+def _values_of(market: MarketData) -> dict[str, NDArray[np.float64]]:
+    tables = {name: getattr(market, name) for name in _TABLES}
+    if market.half_spread is not None:
+        tables["half_spread"] = market.half_spread
+    return tables | dict(market.columns)

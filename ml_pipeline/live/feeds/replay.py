@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.feeds.feed import END, End, FeedEvent
-from ml_pipeline.live.feeds.stamps import stamp_sentence
+from ml_pipeline.live.feeds.feed import END, End, FeedEvent, stamp_sentence
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.tape import bar_sets_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ml_pipeline.live.feeds.feed_config import FeedConfig
-from ml_pipeline.live.feeds.growing_file import GrowingFileFeed
+from ml_pipeline.live.feeds.config import FeedConfig
+from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.tape import bar_sets_of

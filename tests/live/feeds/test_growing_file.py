@@ -7,9 +7,9 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.feeds import file_reading
+from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import Correction
-from ml_pipeline.live.feeds.feed_config import FeedConfig
-from ml_pipeline.live.feeds.growing_file import GrowingFileFeed
+from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import Reading, load_market
 from ml_pipeline.trading.market.resampling import BarForm

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_pipeline.live.feeds.feed_config import FeedConfig
-from ml_pipeline.live.feeds.growing_file import GrowingFileFeed
+from ml_pipeline.live.feeds.config import FeedConfig
+from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import Reading

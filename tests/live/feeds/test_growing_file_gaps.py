@@ -1,8 +1,8 @@
 """Bars that do not come to a growing file, and symbols that come late."""
 
+from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import Correction, Gap
-from ml_pipeline.live.feeds.feed_config import FeedConfig
-from ml_pipeline.live.feeds.growing_file import GrowingFileFeed
+from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.tape import bar_sets_of

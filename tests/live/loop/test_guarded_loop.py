@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ml_pipeline.live.brokers.broker import BrokerUnavailable, OrderRequest
-from ml_pipeline.live.brokers.session_times import SessionTimes
 from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
 from ml_pipeline.live.decisions.acting import DeployedActing, ImpossibleAction
+from ml_pipeline.live.feeds.hours import SessionTimes
 from ml_pipeline.live.guards.guards import Guards
 from ml_pipeline.live.guards.verdict import Refusal, Verdict
 from ml_pipeline.live.session_files import LEDGER_FILE

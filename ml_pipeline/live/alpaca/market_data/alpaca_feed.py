@@ -18,13 +18,11 @@ from ml_pipeline.live.alpaca.connection.rest_client import RestClient
 from ml_pipeline.live.alpaca.market_data.bar_history import BarHistory
 from ml_pipeline.live.alpaca.market_data.bar_stream import BarStream
 from ml_pipeline.live.brokers.broker import BrokerUnavailable, TradingSession
-from ml_pipeline.live.feeds.assembled_feed import AssembledFeed, Market
-from ml_pipeline.live.feeds.bar_assembly import SymbolBar
-from ml_pipeline.live.feeds.feed import BarsUnavailable
-from ml_pipeline.live.feeds.feed_config import FeedConfig
-from ml_pipeline.live.feeds.growing_file import utc_now
-from ml_pipeline.live.feeds.market_hours import sessions_of_clock
-from ml_pipeline.live.feeds.stamps import stamp_sentence
+from ml_pipeline.live.feeds.assembled import AssembledFeed, Market
+from ml_pipeline.live.feeds.bars import SymbolBar
+from ml_pipeline.live.feeds.config import FeedConfig
+from ml_pipeline.live.feeds.feed import BarsUnavailable, stamp_sentence, utc_now
+from ml_pipeline.live.feeds.hours import sessions_of_clock
 from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.timeframes import DAY, Timing, make_clock, timeframe_ns

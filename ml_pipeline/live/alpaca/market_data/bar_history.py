@@ -12,7 +12,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alpaca.connection.keys import Keys
 from ml_pipeline.live.alpaca.connection.time_limit import SERVER_ERRORS, TOO_MANY, TimeLimit
 from ml_pipeline.live.alpaca.connection.timed_session import timed_session, why_no_answer
-from ml_pipeline.live.feeds.bar_assembly import SymbolBar
+from ml_pipeline.live.feeds.bars import SymbolBar
 from ml_pipeline.live.feeds.feed import BarsUnavailable
 
 DATA_URL = "https://data.alpaca.markets"

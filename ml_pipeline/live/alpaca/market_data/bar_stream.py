@@ -15,7 +15,7 @@ from ml_pipeline.live.alpaca.connection.alpaca_library import alpaca_module
 from ml_pipeline.live.alpaca.connection.keys import Keys
 from ml_pipeline.live.alpaca.connection.stream_thread import StreamThread, bounded_stream, websocket_parameters
 from ml_pipeline.live.alpaca.market_data.bar_history import symbol_bar
-from ml_pipeline.live.feeds.bar_assembly import SymbolBar
+from ml_pipeline.live.feeds.bars import SymbolBar
 
 
 class BarStream:

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ml_pipeline.live.brokers.bar_calendar import BarCalendar
 from ml_pipeline.live.brokers.broker import TradingSession
 from ml_pipeline.live.decisions.acting import ImpossibleAction
 from ml_pipeline.live.decisions.decider import Decision
+from ml_pipeline.live.feeds.hours import BarCalendar
 from ml_pipeline.live.guards.verdict import Refusal, Verdict, strongest
 from ml_pipeline.live.loop.one_bar.last_decision import LastDecision, by_symbol, in_ms, listed
 from ml_pipeline.live.loop.one_bar.order_writing import OrderWriting

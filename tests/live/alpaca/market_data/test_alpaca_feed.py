@@ -5,8 +5,8 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alpaca.connection.alpaca_config import AlpacaConfig
+from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, Gap
-from ml_pipeline.live.feeds.feed_config import FeedConfig
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.tape import bar_sets_of

@@ -11,12 +11,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.live.feeds.bar_assembly import BarAssembly, SymbolBar
-from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, FeedEvent, Gap
-from ml_pipeline.live.feeds.feed_config import FeedConfig
-from ml_pipeline.live.feeds.growing_file import utc_now
-from ml_pipeline.live.feeds.longer_bars import LongerBarAssembly
-from ml_pipeline.live.feeds.market_hours import MarketHours, Sessions
+from ml_pipeline.live.feeds.bars import BarAssembly, LongerBarAssembly, SymbolBar
+from ml_pipeline.live.feeds.config import FeedConfig
+from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, FeedEvent, Gap, utc_now
+from ml_pipeline.live.feeds.hours import MarketHours, Sessions
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.timeframes import DAY, Timing, long_bars

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_pipeline.live.feeds.assembled_feed import AssembledFeed, Market
-from ml_pipeline.live.feeds.bar_assembly import SymbolBar
+from ml_pipeline.live.feeds.assembled import AssembledFeed, Market
+from ml_pipeline.live.feeds.bars import SymbolBar
+from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, Gap
-from ml_pipeline.live.feeds.feed_config import FeedConfig
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.data import MarketData

@@ -1,10 +1,13 @@
+"""When a market is open, beside clocks, calendars and recorded markets."""
+
 import numpy as np
 import pytest
 
 from ml_pipeline.live.brokers.broker import TradingSession
-from ml_pipeline.live.feeds.market_hours import MarketHours
+from ml_pipeline.live.feeds.hours import BarCalendar, MarketHours, SessionTimes, session_near
 from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.timeframes import DAY, Timing, make_clock
+from tests.live.guards.guarded_accounts import session
 
 MINUTE = 60 * 10**9
 STOCKS = Calendar("weekdays", 252.0 * 390, "")
@@ -106,3 +109,54 @@ def test_a_session_that_begins_on_the_evening_before_is_open_on_sunday_and_not_o
     hours = MarketHours(Timing(60 * MINUTE, "open", make_clock("18:00-17:00", "America/New_York")), STOCKS)
 
     assert list(hours.times_after(at("2024-03-01T21:00"), 2)) == [at("2024-03-03T23:00"), at("2024-03-04T00:00")]
+
+
+AN_HOUR = np.timedelta64(1, "h")
+
+
+@pytest.mark.parametrize("zone", [None, "America/New_York"])
+@pytest.mark.parametrize("stamped", ["open", "close"])
+def test_days_and_sessions_are_those_of_the_recorded_market(zone, stamped):
+    hours = np.datetime64("2024-03-07T00:00", "ns") + np.arange(24 * 7) * AN_HOUR
+    weekdays = np.isin((hours.astype("datetime64[D]").astype(int) + 3) % 7, range(5))
+    times = hours[weekdays & (np.arange(len(hours)) % 24 > 12)]
+    timing = Timing(int(AN_HOUR / np.timedelta64(1, "ns")), stamped, make_clock(None, zone))
+    days = timing.clock.days(timing.opens(times))[0]
+    ends = np.append(days[1:] != days[:-1], True)
+    calendar = BarCalendar(lambda time, n: times[np.searchsorted(times, time, side="right") :][:n], timing)
+
+    charged = np.append(np.diff(days), 0).astype(float)  # as `PreparedMarket` charges them
+    assert [calendar.interest_days(time) for time in times] == charged.tolist()
+    at_close = [calendar.last_fill_of_session(time, at_close=True) for time in times[:-1]]
+    assert at_close == ends[:-1].tolist()
+    at_open = [calendar.last_fill_of_session(time, at_close=False) for time in times[:-1]]
+    assert at_open == ends[1:].tolist()
+    assert 3.0 in charged  # a weekend
+
+
+WHOLE_DAY = session("2026-11-25T14:30", "2026-11-25T21:00")
+HALF_DAY = session("2026-11-27T14:30", "2026-11-27T18:00")
+
+
+def test_the_session_of_a_bar_is_the_one_it_lies_in_or_the_nearest():
+    days = [WHOLE_DAY, HALF_DAY]
+    assert session_near(days, np.datetime64("2026-11-25T21:00")) == WHOLE_DAY
+    assert session_near(days, np.datetime64("2026-11-26T01:00")) == WHOLE_DAY
+    assert session_near(days, np.datetime64("2026-11-27T13:00")) == HALF_DAY
+    assert session_near([], np.datetime64("2026-11-25T12:00")) is None
+
+
+def test_the_broker_is_asked_once_for_a_week():
+    asked = []
+
+    class Calendar:
+        def sessions(self, first, last):
+            asked.append((first, last))
+            return [WHOLE_DAY, HALF_DAY]
+
+    times = SessionTimes(Calendar())
+    assert times(np.datetime64("2026-11-25T15:00")) == WHOLE_DAY
+    assert times(np.datetime64("2026-11-27T17:00")) == HALF_DAY
+    assert len(asked) == 1
+    times(np.datetime64("2026-12-09T15:00"))
+    assert len(asked) == 2

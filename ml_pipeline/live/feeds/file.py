@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.feeds.changed_rows import changed_bars, of_symbols, trusted_from
-from ml_pipeline.live.feeds.feed import FeedEvent, Gap
-from ml_pipeline.live.feeds.feed_config import FeedConfig
-from ml_pipeline.live.feeds.file_reading import FileReader, Readings
-from ml_pipeline.live.feeds.market_hours import MarketHours
-from ml_pipeline.live.feeds.stamps import stamp_sentence
+from ml_pipeline.live.feeds.config import FeedConfig
+from ml_pipeline.live.feeds.feed import FeedEvent, Gap, stamp_sentence, utc_now
+from ml_pipeline.live.feeds.file_reading import FileReader, Readings, changed_bars, of_symbols, trusted_from
+from ml_pipeline.live.feeds.hours import MarketHours
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.calendar import infer_calendar
 from ml_pipeline.trading.market.data import MarketData
@@ -32,11 +30,6 @@ from ml_pipeline.trading.market.times import Times, as_text, usual_spacing
 # With fewer bars, their length cannot be told.
 _FEWEST_BARS = 3
 _POLL_S = 0.05
-
-
-def utc_now() -> np.datetime64:
-    """The time by this machine's clock."""
-    return np.datetime64(time.time_ns(), "ns")
 
 
 class GrowingFileFeed:

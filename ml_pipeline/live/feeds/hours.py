@@ -1,29 +1,38 @@
-"""When bars are due: which times come next, and whether bars that do not come should have.
+"""When a market is open: which bars come next, whether bars that do not come should have, and when a session ends.
 
 A calendar of an exchange knows holidays and half days. Without one, the session and the weekdays tell; then only hours
 of a session that has begun count as open, so that no holiday looks like a loss of data.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.live.brokers.broker import TradingSession
+from ml_pipeline.live.brokers.broker import Broker, TradingSession
 from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.timeframes import DAY, Clock, Timing
 
 # So many days of trading a year are round the clock on weekdays, as forex is, and not those of an exchange.
 _ROUND_THE_CLOCK_DAYS = 200
+
 # A calendar is asked for so many days at a time, and holidays last no longer.
 _DAYS_AHEAD = 14
+
 # Forex closes on Friday evening, at an hour that differs by broker and season.
 _FRIDAY_ENDS_NS = 20 * 3_600 * 10**9
+
 _FRIDAY, _SATURDAY = 4, 5
 
 
 Sessions = Callable[[np.datetime64, np.datetime64], list[TradingSession]]
+
 """The sessions that lie between two times, in order."""
+
+
+TimesAfter = Callable[[np.datetime64, int], NDArray[np.datetime64]]
+
+"""The times of the next bars after a time, as many as are asked for; fewer at the end of recorded bars."""
 
 
 class MarketHours:
@@ -125,6 +134,65 @@ def sessions_of_clock(
         if (weekends or (ends_on + 3) % 7 < _SATURDAY) and closing > first and opening < last:
             sessions.append(TradingSession(opening, closing))
     return sessions
+
+
+class BarCalendar:
+    """Days and sessions of a market whose next bars are known by their times, as `PreparedMarket` has them."""
+
+    def __init__(self, times_after: TimesAfter, timing: Timing) -> None:
+        self._times_after, self._timing = times_after, timing
+
+    def interest_days(self, time: np.datetime64) -> float:
+        """Calendar days, by the market's clock, from the bar of this time to the next one; 0 after the last bar."""
+        days = self._days(time, 1)
+        return float(days[1] - days[0]) if len(days) > 1 else 0.0
+
+    def last_fill_of_session(self, time: np.datetime64, *, at_close: bool) -> bool:
+        """Whether what is decided at the close of this bar is the last to be filled in its session.
+
+        at_close: orders are filled at the close that they are decided on; otherwise at the next open.
+        """
+        days = self._days(time, 1 if at_close else 2)
+        filled, after = (0, 1) if at_close else (1, 2)
+        if filled >= len(days):
+            return False
+        return after >= len(days) or bool(days[after] != days[filled])
+
+    def _days(self, time: np.datetime64, n: int) -> NDArray[np.int64]:
+        times = np.concatenate([np.array([time], dtype="datetime64[ns]"), self._times_after(time, n)[:n]])
+        return self._timing.clock.days(self._timing.opens(times))[0]
+
+
+def session_near(sessions: Iterable[TradingSession], time: np.datetime64) -> TradingSession | None:
+    """The session that `time` lies in, its close included; else the nearest one; None where there is none.
+
+    >>> day = TradingSession(np.datetime64("2026-11-27T14:30"), np.datetime64("2026-11-27T18:00"))
+    >>> session_near([day], np.datetime64("2026-11-27T20:00")) == day
+    True
+    """
+
+    def distance(session: TradingSession) -> np.timedelta64:
+        return max(session.opens - time, time - session.closes, np.timedelta64(0, "ns"))
+
+    return min(sessions, key=distance, default=None)
+
+
+class SessionTimes:
+    """`session_near` among those that the broker tells; it is asked once for a week."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._known: tuple[np.datetime64, np.datetime64] | None = None
+        self._sessions: list[TradingSession] = []
+
+    def __call__(self, time: np.datetime64) -> TradingSession | None:
+        """None where the market never closes. Raises BrokerUnavailable."""
+        day = time.astype("datetime64[D]")
+        if self._known is None or not self._known[0] < day < self._known[1]:
+            first, last = day - np.timedelta64(7, "D"), day + np.timedelta64(7, "D")
+            self._sessions = self._broker.sessions(first, last)
+            self._known = first, last
+        return session_near(self._sessions, time)
 
 
 def _weeks(first: np.datetime64, last: np.datetime64) -> list[TradingSession]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.feeds.feed_config import FeedConfig
+from ml_pipeline.live.feeds.config import FeedConfig
 
 
 def test_bars_come_from_the_broker_unless_a_file_is_named():
