@@ -11,6 +11,7 @@ from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.live.state import SessionState
 
 _CASH, _PER_YEAR = "initial_cash", "periods_per_year"  # in the journal
 
@@ -46,7 +47,7 @@ def initial_cash(journal: Journal) -> float | None:
     return None if cash is None else float(cash)
 
 
-def begin_account(journal: Journal, account: AccountState, cursor: str | None) -> float:
+def begin_account(journal: Journal, state: SessionState, account: AccountState, cursor: str | None) -> float:
     """Write down the account that the session begins with, its positions included. cursor: of the broker's events.
 
     Returns the money that it began with.
@@ -55,10 +56,11 @@ def begin_account(journal: Journal, account: AccountState, cursor: str | None) -
     cash = float(account.equity if held else account.cash)
     with journal.transaction():
         journal.set_meta({_CASH: repr(cash)})
-        journal.set_snapshot("cursor", cursor)
+        state.event_cursor = cursor
         if held:
-            journal.set_snapshot("taken_over", {"cash": account.cash, "positions": held})
-            journal.set_snapshot("follows", True)  # the positions, not choices of the policy
+            state.taken_over = {"cash": account.cash, "positions": held}
+            state.awaiting_previous_model = True  # the positions, not choices of the policy
+        state.save(journal)
     return cash
 
 

@@ -29,6 +29,7 @@ from ml_pipeline.live.session_files import JOURNAL_FILE, REPORT_FILE, root_of_se
 from ml_pipeline.live.session_parts import last_month, loop_settings, make_parts, make_record, start_event, warm_up
 from ml_pipeline.live.session_report import write_session_report
 from ml_pipeline.live.session_sources import Ask, check_long_enough, open_broker, open_feed
+from ml_pipeline.live.state import SessionState
 from ml_pipeline.live.supervision.heartbeat import Heartbeat
 from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.stop import StopRequest
@@ -129,12 +130,13 @@ class PaperTrading:
         check_same_session(journal, self.folder, feed, broker=config.broker)
         self._is_this_session = True
         keep_costs(journal, policy)
+        state = SessionState.load(journal, feed.symbols)
         heartbeat = stack.enter_context(Heartbeat(self.folder))
         alerts = stack.enter_context(open_alerts(config.alerts, self.folder.name))
         self._say("\n".join((*policy.notices_on(feed.symbols), *feed.notices)))
         try:
-            broker, rules = self._broker(journal, feed, stack, heartbeat)
-            record = make_record(self.folder, journal, feed, rules, say=self._say, tell=alerts.tell)
+            broker, rules = self._broker(journal, state, feed, stack, heartbeat)
+            record = make_record(self.folder, journal, state, feed, rules, say=self._say, tell=alerts.tell)
             stack.callback(record.close)
             sessions = self._patiently(partial(last_month, broker), heartbeat)
             parts = make_parts(
@@ -142,13 +144,14 @@ class PaperTrading:
                 policy,
                 folder=self.folder,
                 journal=journal,
+                state=state,
                 feed=feed,
                 broker=broker,
                 rules=rules,
                 sessions=sessions,
             )
             parts.undelivered = alerts.take_failures
-            is_first = journal.last_bar() is None
+            is_first = state.last is None
             restore(parts, record, same_model=note_model(record, policy))
             if is_first:
                 warm_up(parts, record)
@@ -217,7 +220,7 @@ class PaperTrading:
         return patiently(ask, self.stop, self._say, beat=heartbeat.beat)
 
     def _broker(
-        self, journal: Journal, feed: Feed, stack: ExitStack, heartbeat: Heartbeat
+        self, journal: Journal, state: SessionState, feed: Feed, stack: ExitStack, heartbeat: Heartbeat
     ) -> tuple[Broker, TradingRules]:
         """The broker, and the rules with the money that the account began with."""
         config, rules = self.config, self.policy.rules
@@ -232,7 +235,7 @@ class PaperTrading:
             if not config.session.take_over:
                 check_first_account(account, broker=broker.name)
             _, cursor = self._patiently(lambda: broker.poll(None), heartbeat)
-            cash = begin_account(journal, account, cursor)
+            cash = begin_account(journal, state, account, cursor)
         return broker, replace(rules, initial_cash=cash)
 
 

@@ -20,6 +20,7 @@ from ml_pipeline.live.orders.order_sizing import size_orders
 from ml_pipeline.live.paper_trade_config import PaperTradeConfig
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.live.state import SessionState
 from ml_pipeline.live.supervision.requests import Requests
 from ml_pipeline.trading.accounts.rules import TradingRules
 
@@ -41,6 +42,7 @@ def make_parts(
     *,
     folder: Path,
     journal: Journal,
+    state: SessionState,
     feed: Feed,
     broker: Broker,
     rules: TradingRules,
@@ -48,8 +50,8 @@ def make_parts(
 ) -> Parts:
     """The parts as they begin. rules: with the money that the account began with. sessions: of the market, lately."""
     books = Books(feed.symbols, rules, smallest_quantity=0.0 if broker.sizes_at_fill else _SMALLEST_QUANTITY)
-    if (taken_over := journal.snapshot("taken_over")) is not None:
-        books.take_over(**taken_over)
+    if state.taken_over is not None:
+        books.take_over(**state.taken_over)
     return Parts(
         broker=broker,
         feed=feed,
@@ -75,11 +77,20 @@ def make_parts(
 
 
 def make_record(
-    folder: Path, journal: Journal, feed: Feed, rules: TradingRules, *, say: Callable[[str], None], tell: Tell
+    folder: Path,
+    journal: Journal,
+    state: SessionState,
+    feed: Feed,
+    rules: TradingRules,
+    *,
+    say: Callable[[str], None],
+    tell: Tell,
 ) -> SessionRecord:
     """What the session writes down. say: told sentences for a person. tell: told events, for alerts."""
     ledger = {"exits": rules.acts_within_bars, "by_day": rules.financing_bps_per_year is not None}
-    return SessionRecord(folder, journal, symbols=feed.symbols, timing=feed.timing, ledger=ledger, say=say, tell=tell)
+    return SessionRecord(
+        folder, journal, state, symbols=feed.symbols, timing=feed.timing, ledger=ledger, say=say, tell=tell
+    )
 
 
 def loop_settings(config: PaperTradeConfig, journal: Journal) -> LoopSettings:
@@ -103,8 +114,9 @@ def warm_up(parts: Parts, record: SessionRecord) -> None:
             parts.books.warm_up(bars)
             parts.broker.market_closed_bar(bars)
             record.add_bar(number, bars, None)
-        record.journal.set_snapshot("books", parts.books.state())
-        record.journal.set_snapshot("guards", parts.guards.state())
+            record.state.note_bar(bars)
+        record.state.account = parts.books.state()
+        record.state.guards = parts.guards.state()
 
 
 def start_event(config: PaperTradeConfig, policy: DeployedPolicy, broker: Broker, feed: Feed) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class AccountEvents:
         """Book what was taken in, within a transaction."""
         for event in self._desk.take_events():
             self.book(event)
-        self._session.journal.set_snapshot("books", self._session.parts.books.state())
+        self._session.state.account = self._session.parts.books.state()
 
     def book(self, event: BrokerEvent) -> None:
         """Book one event, within a transaction."""
@@ -37,7 +37,7 @@ class AccountEvents:
         if isinstance(event, Fill) and is_foreign(event, self._desk):
             self._note_unexplained(event)
         else:
-            book(event, session.parts, session.record, self._desk, number=session.standing.number)
+            book(event, session.parts, session.record, self._desk, number=session.state.number)
 
     def _note_unexplained(self, fill: Fill) -> None:
         sentence = (
@@ -45,5 +45,5 @@ class AccountEvents:
             f'session ("{fill.client_order_id}").'
         )
         session = self._session
-        session.record.log("difference", session.standing.time, rows=[fill._asdict()], sentence=sentence)
+        session.record.log("difference", session.state.time, rows=[fill._asdict()], sentence=sentence)
         session.demanded.unexplained.append(sentence)

@@ -57,7 +57,7 @@ class Endings:
             if session.settings.on_difference == "hold" or demanded.closing_down is not None:
                 return self.end("stopped", reason, asked=False)
             self.begin_to_close_down(reason)
-        if not session.standing.begun:
+        if not session.state.begun:
             return None if demanded.closing_down is None else self._end_closed_down()
         books = session.parts.books
         if books.ended:
@@ -69,7 +69,7 @@ class Endings:
     def begin_to_close_down(self, reason: str, *, asked: bool = False) -> None:
         """Cancel what is open, and close every position: at once, and again with each bar until all are closed."""
         self._demanded.closing_down, self._demanded.asked = reason, asked
-        if self._session.standing.begun and not self._incoming.waiting:
+        if self._session.state.begun and not self._incoming.waiting:
             self._session.attempt(self._close_positions)
 
     def end(
@@ -82,14 +82,14 @@ class Endings:
     ) -> Ending:
         """Cancel what is open, and tell how it ended."""
         session = self._session
-        begun, closes_down = session.standing.begun, self._demanded.closing_down is not None
+        begun, closes_down = session.state.begun, self._demanded.closing_down is not None
         reached = session.attempt(self._events.cancel_and_book if cancels else self._events.look) if begun else True
         flat = session.is_flat if begun else True
         if not reached:
             reason += " The broker could not be reached to cancel open orders."
         elif not flat and closes_down:
             reason += " Not all positions could be closed."
-        session.record.log_now("stop", session.standing.time, why=reason, flat=flat, sentence=reason)
+        session.record.log_now("stop", session.state.time, why=reason, flat=flat, sentence=reason)
         self._status.write(now=True)
         if session.parts.requests is not None:
             session.parts.requests.done("flatten" if closes_down else "stop")
@@ -100,7 +100,7 @@ class Endings:
         session, failure = self._session, self._session.parts.failure
         if failure is None or self._demanded.closing_down is not None:
             return None
-        if session.settings.on_error == "hold" or not session.standing.begun or session.is_flat:
+        if session.settings.on_error == "hold" or not session.state.begun or session.is_flat:
             return self.end("failed", failure, asked=False)
         self.begin_to_close_down(failure)
         return None
@@ -112,10 +112,10 @@ class Endings:
 
     def _close_positions(self) -> None:
         session = self._session
-        assert session.standing.last is not None
+        assert session.state.last is not None
         session.desk.settle_unsent(lambda placed: False)
         session.desk.collect()
         with session.record.transaction():
             self._events.book_all()
-            self._writing.write_closing(session.standing.last)
+            self._writing.write_closing(session.state.last)
         session.desk.send()

@@ -20,9 +20,9 @@ def _switch(session: RunningSession, ready: ReadyModel[Decider], *, n_waiting: i
     parts.decider.follow_holdings(parts.books.holdings)
     sentence = f"From the next bars on, {ready.version} decides: {ready.why}"
     with session.record.transaction():
-        session.standing.note_follows(True)
-        number, checkpoint = session.standing.number + n_waiting, str(policy.checkpoint.absolute())
+        session.state.awaiting_previous_model = True
+        number, checkpoint = session.state.number + n_waiting, str(policy.checkpoint.absolute())
         session.journal.add_model(number, checkpoint, parts.version, ready.why)
-        session.journal.set_snapshot("decider", parts.decider.state())
+        session.state.policy = parts.decider.state()
         values = {"from": before, "to": parts.model, "why": ready.why, "sentence": sentence}
-        session.record.log("model", session.standing.time, **values)
+        session.record.log("model", session.state.time, **values)

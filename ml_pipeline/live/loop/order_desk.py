@@ -23,7 +23,6 @@ from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.trading.market.bar_set import BarSet
 
-_LAPSED = "lapsed"  # in the journal
 _OPEN = (WRITTEN, "accepted", "partly_filled")
 _CANCEL_WAIT_S = 2.0
 _CANCEL_LOOK_S = 0.1
@@ -50,10 +49,9 @@ class OrderDesk:
         self._record = record
         self._journal = record.journal
         self._symbols = tuple(symbols)
-        self.cursor: str | None = self._journal.snapshot("cursor")
-        self._saved_cursor = self.cursor
+        self._state = record.state
+        self._cursor = self._state.event_cursor  # of the events that were taken in
         self._events: list[BrokerEvent] = []
-        self._lapsed: set[str] = set(self._journal.snapshot(_LAPSED) or ())
         self._open: dict[str, Placed] = {}
         for order in self._journal.orders(statuses=_OPEN):
             self._open[order.request.client_order_id] = self._placed(order)
@@ -84,15 +82,13 @@ class OrderDesk:
 
     def note_lapsed(self, symbols: Iterable[str]) -> None:
         """The latest choice of these symbols was not carried out. Within a transaction."""
-        self._lapsed.update(symbols)
-        self._journal.set_snapshot(_LAPSED, sorted(self._lapsed))
+        self._state.expired.update(symbols)
 
     def take_lapsed(self) -> list[str]:
         """The symbols whose orders ended unfilled since this was asked before. Within a transaction."""
-        lapsed = [symbol for symbol in self._symbols if symbol in self._lapsed]
+        lapsed = [symbol for symbol in self._symbols if symbol in self._state.expired]
         if lapsed:
-            self._lapsed.clear()
-            self._journal.set_snapshot(_LAPSED, [])
+            self._state.expired.clear()
         return lapsed
 
     def send(self) -> None:
@@ -149,14 +145,12 @@ class OrderDesk:
 
     def take_events(self) -> list[BrokerEvent]:
         """What was taken in; within the transaction that books it, which writes the cursor down as well."""
-        if self.cursor != self._saved_cursor:
-            self._journal.set_snapshot("cursor", self.cursor)
-            self._saved_cursor = self.cursor
+        self._state.event_cursor = self._cursor
         events, self._events = self._events, []
         return events
 
     def _poll(self) -> bool:
-        events, self.cursor = self._broker.poll(self.cursor)
+        events, self._cursor = self._broker.poll(self._cursor)
         self._events += events
         return bool(events)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from ml_pipeline.live.loop.broker_line import BrokerLine
 from ml_pipeline.live.loop.order_desk import OrderDesk
 from ml_pipeline.live.loop.parts import LoopSettings, Parts
-from ml_pipeline.live.loop.standing import Standing
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.live.state import SessionState
 
 
 @dataclass
@@ -27,15 +27,19 @@ class DemandedEnd:
 
 @dataclass(frozen=True)
 class RunningSession:
-    """Its parts, its records, its orders, and where it stands. line: to its broker."""
+    """Its parts, its records and its orders. line: to its broker."""
 
     parts: Parts
     record: SessionRecord
     desk: OrderDesk
     settings: LoopSettings
-    standing: Standing
     line: BrokerLine
     demanded: DemandedEnd = field(default_factory=DemandedEnd)
+
+    @property
+    def state(self) -> SessionState:
+        """Where it stands."""
+        return self.record.state
 
     @property
     def journal(self) -> Journal:
@@ -52,4 +56,4 @@ class RunningSession:
 
     def attempt(self, work: Callable[[], object]) -> bool:
         """Do something with the broker; False where it is away."""
-        return self.line.attempt(work, self.standing.time)
+        return self.line.attempt(work, self.state.time)

@@ -53,22 +53,22 @@ def restore(parts: Parts, record: SessionRecord, *, same_model: bool) -> None:
     same_model: whether the model is the one whose state is there; the choices of another follow from what is held.
     Where it cannot observe the bars, `parts.failure` says why.
     """
-    journal = record.journal
+    session = record.state
     try:
-        parts.decider.observe_all(list(journal.bars()))
+        parts.decider.observe_all(list(record.journal.bars()))
     except UserError as error:
         parts.failure = str(error)
-    if (state := journal.snapshot("books")) is not None:
-        parts.books.set_state(state)
-    if (state := journal.snapshot("guards")) is not None:
-        parts.guards.set_state(state)
+    if session.account is not None:
+        parts.books.set_state(session.account)
+    if session.guards is not None:
+        parts.guards.set_state(session.guards)
     if not same_model:
         parts.decider.follow_holdings(parts.books.holdings)
-        with journal.transaction():
-            journal.set_snapshot("decider", parts.decider.state())
-            journal.set_snapshot("follows", True)  # orders of the model before may be filled yet
-    elif (state := journal.snapshot("decider")) is not None:
-        parts.decider.set_state(state)
+        with record.transaction():
+            session.policy = parts.decider.state()
+            session.awaiting_previous_model = True  # orders of the model before may be filled yet
+    elif session.policy is not None:
+        parts.decider.set_state(session.policy)
 
 
 def differences(parts: Parts, desk: OrderDesk, symbols: tuple[str, ...]) -> list[Difference]:
@@ -122,7 +122,7 @@ def reconcile_at_start(
                 foreign.append(event)
             else:
                 book(event, parts, record, desk, number=last[0] + 1)
-        journal.set_snapshot("books", parts.books.state())
+        record.state.account = parts.books.state()
     rows = differences(parts, desk, symbols)
     if not rows:
         return

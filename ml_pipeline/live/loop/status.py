@@ -25,21 +25,21 @@ class Status:
 
     def _values(self) -> dict[str, Any]:
         session, parts = self._session, self._session.parts
-        record, standing = session.record, session.standing
+        record, state = session.record, session.state
         return {
             **(parts.about or {}),
             "symbols": session.symbols,
-            "bar": standing.time,
+            "bar": state.time,
             "updated": datetime.now(UTC),
             "pid": os.getpid(),
             "start_equity": parts.rules.initial_cash,
-            "equity": parts.books.equity if standing.begun else None,
-            "cash": parts.books.cash if standing.begun else None,
+            "equity": parts.books.equity if state.begun else None,
+            "cash": parts.books.cash if state.begun else None,
             "positions": by_symbol(session.symbols, parts.books.holdings),
             "open_orders": len(session.desk.open),
-            "refusals": dict(record.refusals),
+            "refusals": dict(record.state.refusals),
             "latency_ms": record.latency_figures(),
-            "bars": standing.number,
+            "bars": state.number,
             "fills": session.journal.n_fills(),
             "last_sentence": record.last_sentence,
             "model": parts.model,

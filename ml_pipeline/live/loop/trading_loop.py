@@ -22,7 +22,6 @@ from ml_pipeline.live.loop.one_bar.order_writing import OrderWriting
 from ml_pipeline.live.loop.order_desk import OrderDesk, Placed
 from ml_pipeline.live.loop.parts import Ending, LoopSettings, Parts
 from ml_pipeline.live.loop.running_session import RunningSession
-from ml_pipeline.live.loop.standing import Standing
 from ml_pipeline.live.loop.status import Status
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.runs.stop import StopRequest
@@ -48,8 +47,7 @@ class TradingLoop:
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         """The parts are as the journal left them: see `start_up`. beat: called each time the loop goes round."""
-        standing = Standing(record.journal, parts.feed.symbols)
-        self._session = session = RunningSession(parts, record, desk, settings, standing, BrokerLine(record))
+        self._session = session = RunningSession(parts, record, desk, settings, BrokerLine(record))
         self._beat = beat
         self._arrived = 0.0  # when the latest bars came, by `time.perf_counter`
         self._decision = LastDecision(record, session.symbols)
@@ -65,7 +63,7 @@ class TradingLoop:
     def run(self) -> Ending:
         """Trade. Raises UserError where the session cannot go on; started again, it goes on after the latest bar."""
         session = self._session
-        session.parts.feed.start(after=session.standing.time)
+        session.parts.feed.start(after=session.state.time)
         self._decision.log_unlogged()
         if (ending := self._endings.demanded()) is not None:  # what ended it before does so again
             return ending
@@ -103,7 +101,7 @@ class TradingLoop:
         session = self._session
         if self._incoming.waiting or session.desk.unsent or session.line.away:
             self._try_to_catch_up()
-        elif session.settings.real_time and session.standing.begun:
+        elif session.settings.real_time and session.state.begun:
             session.attempt(self._events.look)
         self._status.write()
 
@@ -146,7 +144,7 @@ class TradingLoop:
 
     def _in_time(self, placed: Placed) -> bool:
         """Whether an order may still be sent: the bar after the one that it was decided on has not closed."""
-        standing, feed = self._session.standing, self._session.parts.feed
-        if self._incoming.waiting or standing.last is None or placed.number != standing.number - 1:
+        state, feed = self._session.state, self._session.parts.feed
+        if self._incoming.waiting or state.last is None or placed.number != state.number - 1:
             return False
         return not feed.now() > placed.closed_at + np.timedelta64(feed.timing.length, "ns")

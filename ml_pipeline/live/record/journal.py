@@ -241,14 +241,13 @@ class Journal:
     def models(self) -> list[ModelRecord]:
         return [ModelRecord(*row) for row in self._db.execute("SELECT * FROM models ORDER BY number")]
 
-    def set_snapshot(self, name: str, state: Any) -> None:
-        """The state of a part after the latest bar, as plain data; floats keep their bits."""
-        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (name, json.dumps(state)))
+    def set_snapshots(self, texts: Mapping[str, str]) -> None:
+        """Fields of the session's state, as JSON by their keys; floats keep their bits. See `SessionState`."""
+        self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", list(texts.items()))
 
-    def snapshot(self, name: str) -> Any:
-        """The state that was written last; None without one."""
-        found = self._db.execute("SELECT state FROM snapshots WHERE name = ?", (name,)).fetchone()
-        return None if found is None else json.loads(found[0])
+    def snapshots(self) -> dict[str, Any]:
+        """The fields that were written last, as plain data by their keys."""
+        return {str(name): json.loads(text) for name, text in self._db.execute("SELECT name, state FROM snapshots")}
 
     def add_log_lines(self, lines: Iterable[str]) -> None:
         self._db.executemany("INSERT INTO log (line) VALUES (?)", [(line,) for line in lines])

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,20 @@ from ml_pipeline.live.record.session_log import Event, event_line
 from ml_pipeline.live.record.session_tables import BarLines, GrowingFile, LedgerLines
 from ml_pipeline.live.record.status_files import write_status
 from ml_pipeline.live.session_files import BARS_FILE, DECISION_FILE, LEDGER_FILE, LOG_FILE, STATUS_FILE
+from ml_pipeline.live.state import SessionState
 from ml_pipeline.trading.accounts.recorder import LedgerRow
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.timeframes import Timing
 
 _STATUS_EVERY_S = 0.25
 _LATENCIES = 1_000
-_OF_BARS = "bar_columns"  # in the journal: what the first bars had
 
 Say = Callable[[str], None]
 Tell = Callable[[str, np.datetime64 | None, Mapping[str, Any]], None]
 
 
 class SessionRecord:
-    """The journal of a session, its log, tables and status, kept in step.
+    """The journal of a session, its state, log, tables and status, kept in step.
 
     Files that a kill left torn are made whole when it is opened. say: told one sentence for each thing that a person
     should see.
@@ -37,6 +37,7 @@ class SessionRecord:
         self,
         folder: Path,
         journal: Journal,
+        state: SessionState,
         *,
         symbols: Sequence[str],
         timing: Timing,
@@ -50,10 +51,10 @@ class SessionRecord:
         """
         self.folder = folder
         self.journal = journal
+        self.state = state
         self.say = say
         self._tell = tell
         self._untold: list[tuple[str, np.datetime64 | None, Mapping[str, Any]]] = []
-        self.refusals: Counter[str] = Counter(journal.snapshot("refusals") or {})
         self.last_sentence = ""
         self.latencies_ms: deque[float] = deque(maxlen=_LATENCIES)
         self._symbols, self._timing, self._of_ledger = tuple(symbols), timing, dict(ledger)
@@ -62,20 +63,23 @@ class SessionRecord:
         self._status_at = -_STATUS_EVERY_S
         self._log = GrowingFile(folder / LOG_FILE, (f"{line}\n" for line in journal.log_lines()))
         self._tables: tuple[LedgerLines, BarLines, GrowingFile, GrowingFile] | None = None
-        if (columns := journal.snapshot(_OF_BARS)) is not None:
+        if (columns := state.bar_columns) is not None:
             self._open_tables(columns["quotes"], columns["names"])
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is logged and written within the block is in the journal as a whole; then it is in the files."""
+        """What is logged and written within the block is in the journal as a whole, with the session's state; then it
+        is in the files."""
         costs_paid = self._tables[0].costs_paid if self._tables else 0.0
         try:
             with self.journal.transaction():
                 yield
                 self.journal.add_log_lines(self._pending)
                 if self._rows and self._tables:
-                    self.journal.set_snapshot("costs_paid", self._tables[0].costs_paid)
+                    self.state.costs_paid = self._tables[0].costs_paid
+                self.state.save(self.journal)
         except BaseException:
+            self.state.note_rolled_back()
             if self._tables:
                 self._tables[0].costs_paid = costs_paid
             self._pending.clear()
@@ -119,7 +123,7 @@ class SessionRecord:
     @property
     def quotes(self) -> bool | None:
         """Whether bars have quotes; None before the first."""
-        columns = self.journal.snapshot(_OF_BARS)
+        columns = self.state.bar_columns
         return None if columns is None else bool(columns["quotes"])
 
     def write_status(self, values: Callable[[], Mapping[str, Any]], decision: Mapping[str, Any] | None) -> None:
@@ -149,14 +153,14 @@ class SessionRecord:
 
     def _begin_tables(self, bars: BarSet) -> None:
         quotes, names = bars.half_spread is not None, list(bars.columns)
-        self.journal.set_snapshot(_OF_BARS, {"quotes": quotes, "names": names})
+        self.state.bar_columns = {"quotes": quotes, "names": names}
         self._open_tables(quotes, names)
         assert self._tables is not None
         self.journal.set_meta({"ledger_header": self._tables[0].header()})
 
     def _open_tables(self, quotes: bool, columns: Sequence[str]) -> None:
         ledger = LedgerLines(self._symbols, quotes=quotes, **self._of_ledger)
-        ledger.costs_paid = self.journal.snapshot("costs_paid") or 0.0
+        ledger.costs_paid = self.state.costs_paid
         of_bars = BarLines(self._symbols, self._timing, quotes=quotes, columns=columns)
         ledger_file = GrowingFile(self.folder / LEDGER_FILE, self._ledger_lines(ledger.header()))
         bars_file = GrowingFile(self.folder / BARS_FILE, of_bars.file_lines(self.journal.bars()))

@@ -24,7 +24,7 @@ from ml_pipeline.live.record.session_tables import GrowingFile
 from tests.live.loop.sessions import session
 
 _PLACES: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (Journal, ("add_bar", "add_decision", "add_orders", "update_order", "add_fill", "set_snapshot", "add_log_lines")),
+    (Journal, ("add_bar", "add_decision", "add_orders", "update_order", "add_fill", "set_snapshots", "add_log_lines")),
     (Journal, ("set_meta", "add_model", "close")),
     (SimulatedBroker, ("submit", "poll", "cancel", "market_closed_bar", "orders", "account")),
     (AccountStore, ("write",)),

@@ -29,7 +29,7 @@ class BarClose:
 
         market: the market's session that the last bar lies in.
         """
-        session, parts, journal = self._session, self._session.parts, self._session.journal
+        session, parts = self._session, self._session.parts
         waiting = self._incoming.take_waiting()
         started = time.perf_counter()
         with session.record.transaction():
@@ -42,30 +42,29 @@ class BarClose:
             self._decision.after_close(
                 waiting[-1], row, market, closing_s=closing_s, after_gap=self._incoming.after_gap
             )
-            journal.set_snapshot("books", parts.books.state())
-            journal.set_snapshot("decider", parts.decider.state())
-            session.standing.keep_decided()
-            journal.set_snapshot("guards", parts.guards.state())
+            session.state.account = parts.books.state()
+            session.state.policy = parts.decider.state()
+            session.state.guards = parts.guards.state()
 
     def _close(self, bars: BarSet, events: Sequence[BrokerEvent]) -> LedgerRow:
-        parts, standing = self._session.parts, self._session.standing
+        parts, state = self._session.parts, self._session.state
         for event in events:
             # Charges of nothing are of the bars before the first row.
-            if standing.begun or not (isinstance(event, Charge) and not event.amount):
+            if state.begun or not (isinstance(event, Charge) and not event.amount):
                 self._events.book(event)
-        row = parts.books.close_bar(bars, closing=standing.closing_ordered)
-        standing.note_closing(False)
-        if standing.begun:
+        row = parts.books.close_bar(bars, closing=state.closing_ordered)
+        state.closing_ordered = False
+        if state.begun:
             # Where nothing was decided, nothing is to be taken back: then everything counts as filled.
-            filled = row.filled if standing.decided else [1.0] * len(self._session.symbols)
+            filled = row.filled if state.decided else [1.0] * len(self._session.symbols)
             lapsed = self._session.desk.take_lapsed()
             parts.decider.note_settled(lapsed, filled=filled, exited=row.exited, holdings=row.positions)
-        if standing.follows:
+        if state.awaiting_previous_model:
             parts.decider.follow_holdings(row.positions)
-            standing.note_follows(False)
-        if not standing.begun:
+            state.awaiting_previous_model = False
+        if not state.begun:
             row = self._incoming.with_first_spreads(row)
-        standing.begun, standing.decided = True, False
-        self._session.record.add_bar(standing.number, bars, row)
-        standing.note_bar(bars)
+        state.begun, state.decided = True, False
+        self._session.record.add_bar(state.number, bars, row)
+        state.note_bar(bars)
         return row

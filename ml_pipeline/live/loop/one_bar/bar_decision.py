@@ -94,18 +94,18 @@ class BarDecision:
             if closing and action != "flatten":  # the rules close positions, whatever the policy says
                 self._writing.write_closing(bars)
             return
-        session.standing.decided = True
+        session.state.decided = True
         decided = time.perf_counter()
         verdicts.append(parts.guards.on_decision(decision))
         action = self._obey(verdicts, bars)
         if action == "trade" or (action == "hold" and decision.closing):  # which guards let pass
             self._writing.write(decision, bars)
-            session.standing.note_closing(closing)
+            session.state.closing_ordered = closing
         elif action == "hold":
             traded = zip(session.symbols, decision.may_trade, strict=True)
             session.desk.note_lapsed(symbol for symbol, may in traded if may)
         weights = list(decision.weights)
-        session.journal.add_decision(session.standing.number - 1, parts.model, listed(decision.action), weights)
+        session.journal.add_decision(session.state.number - 1, parts.model, listed(decision.action), weights)
         ready = time.perf_counter()
         self._note(decision, bars, row, {
             "feed": in_ms((now - bars.closed_at) / np.timedelta64(1, "s")) if session.settings.real_time else None,

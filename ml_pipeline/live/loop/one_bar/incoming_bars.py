@@ -38,17 +38,17 @@ class IncomingBars:
             self._whole_since_gap = self._whole_since_gap + 1 if bars.present.all() else 0
             if self._whole_since_gap >= parts.window:
                 self._whole_since_gap = None
-        if session.standing.begun or self.waiting or complete:
+        if session.state.begun or self.waiting or complete:
             self.waiting.append(bars)
             return True
         parts.guards.note_history(bars)
         parts.books.warm_up(bars)
         session.attempt(lambda: parts.broker.market_closed_bar(bars))
         with session.record.transaction():
-            session.record.add_bar(session.standing.number, bars, None)
-            session.journal.set_snapshot("books", parts.books.state())
-            session.journal.set_snapshot("guards", parts.guards.state())
-        session.standing.note_bar(bars)
+            session.record.add_bar(session.state.number, bars, None)
+            session.state.account = parts.books.state()
+            session.state.guards = parts.guards.state()
+        session.state.note_bar(bars)
         return False
 
     def show_broker(self) -> None:
@@ -74,7 +74,7 @@ class IncomingBars:
         """Until a whole window of bars has come, nothing can be decided."""
         first, last = time_text(gap.first), time_text(gap.last)
         sentence = f"Bars are missing from {first} to {last}: {gap.why}"
-        self._session.record.log_now("gap", self._session.standing.time, **gap._asdict(), sentence=sentence)
+        self._session.record.log_now("gap", self._session.state.time, **gap._asdict(), sentence=sentence)
         self._whole_since_gap = 0
 
     def note_correction(self, correction: Correction) -> None:

@@ -11,8 +11,6 @@ from ml_pipeline.live.record.session_log import plain
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.trading.market.bar_set import BarSet
 
-_UNLOGGED = "unlogged"  # in the journal
-
 
 class LastDecision:
     """Keeps the last decision, which is logged once its orders are sent."""
@@ -26,7 +24,7 @@ class LastDecision:
     def note(self, decision: Decision, bars: BarSet, values: dict[str, Any]) -> None:
         """A new one, within the transaction of its bars. values: of the event, latencies in ms included."""
         self._made, self._logged = (bars, decision, values), False
-        self._record.journal.set_snapshot(_UNLOGGED, plain({"bar": bars.time, **values}))
+        self._record.state.unlogged_decision = plain({"bar": bars.time, **values})
 
     def note_sent(self, arrived: float) -> bool:
         """Its orders are at the broker. arrived: when its bars came, by `time.perf_counter`. Whether that is news."""
@@ -41,16 +39,16 @@ class LastDecision:
         self._record.latencies_ms.append(total * 1e3)
         with self._record.transaction():
             self._record.log("decision", bars.time, **values)
-            self._record.journal.set_snapshot(_UNLOGGED, None)
+            self._record.state.unlogged_decision = None
         self._logged = True
         return True
 
     def log_unlogged(self) -> None:
         """The decision before a kill, whose orders have been settled since."""
-        if (values := self._record.journal.snapshot(_UNLOGGED)) is not None:
+        if (values := self._record.state.unlogged_decision) is not None:
             with self._record.transaction():
                 self._record.log("decision", np.datetime64(values.pop("bar")), **values)
-                self._record.journal.set_snapshot(_UNLOGGED, None)
+                self._record.state.unlogged_decision = None
 
     def as_data(self, model: str) -> dict[str, Any] | None:
         """What decision.json says; None before the first."""

@@ -19,7 +19,7 @@ class OrderWriting:
     def write(self, decision: Decision, bars: BarSet) -> None:
         """The orders of a decision that guards allow, and those that they refuse."""
         session, parts = self._session, self._session.parts
-        number, closes = session.standing.number - 1, session.standing.closes.tolist()
+        number, closes = session.state.number - 1, session.state.closes.tolist()
         wanted = parts.size(decision, session_id=session.settings.session_id)
         orders, refusals = parts.guards.on_orders(wanted, parts.books, closes, parts.feed.now())
         self.note_refusals(refusals, bars)
@@ -35,13 +35,13 @@ class OrderWriting:
 
     def write_closing(self, bars: BarSet) -> None:
         """Orders that close every position."""
-        session, standing = self._session, self._session.standing
+        session, state = self._session, self._session.state
         held = zip(session.symbols, session.parts.books.holdings, strict=True)
         session_id = session.settings.session_id
         orders = closing_orders(held, session_id=session_id, bar_time=bars.time, purpose="flatten")
-        self._desk.write(standing.number - 1, orders, bars, standing.closes.tolist())
-        standing.note_closing(True)
-        standing.note_follows(True)
+        self._desk.write(state.number - 1, orders, bars, state.closes.tolist())
+        state.closing_ordered = True
+        state.awaiting_previous_model = True
 
     def note_refusals(self, refusals: Sequence[Refusal], bars: BarSet) -> None:
         """What guards say against the bars, the account, a decision or its orders."""
@@ -51,7 +51,5 @@ class OrderWriting:
             if refusal.warning:
                 record.log("alert", bars.time, **values)
             else:
-                record.refusals[refusal.guard] += 1
+                record.state.refusals[refusal.guard] += 1
                 record.log("refusal", bars.time, **values)
-        if refusals:
-            record.journal.set_snapshot("refusals", dict(record.refusals))

@@ -1,0 +1,117 @@
+"""All that a session must know after a kill, besides what was decided, ordered, filled and logged.
+
+The journal keeps those as rows of tables, and this as one row per field. Every transaction of a session ends with
+`save`, so that a bar and the state that it leaves are on disk together or not at all.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.data import FloatArray
+
+_KEYS = {
+    "account": "books",
+    "policy": "decider",
+    "guards": "guards",
+    "event_cursor": "cursor",
+    "expired": "lapsed",
+    "closing_ordered": "closing",
+    "awaiting_previous_model": "follows",
+    "decided": "decided",
+    "unlogged_decision": "unlogged",
+    "refusals": "refusals",
+    "taken_over": "taken_over",
+    "costs_paid": "costs_paid",
+    "bar_columns": "bar_columns",
+}
+"""The saved fields, and the key that the journal knows each by."""
+_SET_AS_A_WHOLE = {"account", "policy", "guards", "unlogged_decision"}
+
+
+@dataclass
+class SessionState:
+    """What a session knows between two bars; A symbols. Change a field within a transaction of the record, which saves.
+
+    Saved: account, policy, guards: `state()` of the account book, the policy runner and the guards after the latest
+    bar; each is set as a whole. event_cursor: of the broker's events that are booked. expired: symbols whose latest
+    order ended unfilled. closing_ordered: True if the orders of the latest bar close all positions.
+    awaiting_previous_model: True if positions or open orders were not decided by the current model. decided: True if
+    the model decided on the latest bar. unlogged_decision: the event of a decision whose orders are not known to have
+    been sent. refusals: by guard. taken_over: cash and positions that the account began with, if it was not flat.
+    costs_paid: of all rows of the ledger. bar_columns: whether bars have quotes, and the names of their columns.
+
+    Derived from the journal's bars: number: of the next bar. begun: whether a bar has a row of the ledger. last: the
+    latest bars; None before the first. closes: the last close of each symbol, float64 (A,), NaN before its first.
+    """
+
+    account: dict[str, Any] | None = None
+    policy: dict[str, Any] | None = None
+    guards: dict[str, Any] | None = None
+    event_cursor: str | None = None
+    expired: set[str] = field(default_factory=set)
+    closing_ordered: bool = False
+    awaiting_previous_model: bool = False
+    decided: bool = False
+    unlogged_decision: dict[str, Any] | None = None
+    refusals: Counter[str] = field(default_factory=Counter)
+    taken_over: dict[str, Any] | None = None
+    costs_paid: float = 0.0
+    bar_columns: dict[str, Any] | None = None
+
+    number: int = 0
+    begun: bool = False
+    last: BarSet | None = None
+    closes: FloatArray = field(default_factory=lambda: np.empty(0))
+    _on_disk: dict[str, tuple[Any, str]] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def load(cls, journal: Journal, symbols: Sequence[str]) -> Self:
+        """The state that the journal holds; that of a new session if it is empty."""
+        state = cls(closes=np.full(len(symbols), np.nan))
+        on_disk = journal.snapshots()
+        for name, key in _KEYS.items():
+            if (data := on_disk.get(key)) is not None:
+                default = getattr(state, name)
+                setattr(state, name, data if default is None else type(default)(data))
+            state._changed(name)
+        for bars in journal.bars():
+            state.note_bar(bars)
+        state.begun = journal.first_account_bar() is not None
+        return state
+
+    def save(self, journal: Journal) -> None:
+        """Write the fields that have changed since the last time, within a transaction of the journal."""
+        changed = ((key, self._changed(name)) for name, key in _KEYS.items())
+        journal.set_snapshots({key: text for key, text in changed if text is not None})
+
+    def note_rolled_back(self) -> None:
+        """A transaction failed: what it was to save is not on disk, and `save` writes every field again."""
+        self._on_disk.clear()
+
+    @property
+    def time(self) -> np.datetime64 | None:
+        """Of the latest bars."""
+        return None if self.last is None else self.last.time
+
+    def note_bar(self, bars: BarSet) -> None:
+        """These bars are in the journal by now."""
+        self.number += 1
+        self.last = bars
+        self.closes = np.where(bars.present, bars.close, self.closes)
+
+    def _changed(self, name: str) -> str | None:
+        """The field as JSON if it is not what is on disk."""
+        value = getattr(self, name)
+        before, text_before = self._on_disk.get(name, (None, None))
+        if name in _SET_AS_A_WHOLE and value is before:
+            return None  # of an account of many symbols, text takes time
+        text = json.dumps(value, default=sorted)  # sets have no order
+        self._on_disk[name] = value, text
+        return None if text == text_before else text
