@@ -11,12 +11,12 @@ from ml_pipeline.live.brokers.broker import OrderRequest
 from ml_pipeline.live.decisions.decider import Decision
 from ml_pipeline.live.orders.books import Books
 from ml_pipeline.live.orders.order_ids import client_order_id
-from ml_pipeline.trading.accounts.execution import PLAIN, PLAIN_OPS
-from ml_pipeline.trading.accounts.orders import Terms, order_steps
+from ml_pipeline.trading.accounts.execution import PLAIN
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms, order_steps
 
 # A whole number of steps that rounding has left slightly short is that number.
 _STEP_ROUNDING = 1e-9
-_STEPS = order_steps(PLAIN_OPS, lambda function: function)
+_STEPS = order_steps(PLAIN_OPS)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ follows from the fills as well.
 from collections.abc import Mapping, Sequence
 
 from ml_pipeline.trading.accounts.bar_prices import BarPrices, Prices
-from ml_pipeline.trading.accounts.execution import PLAIN_OPS
-from ml_pipeline.trading.accounts.orders import Terms
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms
 from ml_pipeline.trading.accounts.within_bar import within_steps
 
-_STEPS = within_steps(PLAIN_OPS, lambda function: function)
+_STEPS = within_steps(PLAIN_OPS)
 
 
 class TriedPrices:
@@ -23,7 +22,7 @@ class TriedPrices:
     def __init__(self, n_symbols: int, terms: Terms) -> None:
         self.entries: Prices = [0.0] * n_symbols
         self._terms = terms
-        self._limited = terms.limit >= 0.0
+        self._closing_terms = terms.closing()
 
     def take(
         self,
@@ -40,20 +39,18 @@ class TriedPrices:
         decided: closes at which the orders were decided. before: holdings before the bar. filled: quantities of the
         orders. known: prices by symbol that the broker told. closing: the orders had no limit.
         """
-        limited = self._limited and not closing
+        terms = self._closing_terms if closing else self._terms
         orders_at, exits_at = list(bar.opens), [0.0] * len(before)
         for i, had in enumerate(before):
-            low, high, opened = bar.lows[i], bar.highs[i], bar.opens[i]
-            can, entry = bar.fillable[i], self.entries[i]
+            opened, low, high, can = bar.opens[i], bar.lows[i], bar.highs[i], bar.fillable[i]
+            entry = self.entries[i]
             if i in known:
                 orders_at[i] = known[i]
-            elif limited:
-                leaving, _ = _STEPS.exit_order(had, entry, opened, low, high, can, self._terms)
-                _, orders_at[i] = _STEPS.limit_fill(0.0, leaving, decided[i], opened, low, high, self._terms)
+            elif terms.limit >= 0.0:
+                _, orders_at[i] = _STEPS.limit_order(0.0, had, entry, decided[i], opened, low, high, can, terms)
             held = had + filled[i]
             self.entries[i] = entry = _STEPS.entry_price(entry, had, filled[i], held, orders_at[i])
-            if limited:
-                close = bar.closes[i]
-                opened, low, high = _STEPS.since_fill(filled[i], held, orders_at[i], opened, low, high, close)
-            _, exits_at[i] = _STEPS.exit_order(held, entry, opened, low, high, can, self._terms)
+            _, exits_at[i] = _STEPS.exit_order(
+                filled[i], orders_at[i], held, entry, opened, low, high, bar.closes[i], can, terms
+            )
         return orders_at, exits_at

@@ -1,11 +1,17 @@
 """What the backtest assumes of fills, costs and interest."""
 
+import math
+
 import numpy as np
 
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
 from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
 from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.accounts.orders import NUMPY_OPS, PLAIN_OPS, fill_cost, order_steps
+from ml_pipeline.trading.accounts.within_bar import within_steps
 from ml_pipeline.trading.market.data import FloatArray
+
+_STEPS, _ATTEMPTS = order_steps(NUMPY_OPS), within_steps(PLAIN_OPS)
 
 
 class AssumedFills:
@@ -28,9 +34,9 @@ class AssumedFills:
         opened = float(self._opens[bar + 1, asset])
         if self._rules.limit_bps is None:
             return opened
-        distance = self._rules.limit_bps / 10_000 * (-1 if quantity > 0 else 1)
-        limit = float(self._closes[bar, asset]) * (1 + distance)
-        return min(opened, limit) if quantity > 0 else max(opened, limit)
+        decided, inf = float(self._closes[bar, asset]), math.inf
+        _, price = _ATTEMPTS.limit_order(quantity, 0.0, 0.0, decided, opened, -inf, inf, False, self._terms)
+        return float(price)
 
     def close(self, bar: int, asset: int) -> float:
         return float(self._closes[bar, asset])
@@ -41,14 +47,14 @@ class AssumedFills:
     def costs(self, bar: int, asset: int, quantity: float, price: float) -> float:
         terms = self._terms
         rate = terms.buy_rate if quantity > 0 else terms.sell_rate
-        return abs(quantity) * price * (rate + self.half_spread(bar, asset)) + terms.fixed_fee
+        return fill_cost(abs(quantity) * price, rate + self.half_spread(bar, asset), terms.fixed_fee)
 
     def interest(self, rows: Ledger) -> FloatArray:
         """Borrowing and financing of each row by the terms, on what the session held, (n,)."""
         terms, positions = self._terms, [rows[name] for name in rows if name.startswith("position_")]
         values = np.column_stack(positions) * np.nan_to_num(self._closes)
         days = rows.get("interest_days", np.ones(len(values)))
-        fee = np.maximum(-values * terms.borrow_rate, 0.0).sum(axis=1) * days
+        fee = _STEPS.borrowing_fee(values, terms.borrow_rate).sum(axis=1) * days
         if terms.maintenance > 0:
             # The cash of a row is after its interest: cash before = cash + fee + financing.
             rate = terms.financing_rate * days

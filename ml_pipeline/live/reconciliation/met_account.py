@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.execution import PLAIN, PLAIN_OPS, stepping
-from ml_pipeline.trading.accounts.orders import Terms
+from ml_pipeline.trading.accounts.execution import PLAIN, stepping
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms
 from ml_pipeline.trading.accounts.single import PlainAccount
 from ml_pipeline.trading.accounts.within_bar import Book, stepping_within
 from ml_pipeline.trading.market.data import FloatArray

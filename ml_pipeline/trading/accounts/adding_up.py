@@ -6,8 +6,9 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ml_pipeline.trading.accounts.orders import Terms
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms, order_steps
 
+_STEPS = order_steps(PLAIN_OPS)
 # The part of what buys cost by which rounding, lots included, may take it above the cash, see `execution.fill_orders`.
 _ROUNDING = 1e-8
 
@@ -61,8 +62,5 @@ def interest_due(
     """
     fee = 0.0
     for quantity, close in zip(holdings, closes, strict=True):
-        fee = fee + max(quantity * close * -terms.borrow_rate, 0.0)
-    fee = fee * days
-    if terms.maintenance > 0.0:
-        return fee + max(-cash, 0.0) * (terms.financing_rate * days), False
-    return min(fee, cash), fee > cash
+        fee = fee + _STEPS.borrowing_fee(quantity * close, terms.borrow_rate)
+    return _STEPS.interest(cash, fee * days, days, terms)

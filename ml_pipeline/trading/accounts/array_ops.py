@@ -18,18 +18,8 @@ from ml_pipeline.trading.accounts.compiled_kernel import (
     compiled_outcomes,
 )
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
-from ml_pipeline.trading.accounts.orders import Ops, Terms
+from ml_pipeline.trading.accounts.orders import NUMPY_OPS, Terms
 from ml_pipeline.trading.accounts.within_bar import Bar, Book
-
-NUMPY_OPS = Ops(
-    where=np.where,
-    least=np.minimum,
-    greatest=np.maximum,
-    floor=np.floor,
-    log=np.log,
-    sqrt=np.sqrt,
-    tanh=np.tanh,
-)
 
 
 class Tables(NamedTuple):

@@ -6,6 +6,7 @@ n rows, A assets. The costs of a row add up to the change of `costs_paid` in tha
 import numpy as np
 
 from ml_pipeline.trading.accounts.ledger import Ledger, fills_of, per_symbol, traded_values
+from ml_pipeline.trading.accounts.orders import NUMPY_OPS, order_steps
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -16,6 +17,7 @@ Costs = dict[str, FloatArray]
 "other" is what the rules do not explain: rounding, or a ledger that was made under other rules.
 """
 
+_STEPS = order_steps(NUMPY_OPS)
 _HOLDING = ("borrowing", "financing")
 
 
@@ -41,7 +43,7 @@ def costs_of(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> Co
         costs["fixed_fee"] += np.where(filled != 0, rules.fixed_fee, 0.0)
     left = _paid(ledger) - sum(cost.sum(axis=1) for cost in costs.values())
     terms, days = rules.terms(periods_per_year), ledger.get("interest_days", np.ones(len(left)))
-    due = {"borrowing": np.maximum(-position * close, 0.0) * (terms.borrow_rate * days)[:, None]}
+    due = {"borrowing": _STEPS.borrowing_fee(position * close, (terms.borrow_rate * days)[:, None])}
     if rules.financing_bps_per_year is not None:
         owed = np.maximum(-(ledger["cash"] + left), 0.0)  # before the interest of the row
         due["financing"] = _shared_out(ledger, owed * terms.financing_rate * days, by=np.maximum(position * close, 0.0))

@@ -18,11 +18,10 @@ borrowing fee of the shorts, the account pays what it has and is `margin_called`
 that may borrow, and positions that are closed within a bar, take the step of `within_bar`.
 """
 
-import math
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
-from ml_pipeline.trading.accounts.orders import SMALLEST_ORDER, Compiled, Number, Ops, Terms, order_steps
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, SMALLEST_ORDER, Compiled, Number, Ops, Terms, order_steps
 from ml_pipeline.trading.accounts.within_bar import stepping_within
 
 # An account whose equity falls to this part of its start is ruined. Shorts can lose more than the account has.
@@ -152,7 +151,8 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
 
 def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -> Any:
     """`step` for the kind of number that `ops` works on, with these ways to size and to fill orders."""
-    least, greatest = ops.least, ops.greatest
+    steps = order_steps(ops, compiled)
+    borrowing_fee, interest = steps.borrowing_fee, steps.interest
 
     @compiled
     def step(  # noqa: PLR0917  # positional, in the hot path
@@ -179,16 +179,16 @@ def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -
             holdings[i] = holdings[i] + filled[i]
             value = holdings[i] * closes[i]
             worth = worth + value
-            fee = fee + greatest(value * -terms.borrow_rate, 0.0)
-        paid = least(fee, cash)
-        return cash - paid, costs + paid, cash - paid + worth, fee > cash
+            fee = fee + borrowing_fee(value, terms.borrow_rate)
+        paid, margin_called = interest(cash, fee, 1.0, terms)
+        return cash - paid, costs + paid, cash - paid + worth, margin_called
 
     return step
 
 
 def _stepping_one(ops: Ops, compiled: Compiled) -> Any:
     least, greatest = ops.least, ops.greatest
-    target, size, sell, need, share, buy = order_steps(ops, compiled)
+    target, size, sell, need, share, buy, borrowing_fee, interest = order_steps(ops, compiled)
 
     @compiled
     def step_one(  # noqa: PLR0917  # positional, in the hot path
@@ -219,21 +219,11 @@ def _stepping_one(ops: Ops, compiled: Compiled) -> Any:
         filled = sold + bought
         holding = holding + filled
         worth = holding * close
-        fee = greatest(worth * -terms.borrow_rate, 0.0)
-        paid = least(fee, cash)
-        return cash - paid, costs + cost + paid, cash - paid + worth, fee > cash, holding, order, filled
+        paid, margin_called = interest(cash, borrowing_fee(worth, terms.borrow_rate), 1.0, terms)
+        return cash - paid, costs + cost + paid, cash - paid + worth, margin_called, holding, order, filled
 
     return step_one
 
 
-PLAIN_OPS = Ops(
-    where=lambda condition, yes, no: yes if condition else no,
-    least=lambda a, b: a if a < b else b,
-    greatest=lambda a, b: a if a > b else b,
-    floor=math.floor,
-    log=math.log,
-    sqrt=math.sqrt,
-    tanh=math.tanh,
-)
 PLAIN = make_kernel(PLAIN_OPS)
 """The kernel for floats."""

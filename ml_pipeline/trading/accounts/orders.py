@@ -1,14 +1,18 @@
-"""The arithmetic of one order: from a target weight to the fill and its costs. Pure functions, no clock, no I/O.
+"""The arithmetic of one order, from a target weight to the fill and its costs, and of interest. No clock, no I/O.
 
 N accounts. Each number is a float (one account), or an array or tensor (N,) with one number per account. `Ops` holds
 the operations that floats, arrays and tensors spell differently.
 
-A function here sees one asset; `execution` combines the assets of an account.
+A function here sees one asset; `execution` combines the assets of an account. What a fill costs (`fill_cost`), what a
+short position pays (`borrowing_fee`) and what an account pays at the close (`interest`) stand here only: kernels, live
+accounts, cost reports and reconciliation call these. `evaluation.certify` states them again on purpose.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 # An order below this fraction of equity is a rounding error and is dropped.
 SMALLEST_ORDER = 1e-9
@@ -34,6 +38,26 @@ class Ops(NamedTuple):
     log: Callable[[Any], Any]
     sqrt: Callable[[Any], Any]
     tanh: Callable[[Any], Any]
+
+
+PLAIN_OPS = Ops(
+    where=lambda condition, yes, no: yes if condition else no,
+    least=lambda a, b: a if a < b else b,
+    greatest=lambda a, b: a if a > b else b,
+    floor=math.floor,
+    log=math.log,
+    sqrt=math.sqrt,
+    tanh=math.tanh,
+)
+NUMPY_OPS = Ops(
+    where=np.where,
+    least=np.minimum,
+    greatest=np.maximum,
+    floor=np.floor,
+    log=np.log,
+    sqrt=np.sqrt,
+    tanh=np.tanh,
+)
 
 
 class Terms(NamedTuple):
@@ -88,15 +112,23 @@ class OrderSteps(NamedTuple):
     need: Callable[..., tuple[Number, Number]]
     share: Callable[..., Number]
     buy: Callable[..., tuple[Number, Number, Number]]
+    borrowing_fee: Callable[..., Number]
+    interest: Callable[..., tuple[Number, Any]]
 
 
-def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
+def fill_cost(value: Number, rate: Number, fixed_fee: Number) -> Number:
+    """What a fill costs. value: its money, at least 0. rate: the buy_rate or sell_rate and the half-spread."""
+    return value * rate + fixed_fee
+
+
+def order_steps(ops: Ops, compiled: Compiled = lambda function: function) -> OrderSteps:
     """The steps for the kind of number that `ops` works on, each passed through `compiled`.
 
     price: 0 before an asset is listed. half_spread: fraction of the price, on top of the rates of `terms`.
     equity: of the account, at the prices of the fills. smallest: orders of less money are dropped.
     """
     where, least, greatest, floor = ops.where, ops.least, ops.greatest, ops.floor
+    cost_of = compiled(fill_cost)
 
     @compiled
     def target(weight: Number, holding: Number, price: Number, equity: Number, terms: Terms) -> Number:
@@ -123,14 +155,17 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
     @compiled
     def sell(order: Number, price: Number, half_spread: Number, terms: Terms) -> tuple[Number, Number, Number]:
         """(quantity filled, proceeds after costs, costs); zeros for a buy, and for a sale below its own costs."""
-        value = order * price
-        cost = terms.fixed_fee - value * (terms.sell_rate + half_spread)
-        sold = (value < 0.0) & (-value > cost)
-        return where(sold, order, 0.0), where(sold, -value - cost, 0.0), where(sold, cost, 0.0)
+        value = -(order * price)
+        cost = cost_of(value, terms.sell_rate + half_spread, terms.fixed_fee)
+        sold = (value > 0.0) & (value > cost)
+        return where(sold, order, 0.0), where(sold, value - cost, 0.0), where(sold, cost, 0.0)
 
     @compiled
     def need(order: Number, price: Number, half_spread: Number, terms: Terms) -> tuple[Number, Number]:
-        """(cash that the whole order needs, rates included, its fixed fee); zeros for a sale."""
+        """(cash that the whole order needs, rates included, its fixed fee); zeros for a sale.
+
+        Value and `fill_cost` in one product, since results have its rounding; it only scales buys to the cash.
+        """
         value = greatest(order * price, 0.0)
         fee = value * 0.0
         if terms.fixed_fee > 0.0:
@@ -156,7 +191,22 @@ def order_steps(ops: Ops, compiled: Compiled) -> OrderSteps:
         value = bought * price
         is_order = value > smallest
         value = where(is_order, value, 0.0)
-        cost = where(is_order, value * (terms.buy_rate + half_spread) + terms.fixed_fee, 0.0)
+        cost = where(is_order, cost_of(value, terms.buy_rate + half_spread, terms.fixed_fee), 0.0)
         return where(is_order, bought, 0.0), value + cost, cost
 
-    return OrderSteps(target, size, sell, need, share, buy)
+    @compiled
+    def borrowing_fee(value: Number, rate: Number) -> Number:
+        """What a position of this value pays for being borrowed: `rate` times the value of a short, else 0."""
+        return greatest(value * -rate, 0.0)
+
+    @compiled
+    def interest(cash: Number, fee: Number, days: Number, terms: Terms) -> tuple[Number, Any]:
+        """(money paid at the close, margin_called: the cash does not cover it). fee: of all shorts, for `days`.
+
+        An account that may borrow also pays for its negative cash; it pays with borrowed money, and is never called.
+        """
+        if terms.maintenance > 0.0:
+            return fee + greatest(-cash, 0.0) * (terms.financing_rate * days), fee < 0.0
+        return least(fee, cash), fee > cash
+
+    return OrderSteps(target, size, sell, need, share, buy, borrowing_fee, interest)

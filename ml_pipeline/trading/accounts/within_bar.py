@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
-from ml_pipeline.trading.accounts.orders import Compiled, Number, Ops, Terms
+from ml_pipeline.trading.accounts.orders import Compiled, Number, Ops, Terms, order_steps
 
 
 class Bar(NamedTuple):
@@ -68,27 +68,31 @@ class Book(NamedTuple):
 
 
 class WithinSteps(NamedTuple):
-    """What happens to one asset within a bar, for one kind of number. `within_steps` defines them."""
+    """What happens to one asset within a bar, in this order, for one kind of number. `within_steps` defines them.
 
+    These are the prices at which orders and exits are attempted, filled or not: the kernel, live accounts and
+    reconciliation call them.
+    """
+
+    limit_order: Callable[..., tuple[Number, Number]]
     entry_price: Callable[..., Number]
     exit_order: Callable[..., tuple[Number, Number]]
-    limit_fill: Callable[..., tuple[Number, Number]]
-    since_fill: Callable[..., tuple[Number, Number, Number]]
 
 
-def within_steps(ops: Ops, compiled: Compiled) -> WithinSteps:
+def within_steps(ops: Ops, compiled: Compiled = lambda function: function) -> WithinSteps:
     """The steps for the kind of number that `ops` works on, each passed through `compiled`."""
-    return WithinSteps(
-        _entry_price(ops, compiled), _exit_order(ops, compiled), _limit_fill(ops, compiled), _since_fill(ops, compiled)
-    )
+    reached_exit = _reached_exit(ops, compiled)
+    limit_order = _limit_order(ops, compiled, reached_exit)
+    return WithinSteps(limit_order, _entry_price(ops, compiled), _exit_order(ops, compiled, reached_exit))
 
 
 def stepping_within(
     ops: Ops, compiled: Compiled, size_orders: Callable[..., Number], fill_orders: Callable[..., Any]
 ) -> Any:
     """`step_within` for the kind of number that `ops` works on."""
-    least, greatest = ops.least, ops.greatest
-    entry_price, exit_order, limit_fill, since_fill = within_steps(ops, compiled)
+    limit_order, entry_price, exit_order = within_steps(ops, compiled)
+    steps = order_steps(ops, compiled)
+    borrowing_fee, interest = steps.borrowing_fee, steps.interest
     closing_terms = compiled(_closing_terms)
     call_margin = _margin_call(ops, compiled, fill_orders, closing_terms)
 
@@ -108,24 +112,20 @@ def stepping_within(
                 book.fill_prices[i] = bar.prices[i]
         if limited:
             for i in range(n_assets):
-                leaving, _ = exit_order(
-                    book.holdings[i], book.entries[i], bar.opens[i], bar.lows[i], bar.highs[i], bar.can_exit[i], terms
-                )
-                book.orders[i], book.fill_prices[i] = limit_fill(
-                    book.orders[i], leaving, bar.decided[i], bar.opens[i], bar.lows[i], bar.highs[i], terms
-                )
+                book.orders[i], book.fill_prices[i] = limit_order(
+                    book.orders[i], book.holdings[i], book.entries[i], bar.decided[i],
+                    bar.opens[i], bar.lows[i], bar.highs[i], bar.can_exit[i], terms,
+                )  # fmt: skip
         cash, costs = fill_orders(book.orders, cash, equity, book.fill_prices, bar.half_spreads, terms, book.filled)
         for i in range(n_assets):
-            price, low, high = book.fill_prices[i], bar.lows[i], bar.highs[i]
             held = book.holdings[i] + book.filled[i]
+            price = book.fill_prices[i]
             book.entries[i] = entry_price(book.entries[i], book.holdings[i], book.filled[i], held, price)
             book.holdings[i] = held
-            opened = bar.opens[i]
-            if limited:
-                opened, low, high = since_fill(book.filled[i], held, price, opened, low, high, bar.closes[i])
             book.exits[i], book.exit_prices[i] = exit_order(
-                held, book.entries[i], opened, low, high, bar.can_exit[i], terms
-            )
+                book.filled[i], price, held, book.entries[i],
+                bar.opens[i], bar.lows[i], bar.highs[i], bar.closes[i], bar.can_exit[i], terms,
+            )  # fmt: skip
         cash, paid = fill_orders(
             book.exits, cash, equity, book.exit_prices, bar.half_spreads, closing_terms(terms), book.exited
         )
@@ -140,13 +140,9 @@ def stepping_within(
         for i in range(n_assets):
             value = book.holdings[i] * bar.closes[i]
             worth = worth + value
-            fee = fee + greatest(value * -terms.borrow_rate, 0.0)
-        fee = fee * bar.days
-        if terms.maintenance > 0.0:
-            paid = fee + greatest(-cash, 0.0) * (terms.financing_rate * bar.days)
-            return cash - paid, costs + paid, cash - paid + worth, fee < 0.0
-        paid = least(fee, cash)
-        return cash - paid, costs + paid, cash - paid + worth, fee > cash
+            fee = fee + borrowing_fee(value, terms.borrow_rate)
+        paid, margin_called = interest(cash, fee * bar.days, bar.days, terms)
+        return cash - paid, costs + paid, cash - paid + worth, margin_called
 
     return step_within
 
@@ -186,37 +182,30 @@ def _closing_terms(terms: Terms) -> Terms:
     return Terms(*costs, -1.0, 1.0, 1.0, math.inf, reserve, 0.0, 0.0, 0.0, 0.0, 0.0, terms.maintenance, 0.0, -1.0, 0.0)
 
 
-def _limit_fill(ops: Ops, compiled: Compiled) -> Any:
+def _limit_order(ops: Ops, compiled: Compiled, reached_exit: Any) -> Any:
     where, least, greatest = ops.where, ops.least, ops.greatest
 
     @compiled
-    def limit_fill(  # noqa: PLR0917  # positional, in the hot path
-        order: Number, leaving: Number, decided: Number, opened: Number, low: Number, high: Number, terms: Terms
+    def limit_order(  # noqa: PLR0917  # positional, in the hot path
+        order: Number,
+        held: Number,
+        entry: Number,
+        decided: Number,
+        opened: Number,
+        low: Number,
+        high: Number,
+        can_exit: Any,
+        terms: Terms,
     ) -> tuple[Number, Number]:
-        """(the order, or 0 if it lapses, its price). leaving: what stop or target close of the position before."""
+        """(the order, or 0 if it lapses, the price at which it is attempted). held, entry: before the bar."""
+        leaving, _ = reached_exit(held, entry, opened, low, high, can_exit, terms)
         buys = order > 0.0
         limit = where(buys, decided * (1.0 - terms.limit), decided * (1.0 + terms.limit))
         price = where(buys, least(opened, limit), greatest(opened, limit))
         through = where(buys, low < limit, high > limit) & ((price == opened) | (leaving == 0.0))
         return where(through, order, 0.0), where(through, price, opened)
 
-    return limit_fill
-
-
-def _since_fill(ops: Ops, compiled: Compiled) -> Any:
-    where = ops.where
-
-    @compiled
-    def since_fill(  # noqa: PLR0917  # positional, in the hot path
-        filled: Number, held: Number, price: Number, opened: Number, low: Number, high: Number, close: Number
-    ) -> tuple[Number, Number, Number]:
-        """(first price, low, high) that the position surely or, at its worst, saw after a fill within the bar."""
-        within = (filled != 0.0) & (price != opened)
-        is_short = held < 0.0
-        low_after, high_after = where(is_short, close, low), where(is_short, high, close)
-        return where(within, price, opened), where(within, low_after, low), where(within, high_after, high)
-
-    return since_fill
+    return limit_order
 
 
 def _entry_price(ops: Ops, compiled: Compiled) -> Any:
@@ -234,11 +223,42 @@ def _entry_price(ops: Ops, compiled: Compiled) -> Any:
     return entry_price
 
 
-def _exit_order(ops: Ops, compiled: Compiled) -> Any:
-    where, least, greatest = ops.where, ops.least, ops.greatest
+def _exit_order(ops: Ops, compiled: Compiled, reached_exit: Any) -> Any:
+    where = ops.where
 
     @compiled
     def exit_order(  # noqa: PLR0917  # positional, in the hot path
+        filled: Number,
+        price: Number,
+        held: Number,
+        entry: Number,
+        opened: Number,
+        low: Number,
+        high: Number,
+        close: Number,
+        can_exit: Any,
+        terms: Terms,
+    ) -> tuple[Number, Number]:
+        """(quantity that stop or target close of the position `held`, or 0, its price). filled, price: of the order.
+
+        After a fill at a limit within the bar, the position saw, for sure or at its worst, what came after the fill.
+        """
+        if terms.limit >= 0.0:
+            within = (filled != 0.0) & (price != opened)
+            is_short = held < 0.0
+            low_after, high_after = where(is_short, close, low), where(is_short, high, close)
+            opened = where(within, price, opened)
+            low, high = where(within, low_after, low), where(within, high_after, high)
+        return reached_exit(held, entry, opened, low, high, can_exit, terms)
+
+    return exit_order
+
+
+def _reached_exit(ops: Ops, compiled: Compiled) -> Any:
+    where, least, greatest = ops.where, ops.least, ops.greatest
+
+    @compiled
+    def reached_exit(  # noqa: PLR0917  # positional, in the hot path
         held: Number, entry: Number, opened: Number, low: Number, high: Number, can_exit: Any, terms: Terms
     ) -> tuple[Number, Number]:
         """(quantity that closes the position, or 0 if the bar reaches neither stop nor target, its price)."""
@@ -257,4 +277,4 @@ def _exit_order(ops: Ops, compiled: Compiled) -> Any:
         reached = reached & can_exit & (held != 0.0)
         return where(reached, -held, 0.0), where(reached, price, 0.0)
 
-    return exit_order
+    return reached_exit

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.accounts.execution import PLAIN_OPS
-from ml_pipeline.trading.accounts.orders import Number, Ops
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Number, Ops
 from ml_pipeline.trading.envs.rewards import Reward, State
 from ml_pipeline.trading.market.data import FloatArray
 

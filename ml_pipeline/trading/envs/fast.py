@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.runtime.plain_data import NotPlain
 from ml_pipeline.trading.accounts.compiled_kernel import can_compile
-from ml_pipeline.trading.accounts.execution import PLAIN_OPS, RUIN_FRACTION
+from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import BarTables, CompiledAccount, FillTables, PlainAccount
 from ml_pipeline.trading.envs.account_rewards import Fill

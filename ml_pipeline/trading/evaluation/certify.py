@@ -1,4 +1,7 @@
-"""A second opinion on a ledger: vectorbt, an independent engine, replays its orders."""
+"""A second opinion on a ledger: vectorbt, an independent engine, replays its orders.
+
+Costs of fills and interest are stated here a second time on purpose, and not taken from `accounts.orders`.
+"""
 
 import warnings
 

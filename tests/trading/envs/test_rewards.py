@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.accounts.execution import PLAIN_OPS
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS
 from ml_pipeline.trading.envs.rewards import REWARDS, LogReturn, make_reward
 from ml_pipeline.trading.settings import TradingConfig
 

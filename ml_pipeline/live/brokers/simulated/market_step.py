@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.adding_up import Filled, cash_after, interest_due
 from ml_pipeline.trading.accounts.bar_prices import BarPrices, CarriedPrices
-from ml_pipeline.trading.accounts.execution import PLAIN_OPS
-from ml_pipeline.trading.accounts.orders import order_steps
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, order_steps
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import BarTables, FillTables, PlainAccount
 from ml_pipeline.trading.market.bar_set import BarSet
 
-_STEPS = order_steps(PLAIN_OPS, lambda function: function)
+_STEPS = order_steps(PLAIN_OPS)
 
 
 class Told(NamedTuple):
