@@ -12,8 +12,8 @@ import numpy as np
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.live.decisions.decider import Decider
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
@@ -48,7 +48,7 @@ def untrained(folder: Path, market: MarketData, features: tuple[str, ...], hidde
     return load_deployed_policy(folder)
 
 
-def measure(decider: Decider, market: MarketData) -> dict[str, np.ndarray]:
+def measure(decider: PolicyRunner, market: MarketData) -> dict[str, np.ndarray]:
     """Seconds of each part of each bar from the first decision on. Orders are sized, not sent."""
     n_assets = len(market.symbols)
     terms = decider.policy.rules.terms(market.periods_per_year)
@@ -83,7 +83,7 @@ def main() -> None:
     for hidden in asked.hidden or ([64, 64], [256, 256]):
         with TemporaryDirectory() as folder:
             policy = untrained(Path(folder), market, tuple(asked.features), tuple(hidden))
-        taken = measure(Decider(policy, market.symbols, market.timing), market)
+        taken = measure(PolicyRunner(policy, market.symbols, market.timing), market)
         print(f"network {'x'.join(map(str, hidden))}: milliseconds, median and 99th percentile")
         for part, seconds in taken.items():
             median, p99 = np.percentile(seconds, [50, 99]) * 1e3

@@ -45,7 +45,7 @@ WITHIN = {
     "runs": "environments < sb3 < . < trained, commands",
     "service": "free_memory, limits, env_pool, vectorized_env_config < run, agent, queue < scheduling < . < control,"
     " commands",
-    "live": "brokers < feeds, decisions < guards, alpaca, retraining < .",
+    "live": "brokers < feeds, decisions < risk, alpaca, retraining < .",
     "dashboard": ". < web < server",
 }
 USUAL = "numpy gymnasium cloudpickle torch tqdm psutil pydantic tyro yaml"

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.decisions.decider import Decider
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession, model_written_to
 from ml_pipeline.live.retraining.model_watch import ReadyModel
@@ -46,7 +46,7 @@ class ModelChanges:
         config: RetrainConfig,
         session: UpdatedSession,
         market: SessionMarket,
-        decider: Decider,
+        decider: PolicyRunner,
         *,
         changes: Mapping[str, Any],
         tell: Callable[[str], None],
@@ -63,7 +63,7 @@ class ModelChanges:
         self._changes = {**changes, **costs_and_limits_of(decider.policy)}
         self._updates = ModelUpdates(config, session, load=self._load, tell=tell, log=log, stopping=stopping)
 
-    def __call__(self) -> ReadyModel[Decider] | None:
+    def __call__(self) -> ReadyModel[PolicyRunner] | None:
         """A model that has seen all bars that the one before has, and can decide at the next; None: there is none."""
         if not self._decider.tape.n_bars:
             return None
@@ -80,7 +80,7 @@ class ModelChanges:
         """Leave no process and no thread. May be called twice."""
         self._updates.close()
 
-    def _load(self, folder: Path) -> Decider:
+    def _load(self, folder: Path) -> PolicyRunner:
         policy = load_deployed_policy(folder, self._changes)
         symbols = self._market.symbols
         if len(policy.trained.symbols) != len(symbols):
@@ -88,7 +88,7 @@ class ModelChanges:
                 f"It was trained on {len(policy.trained.symbols)} symbols, but the session trades {len(symbols)} "
                 f"({', '.join(symbols[:5])}); deploy one of as many."
             )
-        return Decider(policy, symbols, self._market.timing, policy.calendar(self._market.calendar))
+        return PolicyRunner(policy, symbols, self._market.timing, policy.calendar(self._market.calendar))
 
 
 def costs_and_limits_of(policy: DeployedPolicy) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from ml_pipeline.live.alpaca.connection.alpaca_config import AlpacaConfig
 from ml_pipeline.live.alpaca.connection.keys import refuse_keys
 from ml_pipeline.live.brokers.simulated.faults import SimulatedFaults
 from ml_pipeline.live.feeds.config import FeedConfig
-from ml_pipeline.live.guards.guard_config import GuardConfig
 from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.risk.config import GuardConfig
 from ml_pipeline.live.session_config import BrokerName, SessionConfig, check_session_name
 from ml_pipeline.runs.trained.evaluate_config import ChangesOfMarket
 from ml_pipeline.trading.settings import MarketConditions

@@ -13,16 +13,24 @@ from ml_pipeline.live.alerting.alerts import open_alerts
 from ml_pipeline.live.brokers.broker import Broker
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy, model_name
 from ml_pipeline.live.feeds.feed import Feed
-from ml_pipeline.live.first_start import begin_account, check_same_session, initial_cash, note_model, periods_per_year
 from ml_pipeline.live.loop.broker_line import StopWhileWaiting, patiently
-from ml_pipeline.live.loop.order_desk import OrderDesk
 from ml_pipeline.live.loop.parts import Ending, Parts
-from ml_pipeline.live.loop.start_up import check_first_account, reconcile_at_start, restore
 from ml_pipeline.live.loop.trading_loop import TradingLoop
 from ml_pipeline.live.model_changes import ModelChanges, SessionMarket, earlier_starts, keep_costs, model_to_begin_with
+from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.paper_trade_config import PaperTradeConfig
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.live.recovery import (
+    begin_account,
+    check_first_account,
+    check_same_session,
+    initial_cash,
+    note_model,
+    periods_per_year,
+    reconcile_at_start,
+    restore,
+)
 from ml_pipeline.live.retraining.model_updates import UpdatedSession
 from ml_pipeline.live.retraining.retrainer import RetrainEvent
 from ml_pipeline.live.session_files import JOURNAL_FILE, REPORT_FILE, root_of_sessions
@@ -155,7 +163,7 @@ class PaperTrading:
             restore(parts, record, same_model=note_model(record, policy))
             if is_first:
                 warm_up(parts, record)
-            desk = OrderDesk(broker, record, feed.symbols)
+            desk = OrderManager(broker, record, feed.symbols)
             settings = loop_settings(config, journal)
             models = stack.enter_context(closing(self._models(feed, parts, record, heartbeat)))
             parts.new_model, parts.retraining = models, models.status

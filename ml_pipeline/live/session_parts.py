@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
-from ml_pipeline.live.decisions.decider import Decider
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.feeds.hours import SessionTimes
-from ml_pipeline.live.first_start import periods_per_year
-from ml_pipeline.live.guards.guards import Guards
 from ml_pipeline.live.loop.parts import LoopSettings, Parts
-from ml_pipeline.live.orders.books import Books
-from ml_pipeline.live.orders.order_sizing import size_orders
 from ml_pipeline.live.paper_trade_config import PaperTradeConfig
+from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.live.recovery import periods_per_year
+from ml_pipeline.live.risk.guards import Guards
+from ml_pipeline.live.sizing import size_orders
 from ml_pipeline.live.state import SessionState
 from ml_pipeline.live.supervision.requests import Requests
 from ml_pipeline.trading.accounts.rules import TradingRules
@@ -49,13 +49,13 @@ def make_parts(
     sessions: Sequence[TradingSession],
 ) -> Parts:
     """The parts as they begin. rules: with the money that the account began with. sessions: of the market, lately."""
-    books = Books(feed.symbols, rules, smallest_quantity=0.0 if broker.sizes_at_fill else _SMALLEST_QUANTITY)
+    books = AccountBook(feed.symbols, rules, smallest_quantity=0.0 if broker.sizes_at_fill else _SMALLEST_QUANTITY)
     if state.taken_over is not None:
         books.take_over(**state.taken_over)
     return Parts(
         broker=broker,
         feed=feed,
-        decider=Decider(policy, feed.symbols, feed.timing, policy.calendar(feed.calendar)),
+        decider=PolicyRunner(policy, feed.symbols, feed.timing, policy.calendar(feed.calendar)),
         books=books,
         guards=Guards(config.guards, feed.symbols, timing=feed.timing, sessions=sessions),
         size=partial(

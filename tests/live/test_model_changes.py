@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml_pipeline.live.decisions.decider import Decider
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.model_changes import ModelChanges, SessionMarket, model_to_begin_with
 from ml_pipeline.live.retraining.bars_file import write_bars
 from ml_pipeline.live.retraining.model_updates import UpdatedSession
@@ -60,7 +60,7 @@ class Session:
     def __init__(self, folder, store):
         self.told = []
         policy = load_deployed_policy(store.folder)
-        self.decider = Decider(policy, BARS.symbols, BARS.timing, BARS.calendar)
+        self.decider = PolicyRunner(policy, BARS.symbols, BARS.timing, BARS.calendar)
         session = UpdatedSession(
             folder=folder, name="s", named=store.folder, checkpoint=policy.checkpoint, trading=policy.config
         )
@@ -98,7 +98,7 @@ def test_the_new_model_decides_as_if_it_had_seen_every_bar(session, store):
     session.pass_bars(40)
     assert store.roll_back(to=2).after == 2
     assert session.pass_bars(10) == ["v2"]
-    alone = Decider(load_deployed_policy(store.folder / "v2"), BARS.symbols, BARS.timing, BARS.calendar)
+    alone = PolicyRunner(load_deployed_policy(store.folder / "v2"), BARS.symbols, BARS.timing, BARS.calendar)
     alone.observe_all(list(bar_sets_of(BARS))[:50])
     held = [0.25]
     ours, theirs = session.decider.decide(held), alone.decide(held)

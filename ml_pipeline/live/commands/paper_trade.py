@@ -91,7 +91,7 @@ def _reconcile(folder: Path) -> int:
 
 def _trade(config: PaperTradeConfig) -> int:
     with exiting_at_once():  # torch, which takes seconds
-        from ml_pipeline.live.loop.start_up import AccountDiffers
+        from ml_pipeline.live.recovery import AccountDiffers
         from ml_pipeline.live.session import PaperTrading
         from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderUpdate
-from ml_pipeline.live.loop.order_desk import OrderDesk
 from ml_pipeline.live.loop.parts import Parts
+from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.record.session_record import SessionRecord
 
 
-def book(event: BrokerEvent, parts: Parts, record: SessionRecord, desk: OrderDesk, *, number: int) -> None:
+def book(event: BrokerEvent, parts: Parts, record: SessionRecord, desk: OrderManager, *, number: int) -> None:
     """Enter one event, within a transaction; one that is known already changes nothing.
 
     number: of the bar that it belongs to.
@@ -29,13 +29,13 @@ def book(event: BrokerEvent, parts: Parts, record: SessionRecord, desk: OrderDes
             _log_charge(event, record)
 
 
-def is_foreign(fill: Fill, desk: OrderDesk) -> bool:
+def is_foreign(fill: Fill, desk: OrderManager) -> bool:
     """Whether a fill is neither of an order of this session nor of the broker's own doing, or of another symbol."""
     is_own = fill.exit or fill.margin_called or desk.placed(fill) is not None
     return not is_own or not desk.trades(fill.symbol)
 
 
-def _log_fill(fill: Fill, record: SessionRecord, desk: OrderDesk) -> None:
+def _log_fill(fill: Fill, record: SessionRecord, desk: OrderManager) -> None:
     verb = "Sold" if fill.quantity < 0 else "Bought"
     why = " by a stop or a target" if fill.exit else " for lack of margin" if fill.margin_called else ""
     values = fill._asdict() | {"sentence": f"{verb} {abs(fill.quantity):g} {fill.symbol} at {fill.price:g}{why}."}

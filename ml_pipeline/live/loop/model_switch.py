@@ -1,6 +1,6 @@
 """The switch to another model between two bars."""
 
-from ml_pipeline.live.decisions.decider import Decider
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.loop.running_session import RunningSession
 from ml_pipeline.live.retraining.model_watch import ReadyModel
 
@@ -11,7 +11,7 @@ def look_for_model(session: RunningSession, *, n_waiting: int) -> None:
         _switch(session, ready, n_waiting=n_waiting)
 
 
-def _switch(session: RunningSession, ready: ReadyModel[Decider], *, n_waiting: int) -> None:
+def _switch(session: RunningSession, ready: ReadyModel[PolicyRunner], *, n_waiting: int) -> None:
     """Let another model decide from now on; its choices are those of the positions held."""
     parts, before = session.parts, session.parts.model
     policy = ready.decider.policy

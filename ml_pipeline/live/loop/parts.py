@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import Broker, OrderRequest, TradingSession
-from ml_pipeline.live.decisions.decider import Decider
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.feeds.feed import Feed
-from ml_pipeline.live.guards.guards import Guards
-from ml_pipeline.live.orders.books import Books
+from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.live.retraining.model_watch import ReadyModel
+from ml_pipeline.live.risk.guards import Guards
 from ml_pipeline.live.supervision.requests import Requests
 from ml_pipeline.trading.accounts.rules import TradingRules
 
@@ -54,8 +54,8 @@ class Parts:
 
     broker: Broker
     feed: Feed
-    decider: Decider
-    books: Books
+    decider: PolicyRunner
+    books: AccountBook
     guards: Guards
     size: Callable[..., list[OrderRequest]]
     clip: float
@@ -65,7 +65,7 @@ class Parts:
     version: str | None = None
     session_of: Callable[[np.datetime64], TradingSession | None] = lambda time: None
     requests: Requests | None = None
-    new_model: Callable[[], ReadyModel[Decider] | None] = lambda: None
+    new_model: Callable[[], ReadyModel[PolicyRunner] | None] = lambda: None
     retraining: Callable[[], Mapping[str, Any] | None] = lambda: None
     undelivered: Callable[[], Sequence[str]] = lambda: ()
     failure: str | None = None

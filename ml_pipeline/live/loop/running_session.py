@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ml_pipeline.live.loop.broker_line import BrokerLine
-from ml_pipeline.live.loop.order_desk import OrderDesk
 from ml_pipeline.live.loop.parts import LoopSettings, Parts
+from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.live.state import SessionState
@@ -31,7 +31,7 @@ class RunningSession:
 
     parts: Parts
     record: SessionRecord
-    desk: OrderDesk
+    desk: OrderManager
     settings: LoopSettings
     line: BrokerLine
     demanded: DemandedEnd = field(default_factory=DemandedEnd)

@@ -19,10 +19,10 @@ from ml_pipeline.live.loop.one_bar.bar_decision import BarDecision
 from ml_pipeline.live.loop.one_bar.incoming_bars import IncomingBars
 from ml_pipeline.live.loop.one_bar.last_decision import LastDecision
 from ml_pipeline.live.loop.one_bar.order_writing import OrderWriting
-from ml_pipeline.live.loop.order_desk import OrderDesk, Placed
 from ml_pipeline.live.loop.parts import Ending, LoopSettings, Parts
 from ml_pipeline.live.loop.running_session import RunningSession
 from ml_pipeline.live.loop.status import Status
+from ml_pipeline.live.orders import OpenOrder, OrderManager
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.runs.stop import StopRequest
 
@@ -40,7 +40,7 @@ class TradingLoop:
         self,
         parts: Parts,
         record: SessionRecord,
-        desk: OrderDesk,
+        desk: OrderManager,
         settings: LoopSettings,
         stop: StopRequest,
         *,
@@ -142,7 +142,7 @@ class TradingLoop:
     def _settle_unsent(self) -> None:
         self._session.desk.settle_unsent(self._in_time)
 
-    def _in_time(self, placed: Placed) -> bool:
+    def _in_time(self, placed: OpenOrder) -> bool:
         """Whether an order may still be sent: the bar after the one that it was decided on has not closed."""
         state, feed = self._session.state, self._session.parts.feed
         if self._incoming.waiting or state.last is None or placed.number != state.number - 1:

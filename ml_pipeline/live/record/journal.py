@@ -7,6 +7,7 @@ are sent. Every other file of a session can be made again from it.
 import contextlib
 import json
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -15,10 +16,74 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest
-from ml_pipeline.live.record.journal_tables import TABLES, VERSION
-from ml_pipeline.live.record.packed_bars import pack_bars, unpack_bars
 from ml_pipeline.runtime.database_file import open_database
 from ml_pipeline.trading.market.bar_set import BarSet
+
+VERSION = 1
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS bars (
+    number INTEGER PRIMARY KEY, time INTEGER NOT NULL UNIQUE, kind TEXT NOT NULL, late INTEGER NOT NULL,
+    data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS ledger (number INTEGER PRIMARY KEY, line TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS decisions (
+    number INTEGER PRIMARY KEY, model TEXT NOT NULL, action TEXT NOT NULL, weights TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS orders (
+    client_order_id TEXT PRIMARY KEY, number INTEGER NOT NULL, symbol TEXT NOT NULL, quantity REAL NOT NULL,
+    weight REAL NOT NULL, limit_price REAL, closing INTEGER NOT NULL, targets TEXT, status TEXT NOT NULL,
+    filled_quantity REAL NOT NULL, reason TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS orders_by_status ON orders (status);
+CREATE INDEX IF NOT EXISTS orders_by_bar ON orders (number);
+CREATE TABLE IF NOT EXISTS fills (
+    fill_id TEXT PRIMARY KEY, client_order_id TEXT NOT NULL, symbol TEXT NOT NULL, quantity REAL NOT NULL,
+    price REAL NOT NULL, costs REAL NOT NULL, time INTEGER NOT NULL, exit INTEGER NOT NULL,
+    margin_called INTEGER NOT NULL DEFAULT 0, number INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS charges (
+    charge_id TEXT PRIMARY KEY, amount REAL NOT NULL, what TEXT NOT NULL, time INTEGER NOT NULL, days REAL,
+    margin_called INTEGER NOT NULL, number INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS models (
+    number INTEGER PRIMARY KEY, path TEXT NOT NULL, version TEXT, why TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS snapshots (name TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS log (number INTEGER PRIMARY KEY, line TEXT NOT NULL);
+"""
+
+
+_PRICES = ("open", "high", "low", "close", "volume")
+_HEAD = struct.Struct("<qqIIBBH")  # time, closed_at, symbols, bytes of the names, late, half-spreads, not used
+
+
+def pack_bars(bars: BarSet) -> bytes:
+    """The bars as bytes, as `unpack_bars` reads them."""
+    names = json.dumps(list(bars.columns)).encode() if bars.columns else b""
+    has_spread = bars.half_spread is not None
+    tables = [getattr(bars, name) for name in _PRICES]
+    tables += [bars.half_spread] if has_spread else []
+    tables += list(bars.columns.values())
+    times = (int(time.astype("datetime64[ns]").astype(np.int64)) for time in (bars.time, bars.closed_at))
+    head = _HEAD.pack(*times, len(bars.close), len(names), bars.late, has_spread, 0)
+    return head + names + bars.fillable.astype(np.bool_).tobytes() + np.array(tables, dtype="<f8").tobytes()
+
+
+def unpack_bars(data: bytes) -> BarSet:
+    """The bars that `pack_bars` wrote; its arrays cannot be changed."""
+    time, closed_at, n_symbols, n_names, late, has_spread, _ = _HEAD.unpack_from(data)
+    at = _HEAD.size
+    names = json.loads(data[at : at + n_names]) if n_names else []
+    at += n_names
+    fillable = np.frombuffer(data, np.bool_, n_symbols, at)
+    tables = np.frombuffer(data, "<f8", -1, at + n_symbols).reshape(-1, n_symbols)
+    n_own = len(_PRICES) + has_spread
+    prices = dict(zip(_PRICES, tables, strict=False))
+    return BarSet(
+        time=np.datetime64(time, "ns"),
+        closed_at=np.datetime64(closed_at, "ns"),
+        **prices,
+        fillable=fillable,
+        half_spread=tables[n_own - 1] if has_spread else None,
+        columns=dict(zip(names, tables[n_own:], strict=True)),
+        late=bool(late),
+    )
+
 
 Event = TypeVar("Event", Fill, Charge)
 BarKind = Literal["warm", "account"]

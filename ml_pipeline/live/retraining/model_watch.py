@@ -24,7 +24,7 @@ _LONGEST = 300
 
 
 class Observes(Protocol):
-    """A policy with its features: `live.decisions.decider.Decider` is one."""
+    """A policy with its features: `live.decisions.decider.PolicyRunner` is one."""
 
     def observe(self, bars: BarSet) -> bool:
         """Take in the next bars; whether it can decide."""

@@ -7,8 +7,8 @@ import numpy as np
 
 from ml_pipeline.live.brokers.broker import OrderRequest
 from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
-from ml_pipeline.live.orders.books import Books
-from ml_pipeline.live.orders.order_sizing import size_orders
+from ml_pipeline.live.portfolio import AccountBook
+from ml_pipeline.live.sizing import size_orders
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.market.bar_set import BarSet
@@ -62,7 +62,7 @@ class Replay:
 
     def __init__(self, market: PreparedMarket, rules: Any, actions: Any, broker: SimulatedBroker) -> None:
         self.market, self.rules, self.actions, self.broker = market, rules, actions, broker
-        self.books = Books(market.symbols, rules)
+        self.books = AccountBook(market.symbols, rules)
         self.recorder = self.books.recorder(quotes=market.half_spread is not None)
         self.rows: list[Any] = []
         self.cursor: str | None = None

@@ -7,9 +7,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.live.decisions.acting import ImpossibleAction
-from ml_pipeline.live.decisions.decider import Decider
-from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
+from ml_pipeline.live.decisions.deployed_policy import ImpossibleAction, load_deployed_policy
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
@@ -45,7 +44,7 @@ def saved_policy(folder, market=ONE, trading=TRADING, *, change=lambda saved: No
 
 
 def ready(deployed, market=ONE):
-    decider = Decider(deployed, market.symbols, market.timing)
+    decider = PolicyRunner(deployed, market.symbols, market.timing)
     decider.observe_all(list(bar_sets_of(market)))
     return decider
 
@@ -71,7 +70,7 @@ def test_symbols_are_those_of_the_training_if_the_data_have_them_or_as_many_othe
     with pytest.raises(UserError, match=r"trained on 2 symbols \(SYNTH1, SYNTH2\), but the data have 1 \(X\)"):
         deployed.symbols_on(["X"])
     with pytest.raises(UserError, match="but the data have 1"):
-        Decider(deployed, ["X"], ONE.timing)
+        PolicyRunner(deployed, ["X"], ONE.timing)
 
 
 def test_a_deployed_model_is_read_through_current_once(tmp_path):
@@ -100,7 +99,7 @@ def test_what_cannot_trade_one_account_is_refused_in_a_sentence(tmp_path):
 def test_a_scaler_of_other_features_is_refused(tmp_path):
     folder, *_ = saved_policy(tmp_path / "run", TWO, replace(TRADING, features=("rsi_3", "time_of_day")))
     folder, *_ = saved_policy(tmp_path / "run", TWO, change=lambda saved: saved["task"].update(features=["rsi_3"]))
-    decider = Decider(load_deployed_policy(folder), TWO.symbols, TWO.timing)
+    decider = PolicyRunner(load_deployed_policy(folder), TWO.symbols, TWO.timing)
     with pytest.raises(UserError, match="The scaler is of 4 features, but there are 2"):
         decider.observe(next(bar_sets_of(TWO)))
 
@@ -186,10 +185,10 @@ def test_a_policy_of_stable_baselines3_acts_as_in_an_evaluation(tmp_path, algori
 
 
 def test_nothing_is_decided_before_the_window_is_complete(tmp_path):
-    decider = Decider(load_deployed_policy(saved_policy(tmp_path / "run")[0]), ONE.symbols, ONE.timing)
+    decider = PolicyRunner(load_deployed_policy(saved_policy(tmp_path / "run")[0]), ONE.symbols, ONE.timing)
     bars = list(bar_sets_of(ONE))
     assert [decider.observe(each) for each in bars[:6]] == [False] * 4 + [True] * 2  # rsi_3 takes 4 bars, the window 2
-    early = Decider(decider.policy, ONE.symbols, ONE.timing)
+    early = PolicyRunner(decider.policy, ONE.symbols, ONE.timing)
     early.observe(bars[0])
     with pytest.raises(UserError, match="After 1 bars the features of 2 bars are not complete"):
         early.decide([0.0])

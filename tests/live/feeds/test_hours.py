@@ -7,7 +7,7 @@ from ml_pipeline.live.brokers.broker import TradingSession
 from ml_pipeline.live.feeds.hours import BarCalendar, MarketHours, SessionTimes, session_near
 from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.timeframes import DAY, Timing, make_clock
-from tests.live.guards.guarded_accounts import session
+from tests.live.risk.guarded_accounts import session
 
 MINUTE = 60 * 10**9
 STOCKS = Calendar("weekdays", 252.0 * 390, "")

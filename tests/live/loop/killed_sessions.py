@@ -18,9 +18,9 @@ from typing import Any
 
 from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
 from ml_pipeline.live.brokers.simulated.store import AccountStore
-from ml_pipeline.live.record import session_record, status_files
+from ml_pipeline.live.record import session_record
 from ml_pipeline.live.record.journal import Journal
-from ml_pipeline.live.record.session_tables import GrowingFile
+from ml_pipeline.live.record.session_record import GrowingFile
 from tests.live.loop.sessions import session
 
 _PLACES: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -29,7 +29,7 @@ _PLACES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (SimulatedBroker, ("submit", "poll", "cancel", "market_closed_bar", "orders", "account")),
     (AccountStore, ("write",)),
     (session_record, ("write_status",)),
-    (status_files, ("write_status",)),
+    (session_record, ("write_status",)),
 )
 
 

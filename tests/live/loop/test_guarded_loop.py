@@ -7,10 +7,10 @@ import pytest
 
 from ml_pipeline.live.brokers.broker import BrokerUnavailable, OrderRequest
 from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
-from ml_pipeline.live.decisions.acting import DeployedActing, ImpossibleAction
+from ml_pipeline.live.decisions.deployed_policy import DeployedActing, ImpossibleAction
 from ml_pipeline.live.feeds.hours import SessionTimes
-from ml_pipeline.live.guards.guards import Guards
-from ml_pipeline.live.guards.verdict import Refusal, Verdict
+from ml_pipeline.live.risk.guard import Refusal, Verdict
+from ml_pipeline.live.risk.guards import Guards
 from ml_pipeline.live.session_files import LEDGER_FILE
 from tests.live.loop.sessions import backtest, deploy, session, trade, write_prices
 from tests.live.loop.test_trading_loop import at_bar, events_of

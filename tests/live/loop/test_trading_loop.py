@@ -12,11 +12,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alerting.alerts import Alerts
 from ml_pipeline.live.brokers.broker import AccountState, BrokerUnavailable
 from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
-from ml_pipeline.live.decisions.decider import Decider
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.loop import broker_line
 from ml_pipeline.live.loop.broker_line import patiently
-from ml_pipeline.live.loop.start_up import AccountDiffers
 from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.recovery import AccountDiffers
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
 from ml_pipeline.live.session_status import status_lines
 from ml_pipeline.live.sessions import find_session
@@ -218,14 +218,14 @@ class _Failing:
     """Features fail at the n-th bar that is observed, and at each that is observed again."""
 
     def __init__(self, monkeypatch, time):
-        observe = Decider._observe
+        observe = PolicyRunner._observe
 
         def failing(decider, bars, **settings):
             if bars.time >= np.datetime64(time):
                 raise UserError("The feature mine:mood is NaN after its first value.")
             return observe(decider, bars, **settings)
 
-        monkeypatch.setattr(Decider, "_observe", failing)
+        monkeypatch.setattr(PolicyRunner, "_observe", failing)
 
 
 @pytest.mark.parametrize(("on_error", "flat"), [("hold", False), ("flatten", True)])
@@ -281,7 +281,7 @@ def test_an_alert_that_does_not_arrive_is_in_the_log_alone(tmp_path, replay, mon
 
 def test_what_breaks_a_session_is_told_before_it_ends(tmp_path, replay, monkeypatch):
     model, prices = replay
-    monkeypatch.setattr(Decider, "decide", lambda *args, **settings: 1 / 0)
+    monkeypatch.setattr(PolicyRunner, "decide", lambda *args, **settings: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         trade(model, tmp_path / "live", prices)

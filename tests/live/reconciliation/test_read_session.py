@@ -10,7 +10,7 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.live import first_start
+from ml_pipeline.live import recovery
 from ml_pipeline.live.commands.paper_trade import main
 from ml_pipeline.live.paper_trade_config import paper_trade_config
 from ml_pipeline.live.reconciliation.corrections import corrected_bars
@@ -70,7 +70,7 @@ def deploy(folder: Path, *, seed: int = 1, market: MarketData = MARKET, **tradin
 @pytest.fixture(autouse=True)
 def _orders_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which orders the simulated broker fails is drawn from their ids, and these from the id of the session."""
-    monkeypatch.setattr(first_start.secrets, "token_hex", lambda n: "5e" * n)
+    monkeypatch.setattr(recovery.secrets, "token_hex", lambda n: "5e" * n)
 
 
 def trade(tmp_path: Path, model: Path, prices: Path, **settings: Any) -> Path:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest
-from ml_pipeline.live.record.journal import WRITTEN, Journal
-from ml_pipeline.live.record.packed_bars import pack_bars, unpack_bars
+from ml_pipeline.live.record.journal import WRITTEN, Journal, pack_bars, unpack_bars
 from ml_pipeline.trading.market.bar_set import BarSet
 
 TIME = np.datetime64("2024-03-01T09:30:00.000000001", "ns")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.live.record.session_tables import BarLines, GrowingFile, LedgerLines
+from ml_pipeline.live.record.session_record import BarLines, GrowingFile, LedgerLines
 from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
 from ml_pipeline.trading.evaluation.ledger_file import write_ledger
 from ml_pipeline.trading.market.data import market_from_arrays

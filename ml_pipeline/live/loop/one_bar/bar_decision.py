@@ -7,14 +7,14 @@ from typing import Any, Literal
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import TradingSession
-from ml_pipeline.live.decisions.acting import ImpossibleAction
-from ml_pipeline.live.decisions.decider import Decision
+from ml_pipeline.live.decisions.deployed_policy import ImpossibleAction
+from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.feeds.hours import BarCalendar
-from ml_pipeline.live.guards.verdict import Refusal, Verdict, strongest
 from ml_pipeline.live.loop.one_bar.last_decision import LastDecision, by_symbol, in_ms, listed
 from ml_pipeline.live.loop.one_bar.order_writing import OrderWriting
 from ml_pipeline.live.loop.running_session import RunningSession
 from ml_pipeline.live.record.session_log import time_text
+from ml_pipeline.live.risk.guard import Refusal, Verdict, strongest
 from ml_pipeline.trading.accounts.recorder import LedgerRow
 from ml_pipeline.trading.market.bar_set import BarSet
 

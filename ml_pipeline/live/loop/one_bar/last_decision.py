@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ml_pipeline.live.decisions.decider import Decision
+from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.record.session_log import plain
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.trading.market.bar_set import BarSet

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from ml_pipeline.live.decisions.decider import Decision
-from ml_pipeline.live.guards.verdict import Refusal
+from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.loop.running_session import RunningSession
-from ml_pipeline.live.orders.closing_orders import closing_orders
+from ml_pipeline.live.orders import closing_orders
+from ml_pipeline.live.risk.guard import Refusal
 from ml_pipeline.trading.market.bar_set import BarSet
 
 

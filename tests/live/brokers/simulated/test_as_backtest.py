@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_pipeline.live.orders.books import Books
+from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from tests.live.brokers.replayed import Replay, carried, new_broker
 
@@ -84,7 +84,7 @@ def test_a_session_that_is_stopped_at_any_bar_goes_on_with_the_same_bits(random_
                 replay.broker.close()
                 replay.broker = new_broker(market, rules, store)
                 state = json.loads(json.dumps(replay.books.state()))
-                replay.books = Books(market.symbols, rules)
+                replay.books = AccountBook(market.symbols, rules)
                 replay.books.set_state(state)
         replay.broker.close()
     assert_same(replay.recorder.ledger(), backtest(market, rules, actions))

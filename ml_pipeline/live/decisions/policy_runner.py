@@ -1,0 +1,218 @@
+"""From the bars that have closed to the weights that the policy wants: the observation and the choice of the backtest.
+
+A assets, D features per bar, W bars in a window.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, ImpossibleAction
+from ml_pipeline.trading.envs.actions import ActionReader
+from ml_pipeline.trading.features.ranges import OutOfRange
+from ml_pipeline.trading.features.streaming.feature_stream import FeatureStream
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.data import FloatArray
+from ml_pipeline.trading.market.tape import MarketTape
+from ml_pipeline.trading.market.timeframes import Timing
+
+
+class Decision(NamedTuple):
+    """What the policy wants at the close of a bar.
+
+    time: of the bar. action: the policy's own; closing: it was not read, and all positions are closed. weights: the
+    target of each asset, as the kernel takes it. may_trade: whether each asset gets an order.
+    features: float64 (D,), of this bar; scaled: float32 (D,), as observed. columns: their names. out_of_range: those
+    outside their range in training.
+    """
+
+    time: np.datetime64
+    action: Any
+    closing: bool
+    weights: list[float]
+    may_trade: list[bool]
+    features: FloatArray
+    scaled: NDArray[np.float32]
+    columns: tuple[str, ...]
+    out_of_range: list[OutOfRange]
+
+
+class PolicyRunner:
+    """Observes bars, and decides at their close.
+
+    symbols: of the bars, in their order; as many as the policy was trained on.
+    Raises UserError where the policy does not fit the symbols.
+    """
+
+    def __init__(
+        self, policy: DeployedPolicy, symbols: Sequence[str], timing: Timing, calendar: Calendar | None = None
+    ) -> None:
+        if len(symbols) != len(policy.trained.symbols):
+            policy.symbols_on(symbols)  # which says why
+        self.policy = policy
+        self.symbols = tuple(symbols)
+        self._stream = FeatureStream(symbols, policy.config.features, timing, calendar, source="the market")
+        self._reader = ActionReader(policy.rules, self.symbols)
+        self._before = self._reader.state().copy()
+        self._window: deque[NDArray[np.float32]] = deque(maxlen=policy.window)
+        self._features: FloatArray = np.empty(0)
+        self._bars: BarSet | None = None
+        self._columns: tuple[str, ...] = ()
+        policy.act.begin_episode()
+
+    @property
+    def tape(self) -> MarketTape:
+        """All bars that were observed."""
+        return self._stream.tape
+
+    @property
+    def ready(self) -> bool:
+        """Whether the window is complete: from this bar on a backtest decides."""
+        first = self._stream.first_bar
+        return first is not None and self.tape.n_bars >= first + self.policy.window
+
+    @property
+    def waits_for(self) -> str:
+        """Why it is not ready, in a sentence; empty if it is."""
+        if self.ready:
+            return ""
+        failing = "; ".join(f"{name}: {problem}" for name, problem in self._stream.failures.items())
+        return (
+            f"After {self.tape.n_bars:,} bars the features of {self.policy.window:,} bars are not complete for any "
+            f"symbol; more bars are needed before the first decision.{f' {failing}' if failing else ''}"
+        )
+
+    def observe(self, bars: BarSet) -> bool:
+        """Take in the bars that have closed; whether the window of the policy is complete.
+
+        Raises UserError for bars that cannot be used, of which nothing is taken in, and for features that fail.
+        """
+        return self._observe(bars, call_functions=True)
+
+    def observe_all(self, bars: Sequence[BarSet], stopping: Callable[[], bool] = lambda: False) -> bool:
+        """`observe` each of the bars, such as those before a start; whether the window is complete after them.
+
+        The user's functions are only called for the bars of the last window. stopping: asked at each bar; True leaves
+        the rest out.
+        """
+        begin = len(bars) - self.policy.window
+        for i, each in enumerate(bars):
+            if stopping():
+                return False
+            self._observe(each, call_functions=i >= begin)
+        return self.ready
+
+    def _observe(self, bars: BarSet, *, call_functions: bool) -> bool:
+        self._features = features = self._stream.append(bars, call_functions=call_functions)
+        if not self._columns:
+            self._columns = self._stream.columns
+            if len(features) != len(self.policy.scaler.mean):
+                raise UserError(
+                    f"The scaler is of {len(self.policy.scaler.mean)} features, but there are {len(features)}."
+                )
+        self._window.append(self.policy.scaler(features[None])[0])
+        self._bars = bars
+        return self.ready
+
+    def observation(self, held_weights: Sequence[float]) -> NDArray[np.float32]:
+        """What the policy sees: the scaled features of the last W bars, oldest first, then the weights. float32."""
+        rows = self._window
+        size = len(rows) * len(self._features)
+        observation = np.empty(size + len(self.symbols), dtype=np.float32)
+        np.concatenate(rows, out=observation[:size])
+        observation[size:] = held_weights
+        return observation
+
+    def decide(self, held_weights: Sequence[float], *, closing: bool = False) -> Decision:
+        """The decision at the close of the latest bars.
+
+        held_weights: of each asset in the equity, within the policy's clip, as `execution.weight_in_equity` has them.
+        closing: an order of this bar is the last to be filled in its session, and the rules close positions then.
+        Raises ImpossibleAction for an action that is NaN or cannot be carried out; nothing has changed then.
+        """
+        if not self.ready:
+            raise UserError(self.waits_for)
+        assert self._bars is not None
+        remembered = self.policy.act.state()
+        action = self.policy.act(self.observation(held_weights))
+        may_trade = self._may_trade(self._bars)
+        before = self._reader.state().copy()
+        try:
+            weights, trades = self._reader.close(may_trade) if closing else self._reader.read(action, may_trade)
+        except UserError as error:
+            self.policy.act.set_state(remembered)
+            raise ImpossibleAction(str(error)) from error
+        self._before = before
+        return Decision(
+            time=self._bars.time,
+            action=action,
+            closing=closing,
+            weights=list(weights),
+            may_trade=list(trades),
+            features=self._features,
+            scaled=self._window[-1],
+            columns=self._columns,
+            out_of_range=self.policy.ranges.outside(self._features, self._columns),
+        )
+
+    def note_settled(
+        self,
+        lapsed: Iterable[str] = (),
+        *,
+        filled: Sequence[float],
+        exited: Sequence[float] | None = None,
+        holdings: Sequence[float],
+    ) -> None:
+        """What became of the orders of the latest decision, so that choices are what the account has.
+
+        lapsed: symbols whose order could not be filled at all: no bar to fill it in, canceled, rejected. Their choice
+        is taken back, so that repeating it orders again. filled, exited: signed quantities by symbol; holdings: after
+        them. Call it after each decision, also where the rules know no limit orders; where nothing was decided, it
+        takes nothing back.
+        """
+        rules, choices = self.policy.rules, list(self._reader.state())
+        for symbol in lapsed:
+            i = self.symbols.index(symbol)
+            choices[i] = self._before[i]
+        if rules.limit_bps is not None:
+            choices = [had if not n else has for n, has, had in zip(filled, choices, self._before, strict=True)]
+        self._reader.set_state(choices)
+        if exited is not None and rules.acts_within_bars:
+            self._reader.note_exits(list(exited), list(holdings))
+        self._before = self._reader.state().copy()  # settled: called again, it takes nothing back
+
+    def follow_holdings(self, holdings: Sequence[float]) -> None:
+        """Begin with positions that another policy opened: each choice is that of the position held."""
+        self._reader.follow(list(holdings))
+        self._before = self._reader.state().copy()
+
+    def state(self) -> dict[str, Any]:
+        """Choices and memory as plain data. Features are not in it: they follow from the bars, observed again."""
+        return {
+            "choices": list(self._reader.state()),
+            "before": list(self._before),
+            "memory": self.policy.act.state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken, after the same bars were observed. Raises UserError if it does not fit."""
+        try:
+            choices, before, memory = list(state["choices"]), list(state["before"]), state["memory"]
+            if not len(choices) == len(before) == len(self.symbols):
+                raise ValueError(f"{len(choices)} choices of {len(self.symbols)} symbols")
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"This is not the state of a decider: {error!r}.") from error
+        self.policy.act.set_state(memory)
+        self._reader.set_state(choices)
+        self._before = before
+
+    def _may_trade(self, bars: BarSet) -> list[bool]:
+        """Whether an order may be filled, as far as that is known at the decision."""
+        if self.policy.rules.fill_at == "close":
+            return list((bars.present & bars.fillable).tolist())
+        return list((self.tape.last_close > 0).tolist())

@@ -1,0 +1,329 @@
+"""The account of a session in its own books: cash, holdings and ledger, added up from what the broker says.
+
+They hold nothing that a broker did not tell, and use the sums of the accounting kernel in their order. So the ledger of
+a simulated broker's account has the bits of the backtest's.
+
+A symbols.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderUpdate
+from ml_pipeline.trading.accounts.adding_up import Filled, cash_after, worth_of
+from ml_pipeline.trading.accounts.bar_prices import BarPrices, CarriedPrices, Prices
+from ml_pipeline.trading.accounts.execution import RUIN_FRACTION, weight_in_equity
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms
+from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
+from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.accounts.within_bar import within_steps
+from ml_pipeline.trading.market.bar_set import BarSet
+
+_STEPS = within_steps(PLAIN_OPS)
+
+
+class AttemptedPrices:
+    """Prices of orders and exits, bar by bar, of an account that acts within bars.
+
+    `entries`: average entry prices, (A,), 0 without a position.
+    """
+
+    def __init__(self, n_symbols: int, terms: Terms) -> None:
+        self.entries: Prices = [0.0] * n_symbols
+        self._terms = terms
+        self._closing_terms = terms.closing()
+
+    def take(
+        self,
+        bar: BarPrices,
+        decided: Prices,
+        *,
+        before: Sequence[float],
+        filled: Sequence[float],
+        known: Mapping[int, float],
+        closing: bool,
+    ) -> tuple[Prices, Prices]:
+        """(prices of orders, prices of exits) of the next bar; renews `entries`.
+
+        decided: closes at which the orders were decided. before: holdings before the bar. filled: quantities of the
+        orders. known: prices by symbol that the broker told. closing: the orders had no limit.
+        """
+        terms = self._closing_terms if closing else self._terms
+        orders_at, exits_at = list(bar.opens), [0.0] * len(before)
+        for i, had in enumerate(before):
+            opened, low, high, can = bar.opens[i], bar.lows[i], bar.highs[i], bar.fillable[i]
+            entry = self.entries[i]
+            if i in known:
+                orders_at[i] = known[i]
+            elif terms.limit >= 0.0:
+                _, orders_at[i] = _STEPS.limit_order(0.0, had, entry, decided[i], opened, low, high, can, terms)
+            held = had + filled[i]
+            self.entries[i] = entry = _STEPS.entry_price(entry, had, filled[i], held, orders_at[i])
+            _, exits_at[i] = _STEPS.exit_order(
+                filled[i], orders_at[i], held, entry, opened, low, high, bar.closes[i], can, terms
+            )
+        return orders_at, exits_at
+
+
+# For how many closed bars with events the ids of fills and charges are kept.
+_BARS_REMEMBERED = 3
+
+_Part = Literal["orders", "exits", "margin_call"]
+_PARTS: tuple[_Part, ...] = ("orders", "exits", "margin_call")
+
+
+class _Sums(NamedTuple):
+    """The account after all that was told since the last bar. filled: of orders; exited: of all else, (A,)."""
+
+    cash: float
+    costs: float
+    holdings: list[float]
+    filled: list[float]
+    exited: list[float]
+    prices: dict[int, float]
+    called_at: dict[int, float]
+
+
+class AccountBook:
+    """Cash and holdings of a session that began with `rules.initial_cash`, and the rows of its ledger.
+
+    `apply` takes the broker's events in their order, `close_bar` the bar in which they happened. What is applied counts
+    at once; `costs` and the ledger's row count from the last bar on.
+    """
+
+    def __init__(self, symbols: Sequence[str], rules: TradingRules, *, smallest_quantity: float = 0.0) -> None:
+        """smallest_quantity: a holding below it is 0. A broker that counts in decimals sells 0.1 + 0.2 by 0.3, and sums
+        of floats leave 6e-17; the simulated broker counts in floats, and 0 keeps their bits.
+        """
+        self.symbols, self.rules = tuple(symbols), rules
+        self._smallest = smallest_quantity
+        self.margin_called = False
+        self._index = {symbol: i for i, symbol in enumerate(self.symbols)}
+        self._terms = rules.terms(1.0)  # no rate is read
+        n_symbols = len(self.symbols)
+        self._cash, self._holdings = float(rules.initial_cash), [0.0] * n_symbols
+        self._market = CarriedPrices(n_symbols)
+        self._attempted = AttemptedPrices(n_symbols, self._terms) if rules.acts_within_bars else None
+        self._first_spreads: Prices | None = None
+        self._begun = False
+        self._events: list[Fill | Charge] = []
+        self._attempted_at: dict[int, float] = {}
+        self._ids: list[dict[str, None]] = [{}]  # of each bar, in the order in which they came
+        self._summed: _Sums | None = None
+
+    @property
+    def cash(self) -> float:
+        return self._sums().cash
+
+    @property
+    def holdings(self) -> list[float]:
+        """Signed quantities, (A,)."""
+        return list(self._sums().holdings)
+
+    @property
+    def closes(self) -> Prices:
+        """The last close of each symbol, (A,), 0 before its first."""
+        return list(self._market.closes)
+
+    @property
+    def half_spreads(self) -> Prices:
+        """The last half-spread of each symbol, (A,), 0 where none is known."""
+        return list(self._market.half_spreads)
+
+    @property
+    def equity(self) -> float:
+        """Cash and positions at the last closes."""
+        sums = self._sums()
+        return sums.cash + worth_of(sums.holdings, self._market.closes)
+
+    @property
+    def ended(self) -> bool:
+        """Whether an episode would end here: ruin, or a fee for what is borrowed that could not be paid."""
+        return self.margin_called or self.equity <= RUIN_FRACTION * self.rules.initial_cash
+
+    def weights(self, clip: float) -> list[float]:
+        """Each holding as a fraction of the equity, within -clip..clip, (A,), as observations have it."""
+        equity, sums = self.equity, self._sums()
+        worths = (n * close for n, close in zip(sums.holdings, self._market.closes, strict=True))
+        return [weight_in_equity(worth, equity, clip) for worth in worths]
+
+    def recorder(self, *, quotes: bool) -> LedgerRecorder:
+        """A recorder for the rows of `close_bar`, before the first. quotes: whether bars have half-spreads."""
+        by_day = self.rules.financing_bps_per_year is not None
+        return LedgerRecorder(self.symbols, quotes=quotes, exits=self.rules.acts_within_bars, by_day=by_day)
+
+    def take_over(self, cash: float, positions: Mapping[str, float]) -> None:
+        """Begin with an account that holds positions. Raises UserError for one of a symbol that is not traded."""
+        self._cash, self._summed = float(cash), None
+        for symbol, quantity in positions.items():
+            if quantity:
+                self._holdings[self._at(symbol)] = float(quantity)
+
+    def warm_up(self, bars: BarSet) -> None:
+        """A bar before the first row of the ledger."""
+        self._market.take(bars)
+        if self._first_spreads is None:
+            self._first_spreads = self._market.half_spreads
+
+    def apply(self, event: BrokerEvent) -> bool:
+        """Enter what the broker tells; False for a fill or charge that is known already.
+
+        Raises UserError for a symbol that the session does not trade.
+        """
+        if isinstance(event, OrderUpdate):
+            if event.price is not None:
+                self._attempted_at[self._at(event.symbol)] = event.price
+            return True
+        if isinstance(event, Fill):
+            self._at(event.symbol)
+        own_id = f"fill {event.fill_id}" if isinstance(event, Fill) else f"charge {event.charge_id}"
+        if any(own_id in of_bar for of_bar in self._ids):
+            return False
+        self._ids[-1][own_id] = None
+        self._events.append(event)
+        self._summed = None
+        return True
+
+    def close_bar(self, bars: BarSet, *, closing: bool = False) -> LedgerRow:
+        """The row of the ledger at the close of these bars, of all that was applied since the last one.
+
+        closing: the orders of the bar closed all positions, with no limit.
+        """
+        decided = self._market.closes
+        spreads = self._market.half_spreads
+        bar = self._market.take(bars)
+        if not self._begun:  # nothing is filled yet: as in a backtest, any prices will do
+            decided, spreads = bar.closes, self._first_spreads or bar.half_spreads
+        sums, before = self._sums(), self._holdings
+        prices = list(decided if self.rules.fill_at == "close" or not self._begun else bar.opens)
+        exit_prices = [0.0] * len(before)
+        if self._attempted is not None and self._begun:
+            known = {**self._attempted_at, **sums.prices}
+            if self.rules.fill_at == "close":
+                known = {**dict(enumerate(decided)), **known}
+            prices, exit_prices = self._attempted.take(
+                bar, decided, before=before, filled=sums.filled, known=known, closing=closing
+            )
+        for i, price in sums.prices.items():
+            prices[i] = price
+        for i, price in sums.called_at.items():
+            exit_prices[i] = price
+        charges = [event for event in self._events if isinstance(event, Charge)]
+        row = LedgerRow(
+            time=bars.time,
+            equity=sums.cash + worth_of(sums.holdings, bar.closes),
+            cash=sums.cash,
+            costs=sums.costs,
+            closes=bar.closes,
+            positions=sums.holdings,
+            filled=sums.filled,
+            fill_prices=prices,
+            half_spreads=spreads if bars.half_spread is not None else None,
+            exited=sums.exited if self._attempted is not None else None,
+            exit_prices=exit_prices if self._attempted is not None else None,
+            interest_days=self._days(charges),
+        )
+        self.margin_called = self.margin_called or any(charge.margin_called for charge in charges)
+        self._begin_bar(sums)
+        return row
+
+    def state(self) -> dict[str, Any]:
+        """All that there is, as plain JSON data, for `set_state`."""
+        return {
+            "cash": self._cash,
+            "holdings": self._holdings,
+            "entries": None if self._attempted is None else self._attempted.entries,
+            "market": self._market.state(),
+            "first_spreads": self._first_spreads,
+            "begun": self._begun,
+            "margin_called": self.margin_called,
+            "events": [_as_data(event) for event in self._events],
+            "tried_at": sorted(self._attempted_at.items()),
+            "ids": [list(of_bar) for of_bar in self._ids],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken, in books of the same symbols and rules."""
+        self._cash, self._holdings = state["cash"], list(state["holdings"])
+        if self._attempted is not None:
+            self._attempted.entries = list(state["entries"])
+        self._market.set_state(state["market"])
+        self._first_spreads, self._begun = state["first_spreads"], state["begun"]
+        self.margin_called = state["margin_called"]
+        self._events = [_from_data(data) for data in state["events"]]
+        self._attempted_at = dict(state["tried_at"])
+        self._ids = [dict.fromkeys(of_bar) for of_bar in state["ids"]]
+        self._summed = None
+
+    def _begin_bar(self, sums: _Sums) -> None:
+        self._cash, self._holdings, self._begun = sums.cash, sums.holdings, True
+        self._events, self._attempted_at, self._summed = [], {}, None
+        if self._ids[-1]:
+            self._ids = [*self._ids[-_BARS_REMEMBERED:], {}]
+
+    def _sums(self) -> _Sums:
+        if self._summed is None:
+            self._summed = self._add_up()
+        return self._summed
+
+    def _add_up(self) -> _Sums:
+        n_symbols = len(self.symbols)
+        cash, costs, holdings = self._cash, 0.0, list(self._holdings)
+        quantities = {part: [0.0] * n_symbols for part in _PARTS}
+        prices: dict[_Part, dict[int, float]] = {part: {} for part in _PARTS}
+        for part in _PARTS:
+            fills = [event for event in self._events if isinstance(event, Fill) and _part_of(event) == part]
+            fills.sort(key=lambda fill: self._index[fill.symbol])  # those of one symbol stay in their order
+            told = [Filled(fill.quantity, fill.price, fill.costs) for fill in fills]
+            cash, paid = cash_after(cash, told, may_borrow=self._terms.maintenance > 0.0)
+            costs = costs + paid
+            for fill in fills:
+                i = self._index[fill.symbol]
+                had, quantity = quantities[part][i], quantities[part][i] + fill.quantity
+                prices[part][i] = _average(prices[part].get(i, 0.0), had, fill, quantity)
+                quantities[part][i] = quantity
+            for i in prices[part]:
+                held = holdings[i] + quantities[part][i]
+                holdings[i] = held if abs(held) >= self._smallest else 0.0
+        for event in self._events:
+            if isinstance(event, Charge):
+                cash, costs = cash - event.amount, costs + event.amount
+        exited = [one + other for one, other in zip(quantities["exits"], quantities["margin_call"], strict=True)]
+        left_at = {**prices["exits"], **prices["margin_call"]}
+        return _Sums(cash, costs, holdings, quantities["orders"], exited, prices["orders"], left_at)
+
+    def _days(self, charges: list[Charge]) -> float | None:
+        if self.rules.financing_bps_per_year is None:
+            return None
+        return sum((charge.days for charge in charges if charge.days is not None), 0.0)
+
+    def _at(self, symbol: str) -> int:
+        if symbol not in self._index:
+            raise UserError(
+                f"The broker tells of {symbol}, which this session does not trade. {nearest(symbol, self.symbols)} "
+                "Give the session an account of its own."
+            )
+        return self._index[symbol]
+
+
+def _part_of(fill: Fill) -> _Part:
+    return "margin_call" if fill.margin_called else "exits" if fill.exit else "orders"
+
+
+def _average(price: float, had: float, fill: Fill, quantity: float) -> float:
+    """The average price of fills of one bar; a single one keeps its price to the bit."""
+    if not had or not quantity:
+        return fill.price
+    return (price * had + fill.price * fill.quantity) / quantity
+
+
+def _as_data(event: Fill | Charge) -> list[Any]:
+    return [type(event).__name__, {**event._asdict(), "time": str(event.time)}]
+
+
+def _from_data(data: list[Any]) -> Fill | Charge:
+    kind = {"Fill": Fill, "Charge": Charge}[data[0]]
+    return kind(**{**data[1], "time": np.datetime64(data[1]["time"])})

@@ -1,0 +1,269 @@
+"""All guards of a session: what they allow on each bar, and which of its orders may be sent.
+
+A guard that raises an error refuses, and says so. An order that closes a position whole, or makes it smaller, passes
+every limit of size and number.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.live.brokers.broker import OrderRequest, TradingSession
+from ml_pipeline.live.risk.account_guards import (
+    FeatureRange,
+    GrossExposure,
+    ImpossibleAction,
+    KillFile,
+    LargestPosition,
+    Losses,
+    LossLimits,
+    OrderRate,
+    OrderSize,
+    closes_position,
+    impossible_order,
+)
+from ml_pipeline.live.risk.bar_guards import (
+    ClosedMarket,
+    CrossedQuotes,
+    HalfDay,
+    Halts,
+    ImpossiblePrices,
+    PriceJump,
+    StaleData,
+    usual_length_s,
+    without,
+)
+from ml_pipeline.live.risk.config import GuardConfig
+from ml_pipeline.live.risk.guard import (
+    AccountNow,
+    Action,
+    DecisionMade,
+    Exposure,
+    Guard,
+    Moment,
+    Refusal,
+    Verdict,
+    by_symbol,
+    strongest,
+    together,
+)
+from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.timeframes import Timing
+
+
+class AccountBooks(Protocol):
+    """What guards read of the books. holdings: signed quantities, by symbol or in the order of the symbols."""
+
+    @property
+    def equity(self) -> float: ...
+
+    @property
+    def holdings(self) -> Any: ...
+
+
+class Guards:
+    """Asked on each bar, in this order: `on_bars`, `on_account`, `on_decision`, `on_orders`.
+
+    What was refused earlier on a bar holds for its orders: where trading is held, only orders that close positions
+    whole are allowed.
+    """
+
+    def __init__(
+        self, config: GuardConfig, symbols: Sequence[str], *, timing: Timing, sessions: Sequence[TradingSession] = ()
+    ) -> None:
+        """timing: of the bars, whose days are those of its clock. sessions: by which the usual length of a session is
+        known, the last month's for example.
+        """
+        self._symbols = tuple(symbols)
+        self._known = frozenset(symbols)
+        self._timing = timing
+        self._guards = _made(config, self._symbols, timing, sessions)
+        self._session: TradingSession | None = None
+        self._action: Action = "trade"
+        self._held_by: Refusal | None = None
+        self._blocked: dict[str, Refusal] = {}
+        self._sifted: tuple[np.datetime64, Verdict] | None = None
+
+    def sift(self, bars: BarSet) -> BarSet:
+        """The bars without prices and quotes that cannot be, for features and books; `on_bars` tells what was wrong.
+
+        A symbol with an impossible price has no bar then, and one with crossed quotes no quote. Bars without fault are
+        returned as they are.
+        """
+        verdict = together(
+            self._asked(guard, lambda guard: guard.on_bars(bars, Moment(bars.closed_at, None)))
+            for guard in self._guards
+            if isinstance(guard, ImpossiblePrices | CrossedQuotes)
+        )
+        self._sifted = (bars.time, verdict) if verdict.refusals else None
+        return without(bars, verdict.blocked, self._symbols)
+
+    def note_history(self, bars: BarSet) -> None:
+        """Learn from a bar that nothing is decided on, as those before the start."""
+        for guard in self._guards:
+            guard.note_history(bars)
+
+    def on_bars(self, bars: BarSet, now: np.datetime64, session: TradingSession | None) -> Verdict:
+        """Begin a bar. now: by the broker's clock; in a replay, that of the bars.
+
+        session: the one that the bars lie in, else the nearest; None where the market never closes.
+        """
+        self._action, self._held_by, self._blocked, self._session = "trade", None, {}, session
+        moment = Moment(now, session)
+        verdict = self._all(lambda guard: guard.on_bars(bars, moment))
+        if self._sifted is None or self._sifted[0] != bars.time:
+            return verdict
+        sifted = self._sifted[1]
+        self._action = strongest([self._action, sifted.action])
+        self._block(sifted)
+        return together([sifted, verdict])
+
+    def on_account(self, books: AccountBooks, bar_time: np.datetime64) -> Verdict:
+        """Judge the account at the close of a bar."""
+        return self._all(lambda guard: guard.on_account(AccountNow(books.equity, bar_time, self._day(bar_time))))
+
+    def on_decision(self, decision: DecisionMade) -> Verdict:
+        """Judge what the policy decided, and on what."""
+        return self._all(lambda guard: guard.on_decision(decision))
+
+    def on_orders(
+        self, orders: Sequence[OrderRequest], books: AccountBooks, closes: Any, now: np.datetime64
+    ) -> tuple[list[OrderRequest], list[Refusal]]:
+        """The orders of one decision that may be sent, in their order, and why the others may not.
+
+        closes: the last closes, by symbol or in the order of the symbols. Orders that make positions smaller are
+        counted first; of the others each is judged with those before it. What is returned counts as sent.
+        """
+        try:
+            account = Exposure(books.equity, by_symbol(self._symbols, books.holdings), by_symbol(self._symbols, closes))
+        except Exception as error:
+            return [], [_failed("the account", error)] if orders else []
+        self._all(lambda guard: guard.before_orders())
+        refused: dict[int, Refusal] = {}
+        ranks = {i: self._rank(order, account) for i, order in enumerate(orders)}
+        for i in sorted(ranks, key=ranks.__getitem__):
+            if (refusal := self._judged(orders[i], account, now)) is not None:
+                refused[i] = refusal
+            else:
+                account.take(orders[i])
+        allowed = [order for i, order in enumerate(orders) if i not in refused]
+        return allowed, [refused[i] for i in sorted(refused)]
+
+    def state(self) -> dict[str, Any]:
+        """What must survive a restart, as JSON data, by the name of a guard."""
+        return {guard.name: state for guard in self._guards if (state := guard.state())}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state()`, of other settings too. Raises UserError where it is none."""
+        for guard in self._guards:
+            if guard.name in state:
+                try:
+                    guard.set_state(state[guard.name])
+                except (LookupError, TypeError, ValueError) as error:
+                    raise UserError(
+                        f"The state of the guard {guard.name} in the journal cannot be read "
+                        f"({type(error).__name__}: {error}); begin a session of another name."
+                    ) from error
+
+    def _all(self, ask: Callable[[Guard], Verdict]) -> Verdict:
+        verdicts = [self._asked(guard, ask) for guard in self._guards]
+        verdict = together(verdicts)
+        self._action = strongest([self._action, verdict.action])
+        for each in verdicts:
+            if each.action != "trade" and self._held_by is None:
+                self._held_by = next(iter(each.refusals), None)
+        self._block(verdict)
+        return verdict
+
+    def _block(self, verdict: Verdict) -> None:
+        for refusal in verdict.blocked:
+            if refusal.symbol is not None:
+                self._blocked.setdefault(refusal.symbol, refusal)
+
+    @staticmethod
+    def _asked(guard: Guard, ask: Callable[[Guard], Verdict]) -> Verdict:
+        try:
+            return ask(guard)
+        except Exception as error:
+            return Verdict((_failed(guard.name, error),), "hold")
+
+    @staticmethod
+    def _rank(order: OrderRequest, account: Exposure) -> int:
+        """Orders that make positions smaller come first: they leave room for the others."""
+        return 0 if order.closing or account.reduces(order) else 1
+
+    def _judged(self, order: OrderRequest, account: Exposure, now: np.datetime64) -> Refusal | None:
+        guard: Guard | None = None
+        try:
+            refusal = impossible_order(order, account, self._known)
+            if refusal is None and not closes_position(order, account):
+                refusal = self._refused_on_this_bar(order)
+                if refusal is None and not account.reduces(order):
+                    for guard in self._guards:
+                        if (refusal := guard.on_order(order, account, now)) is not None:
+                            break
+            if refusal is None:
+                for guard in self._guards:
+                    guard.note_sent(order, now)
+        except Exception as error:
+            return _failed("an order" if guard is None else guard.name, error)._replace(symbol=order.symbol)
+        return refusal
+
+    def _refused_on_this_bar(self, order: OrderRequest) -> Refusal | None:
+        if self._action != "trade":
+            held = self._held_by or Refusal("held", None, math.nan, math.nan, "Nothing is ordered on this bar.")
+            return held._replace(symbol=order.symbol)
+        return self._blocked.get(order.symbol)
+
+    def _day(self, bar_time: np.datetime64) -> str:
+        """The market's day of a bar: that of its session, else that of the clock."""
+        if self._session is not None:
+            return str(self._session.opens.astype("datetime64[D]"))
+        opens = self._timing.opens(np.array([bar_time]).astype("datetime64[ns]"))
+        return str(np.datetime64(int(self._timing.clock.days(opens)[0][0]), "D"))
+
+
+def _made(
+    config: GuardConfig, symbols: tuple[str, ...], timing: Timing, sessions: Sequence[TradingSession]
+) -> list[Guard]:
+    """The guards of the settings."""
+    stale_s = timing.length / 1e9 if config.guard_stale_s is None else config.guard_stale_s
+    guards: list[Guard] = [
+        ImpossiblePrices(symbols),
+        CrossedQuotes(symbols),
+        StaleData(stale_s),
+        ClosedMarket(timing.length),
+        HalfDay(config.guard_half_day, usual_length_s(sessions)),
+        Halts(symbols, missing_bars=config.guard_halt_bars),
+        ImpossibleAction(),
+        FeatureRange(config.guard_features, config.guard_features_beyond),
+        Losses(
+            LossLimits(config.guard_daily_loss, config.guard_daily_loss_money, config.guard_drawdown),
+            on_loss=config.guard_on_loss,
+            reset=config.guard_reset,
+        ),
+    ]
+    if config.kill_file is not None:
+        guards.append(KillFile(config.kill_file, config.on_kill_file))
+    if config.guard_price_jump is not None or config.guard_price_jump_deviations is not None:
+        jump, deviations = config.guard_price_jump, config.guard_price_jump_deviations
+        guards.append(PriceJump(symbols, fraction=jump, deviations=deviations))
+    if config.guard_order is not None or config.guard_order_money is not None:
+        guards.append(OrderSize(fraction=config.guard_order, money=config.guard_order_money))
+    if config.guard_position is not None or config.guard_position_money is not None:
+        guards.append(LargestPosition(fraction=config.guard_position, money=config.guard_position_money))
+    if config.guard_gross is not None:
+        guards.append(GrossExposure(config.guard_gross))
+    if config.guard_orders_per_minute is not None:
+        guards.append(OrderRate(config.guard_orders_per_minute))
+    return guards
+
+
+def _failed(guard: str, error: Exception) -> Refusal:
+    what = in_one_line(f"{type(error).__name__}: {error}")
+    sentence = f"Nothing is ordered, since the guard {guard} failed: {what}"
+    return Refusal(guard, None, math.nan, math.nan, sentence)

@@ -1,0 +1,127 @@
+"""From the decision of a policy to orders: what to send to a broker, by the kernel's arithmetic.
+
+A symbols. A broker that sizes at the fill gets targets; any other gets quantities, sized at the close of the decision.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ml_pipeline.live.brokers.broker import OrderRequest
+from ml_pipeline.live.decisions.policy_runner import Decision
+from ml_pipeline.live.orders import client_order_id
+from ml_pipeline.live.portfolio import AccountBook
+from ml_pipeline.trading.accounts.execution import PLAIN
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms, order_steps
+
+# A whole number of steps that rounding has left slightly short is that number.
+_STEP_ROUNDING = 1e-9
+_STEPS = order_steps(PLAIN_OPS)
+
+
+@dataclass(frozen=True)
+class QuantityRules:
+    """Which quantities a broker takes.
+
+    steps: of each symbol, such as 1 for whole shares; 0: any. usual_step: of the other symbols. smallest_order: in
+    money. whole_shorts: short positions are of whole shares, whatever the step.
+    """
+
+    steps: Mapping[str, float] = field(default_factory=dict)
+    usual_step: float = 0.0
+    smallest_order: float = 0.0
+    whole_shorts: bool = False
+
+    def quantity(self, symbol: str, order: float, held: float) -> float:
+        """The order, rounded down to what the broker takes; one that closes the position stays whole."""
+        if order == -held:
+            return order
+        step = self.steps.get(symbol, self.usual_step)
+        if self.whole_shorts and held + order < 0.0:
+            step = max(step, 1.0)
+            short = math.floor(-(held + order) / step + _STEP_ROUNDING) * step
+            return -short - held if order < 0.0 or short < -held else 0.0
+        return math.copysign(math.floor(abs(order) / step + _STEP_ROUNDING) * step, order) if step else order
+
+
+def size_orders(
+    decision: Decision,
+    *,
+    books: AccountBook,
+    terms: Terms,
+    session_id: str,
+    sizes_at_fill: bool,
+    quantities: QuantityRules | None = None,
+) -> list[OrderRequest]:
+    """The orders of a decision at the closes of `books`.
+
+    sizes_at_fill: the broker's; then every symbol that may trade gets an order, in the order of the symbols, its
+    quantity an estimate. Otherwise orders have quantities that the cash pays for at the closes, in what `quantities`
+    allows, sales before buys, and those that come to nothing are left out.
+    """
+    used = terms.closing() if decision.closing else terms
+    sized, filled = _sized(decision, books, used)
+    requests: list[OrderRequest] = []
+    targets = _targets_to_tell(decision, books, used) if sizes_at_fill else None
+    for i, symbol in enumerate(books.symbols):
+        if not decision.may_trade[i]:
+            continue
+        quantity = sized[i]
+        if not sizes_at_fill:
+            quantity = _sendable(books, i, sized[i] if decision.closing else filled[i], decision, quantities)
+            if not quantity:
+                continue
+        requests.append(
+            OrderRequest(
+                client_order_id(session_id, decision.time, symbol),
+                symbol,
+                float(quantity),
+                0.0 if decision.closing else float(decision.weights[i]),
+                _limit_price(quantity, books.closes[i], used),
+                bool(decision.closing),
+                None if requests else targets,
+            )
+        )
+    return requests if sizes_at_fill else sorted(requests, key=lambda request: request.quantity > 0.0)
+
+
+def _sized(decision: Decision, books: AccountBook, terms: Terms) -> tuple[list[float], list[float]]:
+    """(signed quantities that lead to the targets, what the cash pays for of them) at the closes, each (A,)."""
+    closes, holdings = books.closes, books.holdings
+    may_trade = [bool(may and close > 0.0) for may, close in zip(decision.may_trade, closes, strict=True)]
+    orders, filled = [0.0] * len(closes), [0.0] * len(closes)
+    weights = [0.0] * len(closes) if decision.closing else list(decision.weights)
+    equity = PLAIN.size_orders(weights, may_trade, books.cash, holdings, closes, terms, orders)
+    PLAIN.fill_orders(orders, books.cash, equity, closes, books.half_spreads, terms, filled)
+    return orders, filled
+
+
+def _sendable(
+    books: AccountBook, i: int, quantity: float, decision: Decision, quantities: QuantityRules | None
+) -> float:
+    """The quantity as the broker takes it; 0 if it comes to nothing."""
+    if quantities is None or decision.closing or not quantity:
+        return quantity
+    quantity = quantities.quantity(books.symbols[i], quantity, books.holdings[i])
+    return quantity if abs(quantity) * books.closes[i] >= quantities.smallest_order else 0.0
+
+
+def _limit_price(quantity: float, close: float, terms: Terms) -> float | None:
+    if terms.limit < 0.0 or not quantity:
+        return None
+    return float(close * (1.0 - terms.limit if quantity > 0.0 else 1.0 + terms.limit))
+
+
+def _targets_to_tell(decision: Decision, books: AccountBook, terms: Terms) -> tuple[float, ...] | None:
+    """All weights, if those of symbols that get no order take part in what `max_gross` scales."""
+    untold = any(weight and not may for weight, may in zip(decision.weights, decision.may_trade, strict=True))
+    if decision.closing or not untold:
+        return None
+    if not terms.relative:  # targets follow from the price of the fill only if they are changes
+        closes, holdings = books.closes, books.holdings
+        wanted = (
+            _STEPS.target(w, n, p, 1.0, terms) for w, n, p in zip(decision.weights, holdings, closes, strict=True)
+        )
+        if sum(map(abs, wanted)) <= terms.max_gross:
+            return None
+    return tuple(map(float, decision.weights))
