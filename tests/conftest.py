@@ -16,7 +16,7 @@ from tests.leftovers import Leftovers
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The parts of a contract are no test modules, whose asserts say by themselves what they compared.
-pytest.register_assert_rewrite("tests.contracts")
+pytest.register_assert_rewrite("tests.contracts", "ml_pipeline.testing")
 
 # A shared machine may stop for longer than Hypothesis allows an example; pytest's timeout still holds. Without a
 # database, what one session found does not decide what the next one tries.

@@ -36,7 +36,7 @@ FLOORS = (
     "service",
     "tuning",
     "live",
-    "dashboard",
+    "dashboard, testing",
 )
 WITHIN = {
     "models.rl": "core.stepping < core.workers < core < preprocessing < networks < compiled < policies"
@@ -69,6 +69,7 @@ LIBRARIES = {
     "tuning": f"{USUAL} optuna sqlalchemy | matplotlib psycopg cmaes",
     "live": f"{USUAL} | polars keyring",
     "live.alpaca": "numpy | alpaca keyring requests",
+    "testing": f"{USUAL} pytest",
     "dashboard": f"{USUAL} rich | polars",
     "dashboard.web": f"{USUAL} starlette uvicorn",
     "dashboard.server": f"{USUAL} | uvicorn",

@@ -1,6 +1,5 @@
 """Environments that the contract is tried on, what stepping them returns, and how that is compared."""
 
-import copy
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,106 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import EzPickle
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.wrappers import vector as wrappers
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a module of tests
-
-MODES = list(AutoresetMode)
-N = 5
-
-
-class CustomSpace(gymnasium.Space):
-    """A space that Gymnasium knows nothing about."""
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        return f"word-{self.np_random.integers(10)}"
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, str)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CustomSpace)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-SPACES = {
-    "scalar box": spaces.Box(-1, 1, (), np.float64),
-    "float16 box": spaces.Box(-1, 1, (2, 3), np.float16),
-    "frames": spaces.Box(0, 255, (8, 8, 3), np.uint8),
-    "discrete": spaces.Discrete(5, start=-2),
-    "multi-discrete": spaces.MultiDiscrete([[3, 5], [7, 11]]),
-    "multi-binary": spaces.MultiBinary((2, 2)),
-    "tuple": spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 1, (2,), np.float32))),
-    "dict": spaces.Dict(a=spaces.Dict(x=spaces.Discrete(3)), b=spaces.Tuple([spaces.MultiBinary(3)])),
-    "text": spaces.Text(7),
-    "graph": spaces.Graph(spaces.Box(0, 1, (2,)), spaces.Discrete(3)),
-    "sequence": spaces.Sequence(spaces.Discrete(4)),
-    "one of": spaces.OneOf([spaces.Discrete(3), spaces.Box(0, 1, (2,))]),
-    "mixed dict": spaces.Dict(a=spaces.Text(5), b=spaces.Box(0, 1, (2,))),
-    "custom": CustomSpace(),
-}
-
-
-class SamplingEnv(gymnasium.Env):
-    """Observes samples of a space, insists on actions from it, and ends every third step."""
-
-    def __init__(self, space: gymnasium.Space) -> None:
-        self.observation_space = copy.deepcopy(space)
-        self.action_space = copy.deepcopy(space)
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self.t = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        # A scalar Box warns about the NumPy scalar that Gymnasium's own iterate() makes of its actions.
-        given = np.asarray(action) if isinstance(self.action_space, spaces.Box) else action
-        assert self.action_space.contains(given), f"{action!r} of {type(action)} is not in {self.action_space}"
-        self.t += 1
-        return self.observation_space.sample(), 0.0, self.t == 3, False, {}
-
-
-class KeepingEnv(CountingEnv):
-    """Keeps what it was given, and hands out what it goes on changing."""
-
-    def __init__(self) -> None:
-        super().__init__(length=1000)
-        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
-        self.actions: list[np.ndarray] = []
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        self.actions.append(action)
-        observation, _, *flags, _ = super().step(0)
-        return observation, float(action[0]), *flags, {"actions": self.actions}
-
-
-class WholeNumberEnv(CountingEnv):
-    """Observes its step as a plain int, of at most `most`, and says what it was stepped with and its render mode."""
-
-    def __init__(self, action_space: gymnasium.Space, most: int = 9, length: int = 2) -> None:
-        super().__init__(length=length)
-        self.action_space = action_space
-        self.observation_space = spaces.Discrete(most + 1)
-        self.render_mode = "ansi"
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        observation, _, *flags, _ = super().step(0)
-        return observation, 0.0, *flags, {"given": f"{type(action).__name__} {action}"}
-
-    def render(self) -> str:
-        return f"step {self._t}"
-
-    def greet(self, greeting: str, *, name: str) -> str:
-        return f"{greeting} {name}"
-
-    def _observe(self) -> Any:
-        return self._t
 
 
 class MaskedEnv(gymnasium.Env):
@@ -226,56 +129,3 @@ class ForgetfulEnv(CountingEnv, EzPickle):
     def __init__(self) -> None:
         CountingEnv.__init__(self)
         EzPickle.__init__(self)
-
-
-class FreshCountingEnv(CountingEnv):
-    """Returns a new array each time: Gymnasium's own vectorizers keep references."""
-
-    def _observe(self) -> np.ndarray:
-        return super()._observe().copy()
-
-
-def counting(index: int) -> Callable[[], gymnasium.Env]:
-    return lambda: CountingEnv(length=2 + index, spread=3)
-
-
-def trajectory(envs: VectorEnv, n_steps: int, *, seed: int | None = 11) -> list[Any]:
-    """Everything that stepping returns, with actions that depend on nothing but the step."""
-    rng = np.random.default_rng(3)
-    seen: list[Any] = [envs.reset(seed=seed)] if seed is not None else []
-    for _ in range(n_steps):
-        if envs.metadata["autoreset_mode"] == AutoresetMode.DISABLED and seen and len(seen[-1]) == 5:
-            over = seen[-1][2] | seen[-1][3]
-            if over.any():
-                seen.append(envs.reset(options={"reset_mask": over}))
-        seen.append(envs.step(rng.integers(0, 4, envs.num_envs)))
-    return seen
-
-
-def wrapped(envs: Any) -> Any:
-    """Under most of Gymnasium's vector wrappers; observations can be wrapped in NEXT_STEP mode alone."""
-    mode = envs.metadata["autoreset_mode"]
-    envs = wrappers.NormalizeReward(wrappers.RecordEpisodeStatistics(envs))
-    if mode == AutoresetMode.NEXT_STEP:
-        envs = wrappers.TransformObservation(envs, func=lambda batch: 2 * batch)
-        envs = wrappers.FlattenObservation(wrappers.NormalizeObservation(envs))
-    return wrappers.DictInfoToList(wrappers.ClipReward(envs, -1.0, 1.5))
-
-
-def assert_equal(a: Any, b: Any) -> None:
-    """The same structure, types, dtypes and bits."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_equal(a[key], b[key])
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            assert_equal(x, y)
-    elif isinstance(a, np.ndarray) and a.dtype == object:
-        assert_equal(list(a), list(b))
-    elif isinstance(a, np.ndarray):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b)
-    else:
-        assert a == b

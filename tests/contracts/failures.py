@@ -19,7 +19,8 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     ResetRequiredError,
     SpacesDifferError,
 )
-from tests.contracts.envs import NewPairError, PairError, RaisingEnv, SamplingEnv, VerboseEnv
+from ml_pipeline.testing.vector_envs import SamplingEnv
+from tests.contracts.envs import NewPairError, PairError, RaisingEnv, VerboseEnv
 
 
 class FailureContract:

@@ -9,7 +9,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError
-from tests.contracts.envs import WholeNumberEnv, counting
+from ml_pipeline.testing.vector_envs import WholeNumberEnv, counting
 
 
 class ReachingContract:

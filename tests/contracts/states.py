@@ -8,7 +8,8 @@ from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
-from tests.contracts.envs import MODES, ForgetfulEnv, MarketEnv, assert_equal, counting, trajectory
+from ml_pipeline.testing.vector_envs import MODES, assert_equal, counting, trajectory
+from tests.contracts.envs import ForgetfulEnv, MarketEnv
 
 
 class StatesContract:

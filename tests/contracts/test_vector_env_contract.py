@@ -1,11 +1,7 @@
-"""What every vectorizer keeps: one class of tests, run over `SerialEnv` and over `ParallelEnv` in every manner.
-
-A later vectorizer subclasses `VectorEnvContract` and says how it is made.
-"""
+"""What every vectorizer keeps: one class of tests, run over `SerialEnv` and over `ParallelEnv` in every manner."""
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -15,34 +11,17 @@ from ml_pipeline.models.rl.core import division
 from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
-from tests.contracts.envs import N, assert_equal, counting, trajectory
+from ml_pipeline.testing.vector_envs import N, VectorEnvContract, assert_equal, counting, trajectory
 from tests.contracts.failures import FailureContract
 from tests.contracts.reaching import ReachingContract
-from tests.contracts.resetting import ResettingContract
 from tests.contracts.states import StatesContract
-from tests.contracts.stepping import SteppingContract
 
 
-class VectorEnvContract(SteppingContract, ResettingContract, ReachingContract, FailureContract, StatesContract):
-    """The tests. `make(env_fns, autoreset_mode=..., copy=...)` makes the vectorizer under test."""
-
-    @pytest.fixture
-    def make(self) -> Iterator[Callable[..., Any]]:
-        made = []
-
-        def make_one(*args: Any, **kwargs: Any) -> Any:
-            made.append(self.vectorizer(*args, **kwargs))
-            return made[-1]
-
-        yield make_one
-        for envs in made:
-            envs.close()
-
-    def vectorizer(self, env_fns: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
+class OwnContract(VectorEnvContract, ReachingContract, FailureContract, StatesContract):
+    """What our vectorizers keep besides: how their environments are reached, fail, and save their states."""
 
 
-class TestSerialEnv(VectorEnvContract):
+class TestSerialEnv(OwnContract):
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> SerialEnv:
         return SerialEnv(env_fns, **kwargs)
 
@@ -52,7 +31,7 @@ _LONG_MANNERS = (("forkserver", 1), ("fork", 3), ("forkserver", N))
 
 
 @pytest.mark.filterwarnings("ignore:start_method='fork'")
-class TestParallelEnv(VectorEnvContract):
+class TestParallelEnv(OwnContract):
     MANNERS = (
         ("forkserver", 0),
         ("forkserver", 2),
@@ -70,18 +49,18 @@ class TestParallelEnv(VectorEnvContract):
 class TestParallelEnvBySpawn:
     """What may depend on how a process came to be; all of it would take a minute, half a second a start."""
 
-    make = VectorEnvContract.make
-    test_steps = VectorEnvContract.test_steps_as_gymnasium_does
-    test_attributes = VectorEnvContract.test_call_and_attributes
-    test_raising_step = VectorEnvContract.test_a_raising_step_is_told_in_full
-    test_raising_construction = VectorEnvContract.test_a_raising_construction_is_told
-    test_states = VectorEnvContract.test_states_hold_wrappers_and_pending_resets
+    make = OwnContract.make
+    test_steps = OwnContract.test_steps_as_gymnasium_does
+    test_attributes = OwnContract.test_call_and_attributes
+    test_raising_step = OwnContract.test_a_raising_step_is_told_in_full
+    test_raising_construction = OwnContract.test_a_raising_construction_is_told
+    test_states = OwnContract.test_states_hold_wrappers_and_pending_resets
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
         return ParallelEnv(env_fns, start_method="spawn", num_workers=2, **kwargs)
 
 
-class TestParallelEnvThatStepsAShare(VectorEnvContract):
+class TestParallelEnvThatStepsAShare(OwnContract):
     """What "auto" chooses where steps compute: this process steps the first block, two workers the others."""
 
     @pytest.fixture(autouse=True)
@@ -111,14 +90,14 @@ class MovingEnv(ParallelEnv):
 
 
 @pytest.mark.slow
-class TestParallelEnvThatMoves(VectorEnvContract):
+class TestParallelEnvThatMoves(OwnContract):
     """Environments whose workers change while they are stepped."""
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> MovingEnv:
         return MovingEnv(env_fns, num_workers=0, **kwargs)
 
 
-class TestParallelEnvInGroups(VectorEnvContract):
+class TestParallelEnvInGroups(OwnContract):
     """Environments that could be stepped apart from each other, stepped all at once."""
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.brokers.broker_contract import BrokerContract
+from ml_pipeline.testing.brokers import BrokerContract
 from tests.live.brokers.simulated.test_contract import minute_bar
 
 PAGE = Path(__file__).parents[3] / "docs" / "brokers.md"

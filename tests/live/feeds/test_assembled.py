@@ -11,6 +11,7 @@ from ml_pipeline.live.feeds.assembled import AssembledFeed, Market
 from ml_pipeline.live.feeds.bars import SymbolBar
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, Gap
+from ml_pipeline.testing.feeds import BEGINS, FIRST, MINUTE, FeedContract, assert_same_bars, minutes_market
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.data import MarketData
@@ -18,8 +19,7 @@ from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing, make_clock, timeframe_ns
-from tests.live.feeds.feed_contract import FIRST, FeedContract
-from tests.live.feeds.markets import BEGINS, MINUTE, assert_same_bars, minutes_market, write_long
+from tests.live.feeds.markets import write_long
 
 SECOND = np.timedelta64(1, "s")
 DAY = np.timedelta64(1, "D")

@@ -7,11 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ml_pipeline.live.feeds.feed import Gap
+from ml_pipeline.testing.feeds import assert_same_bars
 from ml_pipeline.trading.market.bar_set import BarSet
 from tests.live.feeds.growing_files import HEADER, Written
-from tests.live.feeds.markets import (
-    assert_same_bars,
-)
 
 
 @pytest.mark.parametrize("at", [1, 12, -3, -1])

@@ -3,17 +3,12 @@
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import Correction, Gap
 from ml_pipeline.live.feeds.file import GrowingFileFeed
+from ml_pipeline.testing.feeds import MINUTE, assert_same_bars, minutes_market
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.tape import bar_sets_of
 from tests.live.feeds.growing_files import SECOND, Clock, Written
-from tests.live.feeds.markets import (
-    MINUTE,
-    assert_same_bars,
-    minutes_market,
-    rows_of,
-    write_long,
-)
+from tests.live.feeds.markets import rows_of, write_long
 
 
 def fill_gaps(written: Written, missing: range, last: int) -> list:

@@ -5,8 +5,8 @@ from contextlib import closing
 import pytest
 
 from ml_pipeline.live.brokers.broker import Broker
+from ml_pipeline.testing.brokers import BrokerContract
 from tests.live.alpaca.conftest import config_for
-from tests.live.brokers.broker_contract import BrokerContract
 
 
 class TestAlpacaBroker(BrokerContract):

@@ -7,12 +7,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alpaca.connection.alpaca_config import AlpacaConfig
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, Gap
+from ml_pipeline.testing.feeds import BEGINS, FIRST, MINUTE, FeedContract, assert_same_bars, minutes_market
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import make_clock
-from tests.live.feeds.feed_contract import FIRST, FeedContract
-from tests.live.feeds.markets import BEGINS, MINUTE, assert_same_bars, minutes_market
 from tests.models.rl.core.workers.probes import wait_until
 
 SECOND = np.timedelta64(1, "s")

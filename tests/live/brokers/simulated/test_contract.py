@@ -5,9 +5,9 @@ import pytest
 
 from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
 from ml_pipeline.live.brokers.simulated.faults import SimulatedFaults
+from ml_pipeline.testing.brokers import BrokerContract
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.market.bar_set import BarSet
-from tests.live.brokers.broker_contract import BrokerContract
 
 MINUTE = np.timedelta64(1, "m")
 START = np.datetime64("2024-03-01T09:30", "ns")

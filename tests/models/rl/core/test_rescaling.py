@@ -38,9 +38,9 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers import open as opening
 from ml_pipeline.models.rl.core.workers.choice import Division
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
+from ml_pipeline.testing.vector_envs import MODES, assert_equal
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-from tests.contracts.envs import MODES, assert_equal
 from tests.models.rl.core.workers.probes import is_gone, wait_until
 
 pytestmark = pytest.mark.timeout(120)
