@@ -27,6 +27,7 @@ FLOORS = (
     "config.wording",
     "runtime",
     "config",
+    "jobs",
     "monitoring",
     "reporting",
     "models.rl, trading",
