@@ -44,8 +44,7 @@ WITHIN = {
     " < distributed.ranks < update < rollout < distributed < algorithms",
     "trading": "market < features, accounts < envs < evaluation < .",
     "runs": "environments < sb3 < . < trained, commands",
-    "service": "free_memory, limits, env_pool, vectorized_env_config < run, agent, queue < scheduling < . < control,"
-    " commands",
+    "service": "limits, env_pool, vectorized_env_config < run, agent, queue < scheduling < . < control, commands",
     "live": "brokers < feeds, decisions < risk, alpaca, retraining < .",
     "dashboard": ". < web < server",
 }
@@ -54,6 +53,7 @@ USUAL = "numpy gymnasium cloudpickle torch tqdm psutil pydantic tyro yaml"
 LIBRARIES = {
     "config": "pydantic tyro yaml",
     "runtime": "numpy gymnasium | numba",
+    "jobs": "psutil",
     "monitoring": "tqdm psutil | torch tensorboard wandb pynvml",
     "reporting": "numpy tqdm psutil | matplotlib",
     "models.rl": "numpy gymnasium cloudpickle torch tqdm psutil",

@@ -1,9 +1,9 @@
 """A process of ours that works for this one, and lines of JSON between the two: `Child` here, `serve` in the child.
 
-A child leads a session of its own, so Ctrl-C in the terminal reaches its parent alone, and `kill` ends it together with
-the processes that it started. It receives orders on stdin and tells its parent on stdout, one JSON object per line; what
-libraries print goes to its stderr. Its stdin closes when its parent ends, however that ended: then the child stops, and
-after a time of grace it ends wherever it is.
+A child leads a session of its own, so Ctrl-C in the terminal reaches its parent alone, and `kill` ends it together
+with the processes that it started. It receives orders on stdin and tells its parent on stdout, one JSON object per
+line; what libraries print goes to its stderr. Its stdin closes when its parent ends, however that ends: then the child
+stops, and after a time of grace it ends wherever it is.
 """
 
 import contextlib
@@ -191,7 +191,7 @@ class Parent:
     def on_stop(self, on_stop: Callable[[bool], None]) -> None:
         """Call a function, from another thread, when the child is to save and end.
 
-        Its argument is whether the parent has ended; it is called once for a request of the parent and once for its end.
+        Its argument is whether the parent has ended. It is called for a request of the parent, and again for its end.
         """
         self._on_stop = on_stop
         if self._is_gone is not None:

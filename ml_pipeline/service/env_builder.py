@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
+from ml_pipeline.jobs.budget import free_memory_bytes
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, WorkerFailedError
 from ml_pipeline.models.rl.core.workers.choice import measure_step
 from ml_pipeline.runs.train_config import TrainConfig
@@ -26,7 +27,6 @@ from ml_pipeline.service.agent.config import DEFAULT_MONITOR, AgentConfig, agent
 from ml_pipeline.service.agent.env_count import WORKER_BYTES, EnvCount, choose_n_envs
 from ml_pipeline.service.agent.episode_monitor import EpisodeMonitor
 from ml_pipeline.service.agent.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
-from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.episode_figures import EpisodeFiguresEnv
 from ml_pipeline.trading.market.synthetic import synthetic_market

@@ -75,4 +75,4 @@ def main(order, parent):
 
 
 if __name__ == "__main__":
-    serve(main, grace_s=float(os.environ.get("GRACE_S", 0.0)))
+    serve(main, grace_s=float(os.environ.get("GRACE_S", "0")))

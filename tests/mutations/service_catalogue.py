@@ -62,9 +62,9 @@ QUEUE = (
     ),
     Mutation(
         "a run starts where one part of the budget is left",
-        "ml_pipeline/service/queue/budget.py",
+        "ml_pipeline/jobs/budget.py",
         "return all(a <= b for",
         "return any(a <= b for",
-        "tests/service/queue/test_budget.py::test_each_part_of_the_budget_holds_a_run_back",
+        "tests/jobs/test_budget.py::test_each_part_of_the_budget_holds_a_run_back",
     ),
 )

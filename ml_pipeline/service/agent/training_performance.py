@@ -9,13 +9,13 @@ from typing import Any
 import psutil
 from gymnasium.vector import VectorEnv
 
+from ml_pipeline.jobs.budget import free_memory_bytes
 from ml_pipeline.models.rl.core.division import expected_gain
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
 from ml_pipeline.monitoring.sink import EpisodeRecord
-from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 
 _MB = 1e6

@@ -11,8 +11,8 @@ from typing import Any
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.settings import flatten
+from ml_pipeline.jobs.budget import need_of
 from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config, train_settings_of
-from ml_pipeline.service.queue.budget import need_of
 from ml_pipeline.service.vectorized_env_config import VectorizedEnvConfig
 from ml_pipeline.trading.market.symbol_files import files_of
 

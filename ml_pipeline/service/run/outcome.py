@@ -2,9 +2,9 @@
 
 import signal
 
+from ml_pipeline.jobs.exit_reason import how_it_ended
 from ml_pipeline.runs.state import RunState, Status
 from ml_pipeline.runs.stop import ON_REQUEST
-from ml_pipeline.service.run.last_words import how_it_ended
 
 
 def outcome(

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.jobs.exit_reason import tail, without_program
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.state import ENDED, RunState, read_state
 from ml_pipeline.runtime.regular_file import has_grown, open_regular
-from ml_pipeline.service.run.last_words import tail, without_program
 
 _LOOK_S = 0.2
 _MOST_BYTES = 1 << 20

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.record_state import record_end_for, record_starting
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runs.stop import ON_REQUEST, take_stop_note
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 from ml_pipeline.runtime.regular_file import only_regular
-from ml_pipeline.service.run.last_words import last_words
 
 GO = b"g"
 PROG = "ml-pipeline train"
@@ -83,7 +83,8 @@ def run(order: RunOrder) -> int:
         if code:  # before the run had claimed its folder, which else knows better
             with suppress(UserError, OSError):
                 status: Status = "stopped" if code > _BY_SIGNAL else "failed"
-                reason = ON_REQUEST if status == "stopped" and take_stop_note(folder) else last_words(folder)
+                words = last_words(folder / OUTPUT_FILE)
+                reason = ON_REQUEST if status == "stopped" and take_stop_note(folder) else words
                 record_end_for(folder, status, reason or f"It ended with exit code {code}.")
     return code
 

@@ -18,15 +18,15 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.wording import counted, written
+from ml_pipeline.jobs.budget import Waiting, decide, need_of
+from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
 from ml_pipeline.runs.record_state import record_end_for, record_queued, record_waiting
 from ml_pipeline.runs.state import ENDED, RunState, Status, last_sign_of_life, read_state
 from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
-from ml_pipeline.service.queue.budget import Waiting, decide, need_of
 from ml_pipeline.service.queue.lost_runs import lost_runs
 from ml_pipeline.service.queue.store import QueuedRun, Store
-from ml_pipeline.service.run.last_words import last_words
 from ml_pipeline.service.run.outcome import outcome
 from ml_pipeline.service.run.process import RunOrder
 from ml_pipeline.service.run.start import RunProcesses
@@ -208,7 +208,7 @@ class Keeper:
             exit_code=watched.exit_code,
             when=f"at {datetime.now(UTC):%H:%M:%S} UTC" if watched.exit_code is not None else last_sign_of_life(folder),
             stop_asked=run.stop_asked,
-            words=last_words(folder, since_byte=watched.output_bytes),
+            words=last_words(folder / OUTPUT_FILE, since_byte=watched.output_bytes),
         )
         if status == "queued" and (in_vain := self._in_vain.get(id, 0)) < _MOST_STARTS_IN_VAIN:
             self._store.change(id, status="queued", process=None)

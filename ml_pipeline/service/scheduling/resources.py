@@ -2,12 +2,11 @@
 
 import math
 
+from ml_pipeline.jobs.budget import Need, free_memory_bytes
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.service.env_pool import pool_for_runs
-from ml_pipeline.service.free_memory import free_memory_bytes
 from ml_pipeline.service.limits import ServiceLimits
-from ml_pipeline.service.queue.budget import Need
 from ml_pipeline.service.scheduling.event_log import EventLog
 
 _MB = 1e6

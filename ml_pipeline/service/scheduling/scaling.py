@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.jobs.budget import need_of, share_of_cores
 from ml_pipeline.monitoring.line_file import read_lines
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE
 from ml_pipeline.runs.requests import REQUEST_FILE, write_request
-from ml_pipeline.service.queue.budget import need_of, share_of_cores
 from ml_pipeline.service.queue.store import QueuedRun, Store
 
 _ROWS = 3  # of metrics, after which what is not done was refused: workers may be busy for an iteration

@@ -9,9 +9,9 @@ import optuna
 
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.config.wording import shown_path
+from ml_pipeline.jobs.exit_reason import how_it_ended
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import ignoring_signals
-from ml_pipeline.service.run.last_words import how_it_ended
 from ml_pipeline.tuning.workers.lost_trials import fail_lost_trials
 from ml_pipeline.tuning.workers.setbacks import Setbacks
 from ml_pipeline.tuning.workers.worker_processes import WorkerEvent, WorkerProcesses

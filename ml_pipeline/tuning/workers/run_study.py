@@ -12,13 +12,12 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.jobs.budget import Need, free_memory_bytes
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, study_note
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.runtime.rank_variables import variables_of_rank
 from ml_pipeline.service.env_pool import pool_for_runs
-from ml_pipeline.service.free_memory import free_memory_bytes
-from ml_pipeline.service.queue.budget import Need
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import why_no_winner
 from ml_pipeline.tuning.progress import write_progress

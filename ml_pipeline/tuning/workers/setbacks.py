@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ml_pipeline.config.wording import without_traceback
-from ml_pipeline.service.run.last_words import how_it_ended
+from ml_pipeline.jobs.exit_reason import how_it_ended
 
 MOST_FAILED = 10
 """Trials in a row, of one call of `tune`, that failed."""

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.workers.choice import StepCost
 from ml_pipeline.service.agent.env_count import choose_n_envs
-from ml_pipeline.service.free_memory import _left_in_group, free_memory_bytes
 
 PLENTY = {"most": 8, "cores": 2.0, "free_bytes": 10**10, "bytes_each": 10**5}
 
@@ -47,14 +46,3 @@ def test_little_memory_is_a_reason():
 
 def test_what_cannot_be_measured_is_said():
     assert "its steps refuse random actions" in choose_n_envs(1, None, **PLENTY).reason
-
-
-def test_free_memory_is_the_least_of_the_machine_and_the_group(tmp_path):
-    assert 0 < free_memory_bytes() < 10**15
-    assert _left_in_group(tmp_path) == []
-    (tmp_path / "memory.max").write_text("max\n")
-    assert _left_in_group(tmp_path) == []
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("700\n")
-    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\nactive_file 50\n")
-    assert _left_in_group(tmp_path) == [500]

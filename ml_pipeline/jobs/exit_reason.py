@@ -1,4 +1,4 @@
-"""What a run said last: the end of its output.log, for whoever asks why it ended."""
+"""Why a process ended: its exit code in words, and what it printed last."""
 
 import os
 import re
@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 from ml_pipeline.config.errors import excerpt
-from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runtime.regular_file import open_regular
 
 _MOST_BYTES = 16_384
@@ -15,9 +14,12 @@ _LONGEST = 1_000
 _PROGRAM = re.compile(r"^ml-pipeline [a-z]+: ", re.MULTILINE)  # which every command puts before its errors
 
 
-def last_words(folder: Path, *, since_byte: int = 0) -> str:
-    """The last lines of output.log without the program's name, of a traceback the last; empty where there is none."""
-    said = tail(folder / OUTPUT_FILE, since_byte=since_byte)
+def last_words(output: Path, *, since_byte: int = 0) -> str:
+    """The last lines of what a process printed, without the program's name; of a traceback the last one.
+
+    output: the file. since_byte: where the process began to print. Empty if there is nothing.
+    """
+    said = tail(output, since_byte=since_byte)
     lines = [line.rstrip() for line in without_program(said).splitlines() if line.strip()]
     if any(line.startswith("Traceback (") for line in lines):
         return excerpt(lines[-1], _LONGEST)

@@ -1,4 +1,4 @@
-"""Which queued runs start now: pure arithmetic over cores, memory and environments.
+"""What runs need of a machine, what it has, and which queued runs start now.
 
 Runs start in their order. A smaller run may overtake one that does not fit yet, but only into what that one leaves
 over even on an otherwise empty machine: so overtaking never delays it, and no run waits for ever.
@@ -7,7 +7,10 @@ over even on an otherwise empty machine: so overtaking never delays it, and no r
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 _TRAINER_MB = 500.0
 """Resident memory of a trainer's process on small networks: 430 MB of a CartPole run, most of it torch."""
@@ -138,3 +141,31 @@ def share_of_cores(cores: float, n_fixed: float, n_dynamic: int) -> int:
     (2, 1)
     """
     return max(1, math.floor((cores - n_fixed) / n_dynamic)) if n_dynamic else 0
+
+
+_GROUP = Path("/sys/fs/cgroup")
+# Of control groups of version 2 and version 1: the limit, what is used, and its parts by name.
+_FILES = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
+_CACHES = {"inactive_file", "active_file"}
+
+
+def free_memory_bytes() -> int:
+    """Bytes that new processes can take without swapping; the least of the machine's and the control group's."""
+    return min([int(psutil.virtual_memory().available), *_left_in_group(_GROUP)])
+
+
+def _left_in_group(group: Path) -> list[int]:
+    """What a control group leaves, file caches counted as free; nothing where it has no limit."""
+    left = []
+    for limit, used, parts in _FILES:
+        try:
+            most = int((group / limit).read_text())
+            lines = [line.split() for line in (group / parts).read_text().splitlines()]
+            cached = sum(int(value) for name, value in lines if name in _CACHES)
+            left.append(max(0, most - int((group / used).read_text()) + cached))
+        except (OSError, ValueError):  # "max", or no such control group
+            continue
+    return left

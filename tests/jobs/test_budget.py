@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.service.queue.budget import NOTHING, Need, Waiting, decide, need_of, share_of_cores, to_start
+from ml_pipeline.jobs.budget import (
+    NOTHING,
+    Need,
+    Waiting,
+    _left_in_group,
+    decide,
+    free_memory_bytes,
+    need_of,
+    share_of_cores,
+    to_start,
+)
 
 ROOM = Need(math.inf, 4, 1000, 8)
 
@@ -116,3 +126,14 @@ def test_cores_are_shared_among_runs_that_let_it():
     assert share_of_cores(8, 2, 3) == 2
     assert share_of_cores(2, 0, 4) == 1
     assert share_of_cores(8, 0, 0) == 0
+
+
+def test_free_memory_is_the_least_of_the_machine_and_the_group(tmp_path):
+    assert 0 < free_memory_bytes() < 10**15
+    assert _left_in_group(tmp_path) == []
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _left_in_group(tmp_path) == []
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\nactive_file 50\n")
+    assert _left_in_group(tmp_path) == [500]
