@@ -17,17 +17,23 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
-from ml_pipeline.models.rl.core.allowed_actions import random_actions
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost, measure_step, measure_wake
+from ml_pipeline.models.rl.core.workers.choice import (
+    HERE,
+    Division,
+    StepCost,
+    expected_step_s,
+    measure_step,
+    measure_wake,
+)
 from ml_pipeline.models.rl.distributed.cost_model import LAN, Training, best_vector_step_s
 from ml_pipeline.models.rl.distributed.second_machine import worth_of_a_second
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.train_command_line import parse_train_config
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runtime.action_masks import reported_mask
+from ml_pipeline.runtime.action_masks import random_actions, reported_mask
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.other_load import BackgroundLoad
 
@@ -35,7 +41,7 @@ PROG = "tune-workers"
 _USUAL_N_ENVS = 8
 _COSTS_S, _RATES_S, _OWN_S = 4.0, 8.5, 1.5  # for steps alone, for all counts of workers, for acting and learning
 _TURN_S, _TURNS = 0.15, 3
-_START_S, _WAKE_S = 0.05, 2e-5  # a worker at least, once and in every step
+_START_S = 0.05  # a worker at least
 _NOISE = 0.1  # the share of waiting below which it may be the machine's
 _SLOW = 2.0  # times the median of the others, from which an environment is named
 
@@ -80,7 +86,7 @@ def measure_rates(
     print(f"{_flag(division)}: {rate:,.0f} steps/s, which auto chooses", flush=True)
     between()
     start_s = _START_S
-    for n_workers, step_s in counts_to_try(len(env_fns), usable_cores(), cost).items():
+    for n_workers, step_s in counts_to_try(len(env_fns), usable_cores(), cost, wake_s=measure_wake()).items():
         if (Division(n_workers, steps_here=False) if n_workers else HERE) in rates:
             continue
         begin, turns_s = time.monotonic(), _TURNS * max(step_s, _TURN_S)
@@ -96,30 +102,25 @@ def measure_rates(
     return rates
 
 
-def counts_to_try(num_envs: int, cores: float, cost: StepCost) -> dict[int, float]:
-    """Numbers of workers worth measuring, and what a step of all should take with them, in s.
+def counts_to_try(num_envs: int, cores: float, cost: StepCost, *, wake_s: float) -> dict[int, float]:
+    """Numbers of workers worth measuring, and how long a step of all should take with them, in s, as "auto" expects.
 
-    The most promising come first, after stepping in this process where that is soon measured.
+    wake_s: what waking a worker takes. The most promising come first, after stepping in this process where that is soon
+    measured.
 
-    >>> list(counts_to_try(8, 2.0, StepCost(cpu_s=1e-3, wait_s=0.0)))
+    >>> list(counts_to_try(8, 2.0, StepCost(cpu_s=1e-3, wait_s=0.0), wake_s=6e-5))
     [0, 2, 4, 8, 1]
-    >>> list(counts_to_try(64, 2.0, StepCost(cpu_s=3e-6, wait_s=0.0)))
-    [0, 2, 4, 1, 8, 64]
-    >>> list(counts_to_try(8, 2.0, StepCost(cpu_s=0.0, wait_s=0.1)))
+    >>> list(counts_to_try(64, 2.0, StepCost(cpu_s=3e-6, wait_s=0.0), wake_s=6e-5))
+    [0, 2, 4, 8, 1, 64]
+    >>> list(counts_to_try(8, 2.0, StepCost(cpu_s=0.0, wait_s=0.1), wake_s=6e-5))
     [8, 4, 2, 0, 1]
     """
     whole = max(1, int(cores))
     counts = {n for n in (0, 1, whole, 2 * whole, 4 * whole, num_envs) if n <= num_envs}
-    expected_s = {n: _expected_step_s(num_envs, n, cores, cost) for n in sorted(counts)}
+    divisions = {n: Division(n, steps_here=False) if n else HERE for n in sorted(counts)}
+    expected_s = {n: expected_step_s(each, cost, num_envs, cores, wake_s=wake_s) for n, each in divisions.items()}
     first = {0} if expected_s[0] < _TURN_S else set()
     return {n: expected_s[n] for n in sorted(counts, key=lambda n: (n not in first, expected_s[n]))}
-
-
-def _expected_step_s(num_envs: int, n_workers: int, cores: float, cost: StepCost) -> float:
-    """Bounded by the largest block, and by the processors that all share; each worker has to be woken."""
-    parties = max(1, n_workers)
-    longest_s = -(-num_envs // parties) * (cost.cpu_s + cost.wait_s)
-    return max(longest_s, num_envs * cost.cpu_s / min(cores, parties)) + n_workers * _WAKE_S
 
 
 def measure_costs(env_fns: Sequence[EnvFactory], *, budget_s: float = _COSTS_S) -> dict[int, StepCost]:

@@ -11,10 +11,10 @@ from ml_pipeline import tune_workers
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.own_cost import OwnCost
-from ml_pipeline.models.rl.core import division
+from ml_pipeline.models.rl.core import arguments
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv, TimedEnv
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost
-from ml_pipeline.models.rl.core.workers.groups import split
+from ml_pipeline.models.rl.core.workers.open import split
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
 from ml_pipeline.runs import tasks
 from ml_pipeline.runs.train_config import TrainConfig
@@ -292,7 +292,7 @@ def test_auto_is_said_where_this_process_should_step_a_share():
 
 def test_a_share_of_this_process_is_measured(monkeypatch, capsys):
     shared = Division(1, steps_here=True)
-    monkeypatch.setattr(division, "_fastest", lambda example, num_envs: shared)
+    monkeypatch.setattr(arguments, "_fastest", lambda example, num_envs: shared)
     monkeypatch.setattr(tune_workers, "_RATES_S", 0.0)
     rates = tune_workers.measure_rates([partial(TimedEnv, busy_s=1e-4)] * 4, StepCost(1e-4, 0.0))
     assert list(rates) == [shared]

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-from ml_pipeline.runtime.action_masks import reported_mask
-from ml_pipeline.runtime.random_actions import random_action
+from ml_pipeline.runtime.action_masks import random_action, reported_mask
 
 T = TypeVar("T")
 

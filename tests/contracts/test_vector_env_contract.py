@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from ml_pipeline.models.rl.core import division
+from ml_pipeline.models.rl.core import arguments
 from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
@@ -68,7 +68,7 @@ class TestParallelEnvThatStepsAShare(OwnContract):
         def shared(example: gymnasium.Env, num_envs: int) -> Division:
             return Division(min(2, num_envs - 1), steps_here=True)
 
-        monkeypatch.setattr(division, "_fastest", shared)
+        monkeypatch.setattr(arguments, "_fastest", shared)
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:
         envs = ParallelEnv(env_fns, **kwargs)

@@ -5,7 +5,7 @@ from tests.mutations.mutation import RL, RL_TESTS, Mutation
 SCALING = (
     Mutation(
         "environments begin anew in other workers",
-        f"{RL}/core/rescaling.py",
+        f"{RL}/core/vec_env.py",
         "new.post(Command.SET_STATES, None, list(states))",
         "new.post(Command.SET_STATES, None, [None] * len(states))",
         f"{RL_TESTS}/core/test_rescaling.py::test_views_stay_readable_and_the_next_step_has_its_own",

@@ -21,7 +21,7 @@ ENVIRONMENTS = (
     ),
     Mutation(
         "every environment has the same seed",
-        f"{RL}/core/reset_arguments.py",
+        f"{RL}/core/vec_base.py",
         "int(seed) + index for index",
         "int(seed) for index",
         f"{CONTRACT}::test_environment_i_is_seeded_by_its_index",
@@ -36,7 +36,7 @@ ENVIRONMENTS = (
     ),
     Mutation(
         "the caller's mask is taken out of its dict",
-        f"{RL}/core/reset_arguments.py",
+        f"{RL}/core/vec_base.py",
         'return mask, {key: value for key, value in options.items() if key != "reset_mask"}',
         'del options["reset_mask"]\n    return mask, options',
         "tests/contracts/test_vector_env_contract.py::TestSerialEnv::test_mask_resets_only_those",
@@ -44,7 +44,7 @@ ENVIRONMENTS = (
     ),
     Mutation(
         "a NumPy integer is no seed",
-        f"{RL}/core/reset_arguments.py",
+        f"{RL}/core/vec_base.py",
         "isinstance(seed, Integral)",
         "isinstance(seed, int)",
         "tests/contracts/test_vector_env_contract.py::TestSerialEnv::test_environment_i_is_seeded_by_its_index[np]",
@@ -89,7 +89,7 @@ WORKERS = (
     ),
     Mutation(
         "a suspension counts as a hang",
-        f"{RL}/core/workers/time_limit.py",
+        f"{RL}/core/workers/process.py",
         "self._left_s -= min(passed_s, _LONGEST_GAP_S)",
         "self._left_s -= passed_s",
         f"{RL_TESTS}/core/workers/test_time_limit.py::test_many_suspensions_do_not_hide_a_hang",
@@ -215,11 +215,10 @@ WORKERS = (
     ),
     Mutation(
         "shared memory has no place until it is written",
-        f"{RL}/core/workers/shared_memory.py",
+        f"{RL}/core/stepping/batch.py",
         "os.posix_fallocate(fd, 0, nbytes)",
         "os.ftruncate(fd, nbytes)",
-        f"{RL_TESTS}/core/workers/test_shared_memory.py::"
-        "test_memory_is_zero_and_has_its_place_from_the_beginning[folder]",
+        f"{RL_TESTS}/core/stepping/test_batch.py::test_memory_is_zero_and_has_its_place_from_the_beginning[folder]",
     ),
     Mutation(
         "shared memory has a name",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.models.rl.core.stepping.plain_state import plain_state_of, set_plain_state
+from ml_pipeline.models.rl.core.stepping.state import plain_state_of, set_plain_state
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv

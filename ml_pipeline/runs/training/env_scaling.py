@@ -11,9 +11,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
-from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.env_limit import current_leases, leasing

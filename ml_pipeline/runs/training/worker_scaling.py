@@ -1,6 +1,6 @@
 """Moves the environments of a run to other workers between two iterations: as asked, or as the machine's load has it.
 
-It changes speed, never results. What is best is decided in `models/rl/core/workers/dynamic_choice.py`.
+It changes speed, never results. What is best is decided in `models/rl/core/workers/choice.py`.
 """
 
 import contextlib
@@ -13,11 +13,9 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.algorithms.trainer import Statistics, Trainer
-from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable, VectorEnvError
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers.choice import Division, measure_wake
-from ml_pipeline.models.rl.core.workers.dynamic_choice import DynamicChoice, Look
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater
+from ml_pipeline.models.rl.core.workers.choice import Division, DynamicChoice, Look, measure_wake
 from ml_pipeline.runs.requests import WorkerChoice
 from ml_pipeline.runtime.cores import IdleWatch
 

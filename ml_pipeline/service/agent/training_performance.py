@@ -10,7 +10,7 @@ import psutil
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.jobs.budget import free_memory_bytes
-from ml_pipeline.models.rl.core.division import expected_gain
+from ml_pipeline.models.rl.core.arguments import expected_gain
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv

@@ -29,7 +29,7 @@ Orders = queue.SimpleQueue[RankOrder]
 
 def take_part(orders: Orders, channel: EventChannel) -> int:
     """Follow orders until a run ends in an error, after which this process is not used again; return its exit code."""
-    from ml_pipeline.models.rl.core.division import measuring_once
+    from ml_pipeline.models.rl.core.arguments import measuring_once
     from ml_pipeline.models.rl.distributed.rank_group import RankGroup
     from ml_pipeline.models.rl.distributed.ranks import RankLost
     from ml_pipeline.runs.ranks.consistency import consistent

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from ml_pipeline.models.rl.core.division import KnownCost
+from ml_pipeline.models.rl.core.arguments import KnownCost
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig

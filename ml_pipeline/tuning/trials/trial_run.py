@@ -16,7 +16,7 @@ from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import OF_LAUNCH, RunConfig
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
-from ml_pipeline.models.rl.core.division import measuring_once
+from ml_pipeline.models.rl.core.arguments import measuring_once
 from ml_pipeline.models.rl.distributed.ranks import RankLost
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT

@@ -14,8 +14,7 @@ import torch
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable, WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers.choice import HERE, Division
-from ml_pipeline.models.rl.core.workers.dynamic_choice import DynamicChoice, Move
+from ml_pipeline.models.rl.core.workers.choice import HERE, Division, DynamicChoice, Move
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.requests import REQUEST_FILE, write_request
@@ -318,7 +317,7 @@ def test_workers_that_memory_has_no_room_for_are_refused(envs, schedule, monkeyp
 
 def test_auto_chooses_once(envs, monkeypatch):
     monkeypatch.setattr(
-        "ml_pipeline.models.rl.core.division._fastest", lambda example, num_envs: Division(2, steps_here=True)
+        "ml_pipeline.models.rl.core.arguments._fastest", lambda example, num_envs: Division(2, steps_here=True)
     )
     said = []
     scaling = worker_scaling.WorkerScaling(lambda: envs, said.append, dynamic=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.models.rl.core.stepping.plain_state import plain_state_of, set_plain_state
+from ml_pipeline.models.rl.core.stepping.state import plain_state_of, set_plain_state
 from ml_pipeline.runtime.plain_data import NotPlain, from_plain, to_plain
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.fast import FastTradingEnv

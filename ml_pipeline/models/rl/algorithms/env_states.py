@@ -5,10 +5,9 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater
 from ml_pipeline.models.rl.distributed.collective_errors import first_reason, states_put
 from ml_pipeline.models.rl.distributed.exchange import pack, unpack
 from ml_pipeline.models.rl.distributed.ranks import Ranks

@@ -13,13 +13,11 @@ from gymnasium import spaces
 from gymnasium.vector.utils import create_empty_array
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.allowed_actions import random_actions
 from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_in_process
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError, InvalidResultError
-from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step
-from ml_pipeline.models.rl.core.stepping.rows import is_fixed_size, rows_of
-from ml_pipeline.runtime.action_masks import ACTION_MASK
+from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step, is_fixed_size, observation_rows
+from ml_pipeline.runtime.action_masks import ACTION_MASK, random_actions
 from ml_pipeline.runtime.global_random import global_generators_untouched, outcome, watch_global_random
 
 Read = Callable[[spaces.Space], object]
@@ -197,7 +195,7 @@ class _Results:
         self._found = found
         self._space = env.observation_space
         fixed = is_fixed_size(self._space)
-        self._rows = rows_of(self._space, create_empty_array(self._space, 1)) if fixed else None
+        self._rows = observation_rows(self._space, create_empty_array(self._space, 1)) if fixed else None
 
     def at_reset(self, result: Any, where: str) -> tuple[Any, bool]:
         """(the observation, whether actions are masked)."""

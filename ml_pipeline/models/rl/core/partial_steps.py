@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from ml_pipeline.models.rl.core.stepping.batch import put_rows, rows_at, split, store
 from ml_pipeline.models.rl.core.stepping.protocol import STEP, Reply
-from ml_pipeline.models.rl.core.stepping.rows import rows_of
+from ml_pipeline.models.rl.core.stepping.results import observation_rows
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 
 
@@ -43,7 +43,7 @@ class PartialSteps:
         self._layout = layout = pool.batch.layout
         self._group_of = {index: number for number, group in enumerate(groups) for index in group}
         final_obs = pool.batch.final_obs
-        self._final_rows = None if final_obs is None else rows_of(layout.observation_space, final_obs)
+        self._final_rows = None if final_obs is None else observation_rows(layout.observation_space, final_obs)
         self._sent: list[int] = []  # groups under way, the longest so first
 
     @property

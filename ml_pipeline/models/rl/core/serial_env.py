@@ -6,7 +6,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
+from ml_pipeline.models.rl.core.arguments import ObservationMode, check_observation_mode
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
 from ml_pipeline.models.rl.core.workers.open import open_here

@@ -5,6 +5,7 @@ It spreads seeds, masks and actions, checks the order of calls, and shapes resul
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any, Self
 
 import gymnasium
@@ -14,13 +15,11 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from ml_pipeline.models.rl.core.infos import join_infos
-from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_space_mismatches, observation_spaces
-from ml_pipeline.models.rl.core.reset_arguments import seeds_of, split_mask
+from ml_pipeline.models.rl.core.arguments import ObservationMode, check_space_mismatches, observation_spaces
 from ml_pipeline.models.rl.core.stepping.batch import copy_of, split, store
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
 from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply, ResetOrder
-from ml_pipeline.models.rl.core.stepping.rows import rows_of
+from ml_pipeline.models.rl.core.stepping.results import observation_rows
 from ml_pipeline.models.rl.core.stepping.state import EnvState
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 
@@ -69,7 +68,9 @@ class BlockVectorEnv(VectorEnv):
         # A scalar Box's actions keep their type, as in Gymnasium: an np.float64 is a float, an np.float32 is not.
         is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
         self._actions = None if is_scalar else batch.actions
-        self._final_rows = None if batch.final_obs is None else rows_of(layout.observation_space, batch.final_obs)
+        self._final_rows = (
+            None if batch.final_obs is None else observation_rows(layout.observation_space, batch.final_obs)
+        )
 
     # Gymnasium's interface
 
@@ -309,3 +310,69 @@ class BlockVectorEnv(VectorEnv):
                 final_obs[index] = observation
             final_info = self._add_info(final_info, info, index)
         return {"final_obs": final_obs, "_final_obs": done, "final_info": final_info, "_final_info": done.copy()}
+
+
+Infos = dict[str, Any]
+
+
+def join_infos(
+    infos: Infos, parts: Sequence[tuple[int, Infos]], num_envs: int, add: Callable[[Infos, Infos, int], Infos]
+) -> Infos:
+    """`infos` with `parts`, (environment, its info), added to it.
+
+    add: Gymnasium's `VectorEnv._add_info`, which defines the result. Numbers of one kind that every part has are joined
+    at once: three numbers of each of eight environments take 8 µs so, and 30 µs one by one.
+    """
+    keys = parts[0][1].keys() if parts else {}
+    if len(parts) < 2 or any(info.keys() != keys for _, info in parts) or not infos.keys().isdisjoint(keys):
+        for index, info in parts:
+            infos = add(infos, info, index)
+        return infos
+    indices = [index for index, _ in parts]
+    for key in keys:
+        values = [info[key] for _, info in parts]
+        kind = type(values[0])
+        is_number = kind in (int, float, bool) or issubclass(kind, np.number)
+        if is_number and all(type(value) is kind for value in values):
+            infos[key] = array = np.zeros(num_envs, kind)
+            infos[f"_{key}"] = mask = np.zeros(num_envs, np.bool_)
+            array[indices] = values
+            mask[indices] = True
+        else:
+            for index, value in zip(indices, values, strict=True):
+                infos = add(infos, {key: value}, index)
+    return infos
+
+
+def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
+    """One seed per environment: `seed` + i, or a sequence of them. Raises ValueError if its length is not num_envs."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, Integral):
+        return [int(seed) + index for index in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(
+            f"If seeds are passed as a list the length must match num_envs={num_envs} but got length={len(seed)}."
+        )
+    return [None if one is None else int(one) for one in seed]
+
+
+def split_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[np.ndarray, dict[str, Any] | None]:
+    """Which environments to reset, bool (N,), and the options without that; the caller's dict stays as it is.
+
+    Raises TypeError or ValueError if the mask is not bool (N,) or all False, as Gymnasium does.
+    """
+    if options is None or "reset_mask" not in options:
+        return np.ones(num_envs, np.bool_), options
+    mask = options["reset_mask"]
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}.")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}.")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}.")
+    if not mask.any():
+        raise ValueError(
+            f"`options['reset_mask']` must contain a boolean array with at least one True value, got reset_mask={mask}."
+        )
+    return mask, {key: value for key, value in options.items() if key != "reset_mask"}

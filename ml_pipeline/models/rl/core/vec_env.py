@@ -1,7 +1,9 @@
 """`ParallelEnv`: environments stepped by worker processes, with the results of stepping them one after another."""
 
+import contextlib
 import multiprocessing
 import sys
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -12,21 +14,24 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.models.rl.core.division import (
+from ml_pipeline.models.rl.core.arguments import (
+    ObservationMode,
     check_factories,
     check_failure_options,
+    check_observation_mode,
     check_share,
     check_sizes,
+    check_space_mismatches,
     division_of,
 )
-from ml_pipeline.models.rl.core.observation_mode import ObservationMode, check_observation_mode
 from ml_pipeline.models.rl.core.partial_steps import PartialStep, PartialSteps
-from ml_pipeline.models.rl.core.rescaling import close_left, moved_pool, refuse_unreported
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import ResetRequiredError
+from ml_pipeline.models.rl.core.stepping.protocol import Command
+from ml_pipeline.models.rl.core.stepping.state import EnvState
 from ml_pipeline.models.rl.core.vec_base import CUT_SHORT, SENT, BlockVectorEnv
-from ml_pipeline.models.rl.core.workers.choice import HERE, StepCost, measure_step
+from ml_pipeline.models.rl.core.workers.choice import HERE, Division, StepCost, measure_step
 from ml_pipeline.models.rl.core.workers.open import PoolOpener
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.runtime.global_random import global_generators_untouched
@@ -323,3 +328,57 @@ def _start_method(name: str | None) -> str:
     if name not in available:
         raise UserError(f'start_method "{name}" does not exist here. {nearest(name, available)}')
     return name
+
+
+class RescaleLater(UserError):
+    """A worker was just replaced, and the next step has to report the episodes that it lost first."""
+
+
+def refuse_unreported(pool: WorkerPool) -> None:
+    """Raises RescaleLater where the next step has to report lost episodes."""
+    if pool.restarts is not None and pool.restarts.unreported:
+        raise RescaleLater("A worker was just replaced, which the next step has to report; rescale after that step.")
+
+
+def moved_pool(
+    old: WorkerPool,
+    opener: PoolOpener,
+    division: Division,
+    states: Sequence[EnvState],
+    *,
+    observation_mode: ObservationMode,
+) -> WorkerPool:
+    """Another pool over environments in these states, which takes over the counts of the old one; that stays open.
+
+    Raises what opening a pool and setting states raise, and leaves nothing of the new pool then.
+    """
+    layout = old.batch.layout
+    in_use = [env for worker in old.here for env in worker.envs]
+    with global_generators_untouched():
+        # One that fails here is not restarted with new episodes: the old one still has these.
+        new = opener.open(division, (layout.observation_space, layout.action_space), not_these=in_use)
+        try:
+            check_space_mismatches(new.space_mismatches, observation_mode)
+            new.post(Command.SET_STATES, None, list(states))
+            new.collect()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                new.close(terminate=True)
+            raise
+    new.waited_s = old.waited_s
+    if old.restarts is not None:
+        old.restarts.move_to(new.batch)
+        new.restarts, old.restarts = old.restarts, None
+    return new
+
+
+def close_left(old: WorkerPool) -> None:
+    """Closes the pool that was moved from; an environment of this process that fails there is a warning."""
+    try:
+        old.close()
+    except Exception as error:  # foreign code may raise anything; its state has moved on
+        warnings.warn(
+            f"An environment that was moved to another worker failed in close(): {type(error).__name__}: {error}",
+            RuntimeWarning,
+            stacklevel=3,
+        )

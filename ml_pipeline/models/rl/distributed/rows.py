@@ -1,6 +1,7 @@
 """Which environments a rank owns: N environments in contiguous rows, as even as possible."""
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.core.workers.open import split
 
 
 def rows_of(rank: int, size: int, num_envs: int) -> slice:
@@ -16,6 +17,5 @@ def rows_of(rank: int, size: int, num_envs: int) -> slice:
             f"{size} ranks need at least {size} environments, one each, but n_envs is {num_envs}; raise n_envs to "
             f"{size} or more (a multiple of {size} gives all ranks as many), or start at most {num_envs} ranks."
         )
-    small, n_large = divmod(num_envs, size)
-    start = rank * small + min(rank, n_large)
-    return slice(start, start + small + (rank < n_large))
+    mine = split(range(num_envs), size)[rank]
+    return slice(mine.start, mine.stop)

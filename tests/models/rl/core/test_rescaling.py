@@ -23,9 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core import division, rescaling
+from ml_pipeline.models.rl.core import arguments, vec_env
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
-from ml_pipeline.models.rl.core.rescaling import RescaleLater
 from ml_pipeline.models.rl.core.stepping.errors import (
     EnvRaisedError,
     FactoryNotPicklableError,
@@ -34,7 +33,7 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     VectorEnvError,
     WorkerDiedError,
 )
-from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater, SerialEnv
 from ml_pipeline.models.rl.core.workers import open as opening
 from ml_pipeline.models.rl.core.workers.choice import Division
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
@@ -209,7 +208,7 @@ def test_auto_measures_anew_and_leaves_the_environments_alone(monkeypatch: pytes
 
     with SerialEnv([counting] * N) as serial, ParallelEnv([counting] * N, num_workers=0) as envs:
         assert_equal(envs.reset(seed=0), serial.reset(seed=0))
-        monkeypatch.setattr(division, "_fastest", fastest)
+        monkeypatch.setattr(arguments, "_fastest", fastest)
         envs.rescale("auto")
         assert (asked, envs.num_workers, envs.steps_here) == ([N], 1, True)
         assert_equal(envs.step([1] * N), serial.step([1] * N))
@@ -449,7 +448,7 @@ def test_ctrl_c_while_workers_start_leaves_the_old_ones(monkeypatch: pytest.Monk
     with ParallelEnv([CountingEnv] * 3, num_workers=1) as envs:
         envs.reset(seed=0)
         with monkeypatch.context() as patched:
-            patched.setattr(rescaling, "check_space_mismatches", interrupt)
+            patched.setattr(vec_env, "check_space_mismatches", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 envs.rescale(2)
         assert envs.step([1] * 3)[1].tolist() == [11.0] * 3

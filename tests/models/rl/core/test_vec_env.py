@@ -15,7 +15,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core import division, vec_env
+from ml_pipeline.models.rl.core import arguments, vec_env
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import (
     EnvResultError,
@@ -71,7 +71,7 @@ def test_auto_goes_by_the_step_and_by_the_free_cores(
         "IdleWatch": watch,
         "_RECHECK_DELAY_S": 0.0,
     }.items():
-        monkeypatch.setattr(division, name, forced)
+        monkeypatch.setattr(arguments, name, forced)
     with ParallelEnv([CountingEnv] * 6) as envs:
         assert (envs.num_workers, envs.steps_here) == expected
         envs.reset(seed=0)
@@ -90,11 +90,11 @@ def test_auto_measures_a_known_kind_once_and_then_goes_by_who_was_at_work_since(
         "IdleWatch": watch,
         "_RECHECK_DELAY_S": 0.0,
     }.items():
-        monkeypatch.setattr(division, name, forced)
-    known = division.KnownCost()
+        monkeypatch.setattr(arguments, name, forced)
+    known = arguments.KnownCost()
     divisions = []
     for num_envs in (2, 6, 6):
-        with division.measuring_once(known), ParallelEnv([CountingEnv] * num_envs) as envs:
+        with arguments.measuring_once(known), ParallelEnv([CountingEnv] * num_envs) as envs:
             divisions.append((envs.num_workers, envs.steps_here))
         free.pop(0)
     assert divisions == [(0, True), (0, True), (1, True)]
@@ -102,8 +102,8 @@ def test_auto_measures_a_known_kind_once_and_then_goes_by_who_was_at_work_since(
 
 
 def test_auto_takes_a_worker_per_core_where_steps_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(division, "usable_cores", lambda: 3.0)
-    monkeypatch.setattr(division, "_fastest", None)  # which would call an environment that hangs or kills
+    monkeypatch.setattr(arguments, "usable_cores", lambda: 3.0)
+    monkeypatch.setattr(arguments, "_fastest", None)  # which would call an environment that hangs or kills
     with ParallelEnv([CountingEnv] * 6, on_worker_failure="restart") as envs:
         assert (envs.num_workers, envs.steps_here) == (3, False)
 

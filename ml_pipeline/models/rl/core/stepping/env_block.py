@@ -27,8 +27,7 @@ from ml_pipeline.models.rl.core.stepping.protocol import (
     ResetOrder,
     SpaceMismatch,
 )
-from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step
-from ml_pipeline.models.rl.core.stepping.rows import have_equal_rows, rows_of
+from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step, have_equal_rows, observation_rows
 
 EnvFactory = Callable[[], gymnasium.Env]
 
@@ -89,8 +88,8 @@ class EnvBlock:
         self._batch = batch
         self._current_env = memoryview(batch.current_env[worker : worker + 1].data)
         self._current_env[0] = -1
-        self._rows = None if batch.observations is None else rows_of(observation_space, batch.observations)
-        self._final_rows = None if batch.final_obs is None else rows_of(observation_space, batch.final_obs)
+        self._rows = None if batch.observations is None else observation_rows(observation_space, batch.observations)
+        self._final_rows = None if batch.final_obs is None else observation_rows(observation_space, batch.final_obs)
         first = self._slots[0].index
         self.span = slice(first, first + len(self._slots))
         self._actions_space = batch_space(action_space, len(self._slots))

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from gymnasium.vector import AutoresetMode
 from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division
-from ml_pipeline.models.rl.core.workers.groups import divide
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
@@ -145,3 +145,32 @@ def open_pool(
         step_timeout_s=step_timeout_s,
         on_failure=on_failure,
     )
+
+
+def split(whole: range, n_parts: int) -> list[range]:
+    """Contiguous parts, the first ones larger by one where it does not divide.
+
+    >>> split(range(7), 3)
+    [range(0, 3), range(3, 5), range(5, 7)]
+    """
+    small, n_large = divmod(len(whole), n_parts)
+    starts = [whole.start + part * small + min(part, n_large) for part in range(n_parts + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
+
+
+def divide(num_envs: int, num_groups: int, division: Division) -> list[list[range]]:
+    """The blocks of environments of each group: one per worker, and the first for this process if it steps a share.
+
+    Without workers, this process steps one block per group.
+
+    >>> divide(5, 1, Division(n_workers=1, steps_here=True))
+    [[range(0, 3), range(3, 5)]]
+    >>> divide(4, 2, Division(n_workers=3, steps_here=False))
+    [[range(0, 1), range(1, 2)], [range(2, 4)]]
+    """
+    n_workers = division.n_workers
+    if not n_workers:
+        return [[group] for group in split(range(num_envs), num_groups)]
+    sizes = [len(share) for share in split(range(n_workers + division.steps_here), num_groups)]
+    groups = zip(split(range(num_envs), num_groups), sizes, strict=True)
+    return [split(group, min(len(group), size)) for group, size in groups]  # no more workers than environments

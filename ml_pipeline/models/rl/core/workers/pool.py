@@ -17,10 +17,9 @@ from ml_pipeline.models.rl.core.stepping.batch import Batch
 from ml_pipeline.models.rl.core.stepping.errors import WorkerFailedError
 from ml_pipeline.models.rl.core.stepping.protocol import NOTHING, STEP, Command, Reply
 from ml_pipeline.models.rl.core.workers.pipes import wait_for_links
-from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, TimeLimit, close_all, end_all
 from ml_pipeline.models.rl.core.workers.restarts import Restarts
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
-from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import IDLE, LOST, PENDING, LocalWorker, Worker, raise_failures
 from ml_pipeline.runtime.env_limit import Lease
 

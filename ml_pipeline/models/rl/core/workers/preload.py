@@ -13,8 +13,8 @@ from multiprocessing import forkserver, util
 from types import ModuleType
 
 from ml_pipeline.models.rl.core.workers import main  # a worker then starts within milliseconds
-from ml_pipeline.models.rl.core.workers.descendants import lead_group
 from ml_pipeline.models.rl.core.workers.fork_server import own_folder
+from ml_pipeline.models.rl.core.workers.main import lead_group
 
 
 def _remove_folder(server_pid: int) -> None:

@@ -23,14 +23,46 @@ from ml_pipeline.models.rl.core.stepping.errors import (
     WorkerDiedError,
 )
 from ml_pipeline.models.rl.core.stepping.protocol import FINISHED, NOTHING, STEP, Command, Reply
-from ml_pipeline.models.rl.core.workers.descendants import end_group_of
+from ml_pipeline.models.rl.core.workers.main import end_group_of
 from ml_pipeline.models.rl.core.workers.pipes import DONE_FINISHED, DONE_WITH_MESSAGE, WITH_MESSAGE, WorkerLink
-from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, WorkerState
 
 _STACK_WAIT_S, _STACK_PAUSE_S = 0.5, 0.05  # until a stack begins to arrive, and between its parts
 _STACK_BYTES = 1 << 16
+_LONGEST_GAP_S = 0.5  # between two looks at a limit
 _LOOK_S = 0.02  # how often a wait for a process to end looks whether it has
+
+
+class TimeLimit:
+    """Begins now, and is over once this process has run for `seconds`.
+
+    A monotonic clock goes on while a process is suspended (Ctrl-Z, SIGSTOP, a paused virtual machine, on some systems a
+    closed lid), and workers are suspended with it: that time says nothing of them.
+    Whoever waits looks at it several times a second: a gap of more than half a second between two looks counts as half
+    a second. The first such gap gives all the time again, since workers that were suspended as well need it to get
+    going; only the first, so that a process that is stopped again and again still sees the limit pass.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = self._left_s = seconds
+        self._looked_at = time.monotonic()
+        self._was_renewed = False
+
+    def left_s(self) -> float:
+        """How much of the time is left, at least 0."""
+        now = time.monotonic()
+        passed_s = now - self._looked_at
+        self._looked_at = now
+        if passed_s > _LONGEST_GAP_S and not self._was_renewed:
+            self._was_renewed = True
+            self._left_s = self.seconds
+        else:
+            self._left_s -= min(passed_s, _LONGEST_GAP_S)
+        return max(0.0, self._left_s)
+
+    def is_over(self) -> bool:
+        """Whether the time has passed."""
+        return self.left_s() <= 0
 
 
 class ProcessWorker:

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch, copy_of, copy_rows
 from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, ResetOrder
-from ml_pipeline.models.rl.core.stepping.rows import Rows, rows_of
+from ml_pipeline.models.rl.core.stepping.results import ObservationRows, observation_rows
 from ml_pipeline.models.rl.core.workers.worker import Worker
 
 _KEPT_FAILURES = 100  # of those that nobody asks for, the last
@@ -125,8 +125,8 @@ class Restarts:
                 target.write(index, rows.read(index))
         return reply
 
-    def _rows(self, arrays: Any) -> Rows:
-        return rows_of(self._batch.layout.observation_space, arrays)
+    def _rows(self, arrays: Any) -> ObservationRows:
+        return observation_rows(self._batch.layout.observation_space, arrays)
 
 
 def _successor_seed(seed: int | None, n_losses: int) -> int | None:

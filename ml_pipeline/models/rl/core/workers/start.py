@@ -18,7 +18,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.core.stepping import by_value
-from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
+from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout, allocate
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, span
 from ml_pipeline.models.rl.core.stepping.protocol import ResetOrder
@@ -26,7 +26,6 @@ from ml_pipeline.models.rl.core.workers import fork_server
 from ml_pipeline.models.rl.core.workers.main import BLOCKED_AT_START, WorkerSetup, run_worker
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.process import ProcessWorker, end_all
-from ml_pipeline.models.rl.core.workers.shared_memory import allocate
 from ml_pipeline.models.rl.core.workers.worker import LocalWorker
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 

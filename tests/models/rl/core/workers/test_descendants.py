@@ -21,7 +21,7 @@ import pytest
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers import descendants, fork_server
+from ml_pipeline.models.rl.core.workers import fork_server, main
 from tests.models.rl.core.workers.probes import START_METHODS, have_ended, run_script, start_script, wait_until
 
 pytestmark = [
@@ -199,7 +199,7 @@ def test_another_process_that_got_the_number_of_a_worker_is_left_alone() -> None
     pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     with subprocess.Popen(command, start_new_session=True, text=True, **pipes) as other:  # type: ignore[call-overload]
         assert other.stdout.readline() == "first\n"
-        descendants.end_group_of(other.pid)
+        main.end_group_of(other.pid)
         assert other.communicate("still there")[0] == "still there\n"
 
 

@@ -13,7 +13,7 @@ import gymnasium
 import psutil
 import pytest
 
-from ml_pipeline.models.rl.core import division
+from ml_pipeline.models.rl.core import arguments
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.core.stepping.errors import (
     EnvRaisedError,
@@ -267,7 +267,7 @@ def test_a_worker_is_named_though_closing_this_processs_share_fails(monkeypatch:
     def refuse() -> None:
         raise ValueError("already closed")
 
-    monkeypatch.setattr(division, "_fastest", lambda example, n: Division(n_workers=1, steps_here=True))
+    monkeypatch.setattr(arguments, "_fastest", lambda example, n: Division(n_workers=1, steps_here=True))
     envs = ParallelEnv([CountingEnv, CountingEnv])
     envs.reset(seed=0)
     envs.apply(lambda env: setattr(env, "close", refuse), env_ids=[0])

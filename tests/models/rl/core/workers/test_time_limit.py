@@ -12,8 +12,8 @@ import pytest
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.models.rl.core.stepping.errors import StepTimeoutError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers import time_limit
-from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
+from ml_pipeline.models.rl.core.workers import process
+from ml_pipeline.models.rl.core.workers.process import TimeLimit
 from tests.models.rl.core.workers.probes import OddEnv, pass_through, worker_pids
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,7 +29,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr(time_limit, "time", type("Clock", (), {"monotonic": lambda: now}))
+    monkeypatch.setattr(process, "time", type("Clock", (), {"monotonic": lambda: now}))
     return go_on
 
 
@@ -89,7 +89,7 @@ def test_a_suspension_is_no_hang(ends: str, tmp_path: Path, monkeypatch: pytest.
 
     with ParallelEnv([lambda: GatedEnv(tmp_path)] * 2, num_workers=2, step_timeout_s=60) as envs:
         envs.reset(seed=0)
-        monkeypatch.setattr(time_limit, "time", type("Clock", (), {"monotonic": staticmethod(with_sleep)}))
+        monkeypatch.setattr(process, "time", type("Clock", (), {"monotonic": staticmethod(with_sleep)}))
         if ends == "step":
             rewards = envs.step([1, 0])[1]
         else:

@@ -17,13 +17,11 @@ from ml_pipeline.models.rl.core.stepping.batch import BatchLayout
 from ml_pipeline.models.rl.core.stepping.errors import EnvRaisedError, WorkerDiedError
 from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, ResetOrder
 from ml_pipeline.models.rl.core.workers.choice import Division
-from ml_pipeline.models.rl.core.workers.groups import divide
-from ml_pipeline.models.rl.core.workers.open import open_pool
+from ml_pipeline.models.rl.core.workers.open import divide, open_pool
 from ml_pipeline.models.rl.core.workers.pipes import WorkerLink
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
-from ml_pipeline.models.rl.core.workers.process import ProcessWorker, close_all, end_all
+from ml_pipeline.models.rl.core.workers.process import ProcessWorker, TimeLimit, close_all, end_all
 from ml_pipeline.models.rl.core.workers.start import WorkerStarter
-from ml_pipeline.models.rl.core.workers.time_limit import TimeLimit
 from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDING, STARTING, local_worker
 from tests.models.rl.core.workers.probes import pass_through
 

@@ -13,9 +13,9 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
+from ml_pipeline.models.rl.core.stepping import batch
+from ml_pipeline.models.rl.core.stepping.batch import allocate
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.core.workers import shared_memory
-from ml_pipeline.models.rl.core.workers.shared_memory import allocate
 from tests.models.rl.core.workers.probes import START_METHODS
 
 pytestmark = [
@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
         pytest.skip("not on this system")
     if request.param != "memory":
         monkeypatch.delattr(os, "memfd_create", raising=False)
-        monkeypatch.setattr(shared_memory, "_SHARED_MEMORY", str(tmp_path))
+        monkeypatch.setattr(batch, "_SHARED_MEMORY", str(tmp_path))
     if request.param == "written":
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
     return request.param
@@ -67,7 +67,7 @@ def test_nothing_of_it_stays_open() -> None:
 
 def test_the_next_place_is_taken_where_one_has_no_room(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    made = shared_memory._file_without_name
+    made = batch._file_without_name
 
     def full_at_first(place: str, nbytes: int) -> int:
         tried.append(place)
@@ -75,9 +75,9 @@ def test_the_next_place_is_taken_where_one_has_no_room(kind: str, monkeypatch: p
             raise OSError(errno.ENOSPC, "No space left on device")
         return made(place, nbytes)
 
-    monkeypatch.setattr(shared_memory, "_file_without_name", full_at_first)
+    monkeypatch.setattr(batch, "_file_without_name", full_at_first)
     assert len(allocate(10, num_envs=1)) == 10
-    assert tried == shared_memory._places()[:2]
+    assert tried == batch._places()[:2]
 
 
 def test_too_little_room_is_one_sentence_with_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_too_little_room_is_one_sentence_with_numbers(monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    monkeypatch.setattr(shared_memory, "_SHARED_MEMORY", str(tmp_path))
+    monkeypatch.setattr(batch, "_SHARED_MEMORY", str(tmp_path))
     monkeypatch.setattr("shutil.disk_usage", lambda place: psutil.disk_usage(place)._replace(free=1_500_000))
     before = psutil.Process().num_fds()
     with pytest.raises(UserError) as caught:

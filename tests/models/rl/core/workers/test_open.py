@@ -1,7 +1,7 @@
 import pytest
 
 from ml_pipeline.models.rl.core.workers.choice import HERE, Division
-from ml_pipeline.models.rl.core.workers.groups import divide, split
+from ml_pipeline.models.rl.core.workers.open import divide, split
 
 
 @pytest.mark.parametrize("n_parts", [1, 2, 3, 7])

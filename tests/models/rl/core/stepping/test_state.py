@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from ml_pipeline.models.rl.core.stepping import state as env_state
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
-from ml_pipeline.models.rl.core.stepping.plain_state import plain_state_of, set_plain_state
+from ml_pipeline.models.rl.core.stepping.state import plain_state_of, set_plain_state
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation
 from ml_pipeline.runtime.plain_data import NotPlain
 

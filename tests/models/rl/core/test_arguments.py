@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.core.observation_mode import (
+from ml_pipeline.models.rl.core.arguments import (
     check_observation_mode,
     check_space_mismatches,
     observation_spaces,

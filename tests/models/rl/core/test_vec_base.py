@@ -5,7 +5,7 @@ import pytest
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import VectorEnv
 
-from ml_pipeline.models.rl.core.infos import join_infos
+from ml_pipeline.models.rl.core.vec_base import join_infos
 
 N = 4
 PARTS: dict[str, list[tuple[int, dict[str, Any]]]] = {
