@@ -12,9 +12,9 @@ from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.flags import naming_flags, read_flags
 from ml_pipeline.config.settings import groups_of
 from ml_pipeline.live.alerting.alert_config import AlertConfig
-from ml_pipeline.live.alpaca.connection.alpaca_config import AlpacaConfig
-from ml_pipeline.live.alpaca.connection.keys import refuse_keys
-from ml_pipeline.live.brokers.simulated.faults import SimulatedFaults
+from ml_pipeline.live.alpaca.config import AlpacaConfig
+from ml_pipeline.live.alpaca.keys import refuse_keys
+from ml_pipeline.live.brokers.faults import SimulatedFaults
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.retraining.retrain_config import RetrainConfig
 from ml_pipeline.live.risk.config import GuardConfig

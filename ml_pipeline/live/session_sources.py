@@ -8,7 +8,7 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.brokers.broker import Broker
-from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
+from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.feeds.file import GrowingFileFeed
@@ -47,7 +47,7 @@ def open_feed(config: PaperTradeConfig, policy: DeployedPolicy) -> Feed:
             "Nothing says where bars come from; name recorded bars by --replay, a file that grows by --follow, or "
             "trade with --broker alpaca, which has bars of its own."
         )
-    from ml_pipeline.live.alpaca.market_data.alpaca_feed import open_alpaca_feed
+    from ml_pipeline.live.alpaca.feed import open_alpaca_feed
 
     feed = config.feed
     if feed.warmup_bars is None and (timeframe := policy.config.timeframe) is not None:
@@ -73,7 +73,7 @@ def open_broker(
 ) -> Broker:
     """The broker that the settings name. Raises UserError, and BrokerUnavailable where it cannot be reached."""
     if config.broker == "alpaca":
-        from ml_pipeline.live.alpaca.account.open_account import open_alpaca
+        from ml_pipeline.live.alpaca.broker import open_alpaca
 
         return open_alpaca(config.alpaca, symbols=feed.symbols, rules=rules, ask=ask)
     calendar = BarCalendar(feed.times_after, feed.timing)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ml_pipeline.live.alpaca.connection.alpaca_config import AlpacaConfig
+from ml_pipeline.live.alpaca.config import AlpacaConfig
 from tests.models.rl.core.workers.probes import wait_until
 
 
@@ -28,7 +28,7 @@ def config_for(server, **changes) -> AlpacaConfig:
 @pytest.fixture
 def open_broker(server) -> Iterator[Callable]:
     """Opens the account; what was opened is closed at the end."""
-    from ml_pipeline.live.alpaca.account.open_account import open_alpaca
+    from ml_pipeline.live.alpaca.broker import open_alpaca
 
     opened = []
 
@@ -47,7 +47,7 @@ def open_broker(server) -> Iterator[Callable]:
 @pytest.fixture
 def hasty(monkeypatch):
     """Waits for the market for a tenth of a second alone."""
-    monkeypatch.setattr("ml_pipeline.live.alpaca.account.order_entry._LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr("ml_pipeline.live.alpaca.entry._LONGEST_WAIT_S", 0.1)
 
 
 @pytest.fixture

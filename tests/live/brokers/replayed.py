@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import OrderRequest
-from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
+from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.live.sizing import size_orders
 from ml_pipeline.trading.envs.actions import ActionReader

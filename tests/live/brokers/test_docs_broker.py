@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ml_pipeline.testing.brokers import BrokerContract
-from tests.live.brokers.simulated.test_contract import minute_bar
+from tests.live.brokers.test_contract import minute_bar
 
 PAGE = Path(__file__).parents[3] / "docs" / "brokers.md"
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
+from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.commands.paper_trade import main
 from ml_pipeline.live.session_files import LEDGER_FILE
 from ml_pipeline.runs.state import read_state

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
-from ml_pipeline.live.brokers.simulated.store import AccountStore
+from ml_pipeline.live.brokers.simulated import SimulatedBroker
+from ml_pipeline.live.brokers.store import AccountStore
 from ml_pipeline.live.record import session_record
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import GrowingFile

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ml_pipeline.live.brokers.broker import BrokerUnavailable, OrderRequest
-from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
+from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.decisions.deployed_policy import DeployedActing, ImpossibleAction
 from ml_pipeline.live.feeds.hours import SessionTimes
 from ml_pipeline.live.risk.guard import Refusal, Verdict

@@ -11,7 +11,7 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alerting.alerts import Alerts
 from ml_pipeline.live.brokers.broker import AccountState, BrokerUnavailable
-from ml_pipeline.live.brokers.simulated.broker import SimulatedBroker
+from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.loop import broker_line
 from ml_pipeline.live.loop.broker_line import patiently

@@ -1,0 +1,290 @@
+"""From the loop's orders to Alpaca's: what to send, sent so that no order is taken twice and none is lost."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import ROUND_DOWN, ROUND_HALF_UP, ROUND_UP, Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ml_pipeline.live.alpaca.client import Refused, RestClient
+from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, path_of
+from ml_pipeline.live.brokers.broker import BrokerUnavailable, OrderRequest, OrderUpdate
+
+_SHARES = "us_equity"
+"""Alpaca's word for US shares and ETFs. Crypto has no orders for the day, no shorts, and fees in the coin itself."""
+_FRACTION, _WHOLE = Decimal("1e-9"), Decimal(1)
+_CENT, _HUNDREDTH_OF_A_CENT = Decimal("0.01"), Decimal("0.0001")
+_LONGEST_WAIT_S = 2.0
+"""For what takes the market a moment: a position that is closed before it is reversed, a cancellation."""
+_ASK_EVERY_S = 0.2
+_NOT_FOUND, _UNPROCESSABLE = 404, 422
+_DUPLICATE = 40010001
+
+
+class AlpacaAsset(NamedTuple):
+    """What may be done with a symbol at Alpaca."""
+
+    tradable: bool
+    fractionable: bool
+    shortable: bool
+
+
+class OrderPlan(NamedTuple):
+    """The orders to send, one after the other: signed quantities, by client order id.
+
+    note: what is not as it was asked for, in words. Without legs, it says why nothing is sent.
+    """
+
+    legs: tuple[tuple[str, Decimal], ...]
+    note: str = ""
+
+    @property
+    def quantity(self) -> Decimal:
+        return sum((quantity for _, quantity in self.legs), Decimal(0))
+
+
+def plan_order(order: OrderRequest, asset: AlpacaAsset, position: Decimal) -> OrderPlan:
+    """What Alpaca takes of an order, where the account holds `position` of the symbol.
+
+    Fractions of shares are bought and sold where the asset has them, and otherwise rounded down; shorts are whole
+    shares. Alpaca takes no order that sells more than is held and shorts the rest, or the reverse: the position is
+    closed by an order with `FIRST_LEG` after the id, and the rest follows under the id itself.
+    """
+    if not asset.tradable:
+        return OrderPlan((), f"{order.symbol} cannot be traded at Alpaca")
+    wanted = -position if order.closing else _exact(order.quantity)
+    if order.closing and not position:
+        return OrderPlan((), "there is no position to close")
+    if wanted * position < 0 and abs(wanted) > abs(position):
+        rest, note = _opening(wanted + position, asset)
+        if rest:
+            return OrderPlan(((order.client_order_id + FIRST_LEG, -position), (order.client_order_id, rest)), note)
+        return OrderPlan(((order.client_order_id, -position),), note)
+    quantity, note = _reducing(wanted, asset) if wanted * position < 0 else _opening(wanted, asset)
+    if position and quantity == -position:
+        note = ""
+    return OrderPlan(((order.client_order_id, quantity),) if quantity else (), note)
+
+
+def _exact(quantity: float) -> Decimal:
+    """A quantity as it is written, to nine decimals, which is what Alpaca takes."""
+    return Decimal(repr(float(quantity))).quantize(_FRACTION, ROUND_DOWN)
+
+
+def _opening(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
+    """A quantity that makes a position larger, and what was changed of it."""
+    if quantity < 0 and not asset.shortable:
+        return Decimal(0), "it cannot be sold short at Alpaca"
+    whole = quantity < 0 or not asset.fractionable
+    if not whole:
+        return quantity, ""
+    reason = "shorts are whole shares" if quantity < 0 else "Alpaca has no fractions of it"
+    return _rounded(quantity, reason)
+
+
+def _reducing(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
+    """A quantity that makes a position smaller: of a short, whole shares are bought back."""
+    if asset.fractionable and quantity < 0:
+        return quantity, ""
+    return _rounded(quantity, "shorts are whole shares" if asset.fractionable else "Alpaca has no fractions of it")
+
+
+def _rounded(quantity: Decimal, reason: str) -> tuple[Decimal, str]:
+    rounded = quantity.quantize(_WHOLE, ROUND_DOWN)
+    note = f"{abs(quantity).normalize():f} shares are rounded down to {abs(rounded):f}: {reason}"
+    return rounded, "" if rounded == quantity else note
+
+
+def order_fields(client_order_id: str, symbol: str, quantity: Decimal, limit_price: float | None) -> dict[str, Any]:
+    """An order as Alpaca's server takes it: for the day, at the market or at a limit. Numbers are texts, exactly."""
+    side = "buy" if quantity > 0 else "sell"
+    fields = {
+        "symbol": symbol,
+        "qty": f"{abs(quantity).normalize():f}",
+        "side": side,
+        "type": "market",
+        "time_in_force": "day",
+        "client_order_id": client_order_id,
+    }
+    if limit_price is None:
+        return fields
+    return {**fields, "type": "limit", "limit_price": f"{_tick(limit_price, quantity):f}"}
+
+
+def _tick(price: float, quantity: Decimal) -> Decimal:
+    """A limit on Alpaca's grid: a cent, below one dollar a hundredth of one; never worse than what was asked for."""
+    exact = Decimal(repr(float(price)))
+    tick = _CENT if exact >= 1 else _HUNDREDTH_OF_A_CENT
+    near = exact.quantize(tick, ROUND_HALF_UP)
+    if abs(near - exact) < _FRACTION:  # 1.10 that was computed as 1.1000000000000003
+        return near
+    return exact.quantize(tick, ROUND_DOWN if quantity > 0 else ROUND_UP)
+
+
+def asset_of(answer: Mapping[str, Any]) -> AlpacaAsset:
+    """An asset as Alpaca's server describes it; only shares and ETFs take the orders that are sent."""
+    is_share = answer.get("class", _SHARES) == _SHARES
+    tradable = is_share and bool(answer.get("tradable")) and answer.get("status", "active") == "active"
+    return AlpacaAsset(tradable, bool(answer.get("fractionable")), bool(answer.get("shortable")))
+
+
+class OrderEntry:
+    """asset: what may be done with a symbol."""
+
+    def __init__(
+        self, rest: RestClient, book: OrderBook, tracked: TrackedOrders, asset: Callable[[str], AlpacaAsset]
+    ) -> None:
+        self._rest = rest
+        self._book = book
+        self._tracked = tracked
+        self._asset = asset
+        self._knows_earlier_orders = False
+
+    def learn_earlier_orders(self) -> None:
+        """Ask for the account's latest orders: what an earlier process sent before it ended is among them."""
+        self._book.ask_recent()
+        self._knows_earlier_orders = True
+
+    def submit(self, orders: Sequence[OrderRequest], positions: Mapping[str, Decimal]) -> list[OrderUpdate]:
+        """Send the orders of one decision: sales first, since buys may need their money."""
+        if not self._knows_earlier_orders:
+            self.learn_earlier_orders()
+        answers: dict[str, OrderUpdate] = {}
+        for order in sorted(orders, key=lambda order: order.quantity > 0):
+            answers[order.client_order_id] = self._send(order, positions.get(order.symbol, Decimal(0)))
+        waiting = [leg for name in answers if (leg := self._awaited_leg(name))]
+        self._wait_for(waiting)
+        self.send_second_legs(answers)
+        latest = {
+            name: self._tracked.update(tracked)
+            for name, answer in answers.items()
+            if answer.status != "rejected" and (tracked := self._tracked.get(name)) is not None
+        }
+        return [(answers | latest)[order.client_order_id] for order in orders]
+
+    def cancel(self, client_order_ids: Sequence[str]) -> None:
+        """Cancel what is open of these, and wait a moment for it: what they hold is then free for other orders."""
+        legs = []
+        for name in client_order_ids:
+            if (tracked := self._tracked.get(name)) is not None:
+                tracked.rest = Decimal(0)
+            for leg in self._tracked.legs(name) or [name, name + FIRST_LEG]:
+                order = self._book.get(leg) or self._book.ask(leg)
+                if order is not None:
+                    self._tracked.track_found(name)
+                    if not order.ended:
+                        self._cancel(order)
+                        legs.append(leg)
+        self._wait_for(legs)
+
+    def send_second_legs(self, names: Iterable[str]) -> None:
+        """Of orders that go through zero, send the second parts whose first parts have closed the position."""
+        for tracked in filter(None, map(self._tracked.get, names)):
+            first = self._book.get(tracked.client_order_id + FIRST_LEG)
+            if not tracked.rest or first is None or not first.ended:
+                continue
+            rest, tracked.rest = tracked.rest, Decimal(0)
+            if first.status != "filled":
+                tracked.note = "the position was not closed, so the rest of the order was not sent"
+                continue
+            try:
+                refusal = self._post(tracked, tracked.client_order_id, rest)
+            except BrokerUnavailable:
+                tracked.rest = rest
+                raise
+            if refusal is not None:
+                tracked.note = f"the position was closed, and the rest of the order refused: {refusal}"
+
+    def _send(self, order: OrderRequest, position: Decimal) -> OrderUpdate:
+        name = order.client_order_id
+        if (known := self._book.get(name)) is not None:
+            if not known.ended:
+                self._book.ask(name)
+            return self._tracked.update(self._tracked.track_found(name))
+        tracked = self._tracked.track(name, symbol=order.symbol)
+        tracked.limit_price = None if order.closing else order.limit_price
+        if (first := self._book.get(name + FIRST_LEG)) is not None:
+            return self._go_on(tracked, order, first)
+        terms = plan_order(order, self._asset(order.symbol), position)
+        if not terms.legs:
+            if order.closing and self._book.ask(name) is not None:  # which has closed the position
+                return self._tracked.update(self._tracked.track_found(name))
+            return self._rejected(order, terms.note)
+        (leg, quantity), *second = terms.legs
+        tracked.quantity, tracked.note = terms.quantity, terms.note
+        refusal = self._post(tracked, leg, quantity)
+        if refusal is not None:
+            return self._rejected(order, refusal)
+        tracked.rest = second[0][1] if second else Decimal(0)
+        return self._tracked.update(tracked)
+
+    def _go_on(self, tracked: Tracked, order: OrderRequest, first: BrokerOrder) -> OrderUpdate:
+        """An order through zero whose first part was sent before; the second part follows once that is filled."""
+        if tracked.rest:
+            return self._tracked.update(tracked)
+        closed = first.sign * first.quantity
+        left = float(Decimal(repr(float(order.quantity))) - closed)
+        rest = plan_order(order._replace(quantity=left, closing=False), self._asset(order.symbol), Decimal(0))
+        self._tracked.track_found(tracked.client_order_id)
+        tracked.rest, tracked.note, tracked.quantity = rest.quantity, rest.note, closed + rest.quantity
+        return self._tracked.update(tracked)
+
+    def _post(self, tracked: Tracked, leg: str, quantity: Decimal) -> str | None:
+        """Send one order; Alpaca's reason where it refuses.
+
+        Raises BrokerUnavailable where it is not known whether it was taken: `orders` tells later, and the id prevents
+        that it is taken twice.
+        """
+        if leg not in tracked.legs:
+            tracked.legs.append(leg)
+        tracked.tried_at = time.monotonic()
+        try:
+            answer = self._rest.post("/orders", order_fields(leg, tracked.symbol, quantity, tracked.limit_price))
+            self._book.note_order(answer)
+        except Refused as refused:
+            if not _is_duplicate(refused):
+                tracked.legs.remove(leg)
+                return refused.message
+            if self._book.ask(leg) is None:
+                raise BrokerUnavailable(f"Alpaca has an order {leg}, but does not show it.") from None
+        except BrokerUnavailable as unavailable:
+            if self._book.ask(leg) is None:
+                raise BrokerUnavailable(f"{unavailable} Whether it took order {leg} is not known.") from None
+        return None
+
+    def _rejected(self, order: OrderRequest, reason: str) -> OrderUpdate:
+        self._tracked.untrack(order.client_order_id)
+        now = np.datetime64(time.time_ns(), "ns")
+        return OrderUpdate(order.client_order_id, order.symbol, "rejected", order.quantity, 0.0, now, reason)
+
+    def _cancel(self, order: BrokerOrder) -> None:
+        try:
+            self._rest.delete(path_of(order))
+        except Refused as refused:
+            if refused.status not in (_NOT_FOUND, _UNPROCESSABLE):  # it ended meanwhile
+                raise
+
+    def _awaited_leg(self, name: str) -> str:
+        tracked = self._tracked.get(name)
+        return name + FIRST_LEG if tracked is not None and tracked.rest else ""
+
+    def _wait_for(self, legs: Sequence[str]) -> None:
+        """A moment, until these orders have ended."""
+
+        def have_ended() -> bool:
+            return all(map(self._tracked.leg_has_ended, legs))
+
+        end = time.monotonic() + _LONGEST_WAIT_S
+        while not have_ended() and time.monotonic() < end:
+            if not self._book.wait_until(have_ended, _ASK_EVERY_S):
+                self._book.refresh(leg for leg in legs if not self._tracked.leg_has_ended(leg))
+
+
+def _is_duplicate(refused: Refused) -> bool:
+    """Whether an order of this id is there already; other invalid orders have the same number."""
+    return (
+        refused.status == _UNPROCESSABLE
+        and refused.code == _DUPLICATE
+        and "client_order_id must be unique" in refused.message.replace("client order id", "client_order_id")
+    )

@@ -1,0 +1,299 @@
+"""What happened in an account at Alpaca since the caller last asked: to its orders, and fees, interest and dividends.
+
+The stream of order updates only makes news come sooner: whatever it misses, the broker asks for.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.alpaca.client import RestClient
+from ml_pipeline.live.alpaca.entry import OrderEntry
+from ml_pipeline.live.alpaca.keys import Keys
+from ml_pipeline.live.alpaca.library import StreamThread, alpaca_module, listening_stream, websocket_parameters
+from ml_pipeline.live.alpaca.orders import (
+    OrderBook,
+    Reported,
+    Tracked,
+    TrackedOrders,
+    fill_of_rest,
+    fills_of,
+    name_of,
+    number,
+)
+from ml_pipeline.live.brokers.broker import BrokerEvent, Charge
+
+_VERSION = 1
+_KINDS = ("FEE", "CFEE", "INT", "PTC", "DIV", "DIVCGL", "DIVCGS", "DIVFEE", "DIVNRA", "DIVROC", "DIVTXEX", "DIVWH")
+_ASK_FOR_CHARGES_EVERY_S = 60.0
+_LOOKED_BACK = np.timedelta64(7, "D")
+"""Alpaca books fees at the end of a day, and corrects some of them days later."""
+_PAGE, _MOST_PAGES = 100, 50
+_ASK_FOR_ORDERS_EVERY_S = 0.2
+_CLOCKS_DIFFER = np.timedelta64(5, "s")
+"""At most: Alpaca's clock, and the one that orders are stamped with."""
+
+
+@dataclass
+class ReportedOrder:
+    """An order of the loop that has not ended. legs: by the id that Alpaca knows each by."""
+
+    legs: dict[str, Reported] = field(default_factory=dict)
+    status: str = ""
+    filled: Decimal = Decimal(0)
+
+
+@dataclass
+class EventCursor:
+    """requests: by client order id, of the orders that have not ended. charges: ids of the latest that were told; None:
+    none was asked for yet. run, number: every other order that the process `run` had sent up to its `number`-th has
+    ended, and is told. after: UTC; what the account got later, `run` had sent without telling of it.
+    """
+
+    run: str = ""
+    number: int = 0
+    after: np.datetime64 | None = None
+    requests: dict[str, ReportedOrder] = field(default_factory=dict)
+    charges: list[str] | None = None
+
+    def dump(self) -> str:
+        """As a text: the same bits for the same state."""
+        requests = {
+            name: {
+                "legs": {leg: [str(told.filled), str(told.value)] for leg, told in request.legs.items()},
+                "status": request.status,
+                "filled": str(request.filled),
+            }
+            for name, request in self.requests.items()
+        }
+        content = {
+            "version": _VERSION,
+            "run": self.run,
+            "number": self.number,
+            "after": None if self.after is None else str(self.after),
+            "requests": requests,
+            "charges": self.charges,
+        }
+        return json.dumps(content, separators=(",", ":"))
+
+
+def read_cursor(text: str | None) -> EventCursor:
+    """What `dump` wrote. Raises UserError for anything else, such as another broker's cursor."""
+    if text is None:
+        return EventCursor()
+    try:
+        content = json.loads(text)
+        if content["version"] != _VERSION:
+            raise ValueError
+        requests = {
+            name: ReportedOrder(
+                {leg: Reported(Decimal(filled), Decimal(value)) for leg, (filled, value) in each["legs"].items()},
+                each["status"],
+                Decimal(each["filled"]),
+            )
+            for name, each in content["requests"].items()
+        }
+        after = None if content["after"] is None else np.datetime64(content["after"], "ns")
+        return EventCursor(content["run"], int(content["number"]), after, requests, content["charges"])
+    except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError):
+        raise UserError(
+            "The session's books were not kept with Alpaca: what they say of its last events cannot be read; go on "
+            "with the broker that the session began with."
+        ) from None
+
+
+class UpdateStream:
+    """Calls `on_update` with the data of each update, in the thread of the stream.
+
+    timeout_s: the longest time that connecting and logging in may take.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        live: bool,
+        url: str | None,
+        timeout_s: float,
+        on_update: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._listening_since: float | None = None
+        self._changed = threading.Condition()
+        stream = _make_stream(
+            keys, live=live, url=url, timeout_s=timeout_s, on_listening=self._set_listening, on_update=on_update
+        )
+        self._thread = StreamThread(stream, name="alpaca updates")
+
+    @property
+    def listening_since(self) -> float | None:
+        """The time of `time.monotonic` since which no update was missed; None while there is no connection."""
+        return self._listening_since
+
+    def wait_until_listening(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._listening_since is not None, timeout_s)
+
+    def close(self) -> None:
+        """End the thread; may be called twice."""
+        self._thread.close()
+
+    def _set_listening(self, listening: bool) -> None:
+        with self._changed:
+            self._listening_since = time.monotonic() if listening else None
+            self._changed.notify_all()
+
+
+def _make_stream(
+    keys: Keys,
+    *,
+    live: bool,
+    url: str | None,
+    timeout_s: float,
+    on_listening: Callable[[bool], None],
+    on_update: Callable[[Mapping[str, Any]], None],
+) -> Any:
+    async def handle(message: Mapping[str, Any]) -> None:
+        on_update(message["data"])
+
+    base = alpaca_module("trading.stream").TradingStream
+    stream = listening_stream(base, timeout_s, on_listening)(
+        keys.key_id,
+        keys.secret_key,
+        paper=not live,
+        raw_data=True,
+        url_override=url,
+        websocket_params=websocket_parameters(timeout_s),
+    )
+    stream.subscribe_trade_updates(handle)
+    return stream
+
+
+class OrderEvents:
+    """The stream tells of orders at once; those that have not ended are asked for as well, for it may be silent."""
+
+    def __init__(
+        self,
+        book: OrderBook,
+        tracked: TrackedOrders,
+        entry: OrderEntry,
+        stream: UpdateStream,
+        now: Callable[[], np.datetime64],
+    ) -> None:
+        self._book = book
+        self._tracked = tracked
+        self._entry = entry
+        self._stream = stream
+        self._now = now
+        self._run = secrets.token_hex(8)
+        self._asked_at = -np.inf
+
+    def since(self, told: EventCursor) -> tuple[list[BrokerEvent], EventCursor]:
+        """The events that the caller does not know, and what it knows after them."""
+        for name, request in told.requests.items():
+            self._tracked.track(name, legs=list(request.legs) or [name])
+        if told.run not in ("", self._run) and told.after is not None:
+            # The process before may have ended between sending orders and telling of them.
+            for order in self._book.ask_recent(told.after):
+                if order.submitted > told.after:
+                    self._tracked.track_found(name_of(order.client_order_id))
+        news = [each for each in self._tracked if self._may_have_news(each, told)]
+        self._ask_for([each for each in news if not self._tracked.has_ended(each)])
+        self._entry.send_second_legs([each.client_order_id for each in news])
+        events: list[BrokerEvent] = []
+        after = EventCursor(self._run, self._tracked.number, self._latest(told.after))
+        for tracked in news:
+            request = told.requests.get(tracked.client_order_id, ReportedOrder())
+            events += self._events(tracked, request)
+            if not self._tracked.has_ended(tracked) and not self._tracked.never_came(tracked):
+                after.requests[tracked.client_order_id] = request
+        self._tracked.forget_old()
+        return events, after
+
+    def _latest(self, before: np.datetime64 | None) -> np.datetime64:
+        """When the latest order was sent; before the first one, a time before it."""
+        sent = [order.submitted for tracked in self._tracked for order in self._tracked.found(tracked)]
+        if before is None and not sent:
+            return self._now() - _CLOCKS_DIFFER
+        return max([*sent, *([] if before is None else [before])])
+
+    def _may_have_news(self, tracked: Tracked, told: EventCursor) -> bool:
+        if tracked.client_order_id in told.requests:
+            return True
+        return told.run != self._run or tracked.number > told.number
+
+    def _ask_for(self, tracked: Sequence[Tracked]) -> None:
+        if tracked and (
+            self._stream.listening_since is None or time.monotonic() > self._asked_at + _ASK_FOR_ORDERS_EVERY_S
+        ):
+            self._book.refresh(leg for each in tracked for leg in each.legs)
+            self._asked_at = time.monotonic()
+
+    def _events(self, tracked: Tracked, request: ReportedOrder) -> list[BrokerEvent]:
+        """What the caller does not know of one order; notes in `request` that it does now."""
+        events: list[BrokerEvent] = []
+        named = tracked.client_order_id
+        for order in self._tracked.found(tracked):
+            told = request.legs.setdefault(order.client_order_id, Reported())
+            fills, has_gap = fills_of(order, told, self._book.executions(order.order_id), named=named)
+            if has_gap:
+                self._book.ask_executions([order])
+                more, has_gap = fills_of(order, told, self._book.executions(order.order_id), named=named)
+                fills += more
+            events += [*fills, fill_of_rest(order, told, named=named)] if has_gap else fills
+        if request.legs:
+            update = self._tracked.update(tracked)
+            filled = sum((told.filled for told in request.legs.values()), Decimal(0))
+            if (update.status, filled) != (request.status, request.filled):
+                request.status, request.filled = update.status, filled
+                last = max([update.time, *(event.time for event in events)])
+                events.append(update._replace(time=last))
+        return events
+
+
+class AccountCharges:
+    """Asks for the account's activities once a minute."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._asked_at = -np.inf
+        self._latest: list[dict[str, Any]] = []
+
+    def since(self, told: list[str] | None) -> tuple[list[Charge], list[str]]:
+        """Charges of the last days that are not told, and the ids of all of them; None: what is there was before."""
+        if time.monotonic() > self._asked_at + _ASK_FOR_CHARGES_EVERY_S:
+            self._latest = self._ask()
+            self._asked_at = time.monotonic()
+        ids = [str(each["id"]) for each in self._latest]
+        known = {*ids} if told is None else {*told}
+        return [_charge(each) for each in self._latest if each["id"] not in known], ids
+
+    def _ask(self) -> list[dict[str, Any]]:
+        after = np.datetime64(time.time_ns(), "ns").astype("datetime64[D]") - _LOOKED_BACK
+        parameters = {
+            "activity_types": ",".join(_KINDS),
+            "after": str(after),
+            "direction": "asc",
+            "page_size": str(_PAGE),
+        }
+        found: list[dict[str, Any]] = []
+        for _ in range(_MOST_PAGES):
+            page = self._rest.get("/account/activities", parameters)
+            found += [each for each in page if each.get("net_amount") is not None]
+            if len(page) < _PAGE:
+                break
+            parameters = parameters | {"page_token": str(page[-1]["id"])}
+        return found
+
+
+def _charge(activity: dict[str, Any]) -> Charge:
+    what = " ".join(filter(None, (str(activity["activity_type"]), activity.get("description"), activity.get("symbol"))))
+    day = np.datetime64(activity["date"][:10], "ns")
+    return Charge(str(activity["id"]), -float(number(activity["net_amount"])), what, day)

@@ -1,0 +1,357 @@
+"""Orders at Alpaca: what became of each as fills that are told once, and which of them are an order of the loop.
+
+Alpaca tells a fill up to three times: on its stream, in the account's activities and in the order itself. All say how
+much of the order is filled after it, and that sum names a fill: an order reaches each sum once. Whatever one source
+does not have, the next one fills in.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from ml_pipeline.live.alpaca.client import Refused, RestClient, time_of
+from ml_pipeline.live.brokers.broker import Fill, OrderStatus, OrderUpdate
+
+_ENDS: dict[str, OrderStatus] = {
+    "filled": "filled",
+    "canceled": "canceled",
+    "replaced": "canceled",
+    "expired": "expired",
+    "rejected": "rejected",
+}
+_MOST_ORDERS = 500
+"""That one answer of Alpaca holds."""
+_PAGE, _MOST_PAGES = 100, 50
+_NOT_FOUND = 404
+_EXECUTED = ("fill", "partial_fill")
+FIRST_LEG = ".0"
+"""What follows the id of an order that goes through zero in the id of the order that closes the position first."""
+_UNKNOWN_FOR_S = 60.0
+"""An order whose answer was lost, and that is not there after this, was never taken."""
+_KEPT = 2_000
+"""Orders that have ended are kept in memory up to this number, for whoever asks again."""
+
+
+class Execution(NamedTuple):
+    """One fill. quantity: without sign. time: UTC."""
+
+    quantity: Decimal
+    price: Decimal
+    time: np.datetime64
+
+
+@dataclass(frozen=True)
+class BrokerOrder:
+    """An order as Alpaca has it. quantity, filled: without sign. updated: UTC, when it changed last."""
+
+    order_id: str
+    client_order_id: str
+    symbol: str
+    sign: int
+    quantity: Decimal
+    filled: Decimal
+    average_price: Decimal
+    status: OrderStatus
+    submitted: np.datetime64
+    updated: np.datetime64
+
+    @property
+    def ended(self) -> bool:
+        return self.status in _ENDS.values()
+
+
+@dataclass
+class Reported:
+    """How much of an order the caller knows. value: quantity * price, added up."""
+
+    filled: Decimal = Decimal(0)
+    value: Decimal = Decimal(0)
+
+
+def order_of(answer: Mapping[str, Any]) -> BrokerOrder:
+    """An order as Alpaca's server and its stream write it."""
+    filled = number(answer.get("filled_qty"))
+    status = _ENDS.get(str(answer["status"]), "partly_filled" if filled else "accepted")
+    times = [answer.get(name) for name in ("updated_at", "filled_at", "canceled_at", "expired_at", "submitted_at")]
+    return BrokerOrder(
+        order_id=str(answer["id"]),
+        client_order_id=str(answer["client_order_id"]),
+        symbol=str(answer["symbol"]),
+        sign=1 if answer["side"] == "buy" else -1,
+        quantity=number(answer.get("qty")),
+        filled=filled,
+        average_price=number(answer.get("filled_avg_price")),
+        status=status,
+        submitted=time_of(next(each for each in (answer.get("submitted_at"), answer["created_at"]) if each)),
+        updated=time_of(next(each for each in [*times, answer["created_at"]] if each)),
+    )
+
+
+def later(first: BrokerOrder | None, second: BrokerOrder) -> BrokerOrder:
+    """The newer of two states of one order, in whatever order they came."""
+    if first is None or (second.ended, second.filled) > (first.ended, first.filled):
+        return second
+    return first
+
+
+def fills_of(
+    order: BrokerOrder, told: Reported, executions: Mapping[Decimal, Execution], *, named: str
+) -> tuple[list[Fill], bool]:
+    """The fills that the caller does not know, and whether a gap before `order.filled` is left; advances `told`.
+
+    executions: by how much of the order is filled after each. named: the id that the caller knows the order by.
+    """
+    fills = []
+    for reached in sorted(executions):
+        execution = executions[reached]
+        if reached - execution.quantity == told.filled:
+            fills.append(_fill(order, told, reached, execution, named))
+    return fills, told.filled < order.filled
+
+
+def fill_of_rest(order: BrokerOrder, told: Reported, *, named: str) -> Fill:
+    """All that is filled besides what the caller knows, at the price that follows from the order's average."""
+    quantity = order.filled - told.filled
+    price = (order.filled * order.average_price - told.value) / quantity
+    return _fill(order, told, order.filled, Execution(quantity, price, order.updated), named)
+
+
+def _fill(order: BrokerOrder, told: Reported, reached: Decimal, execution: Execution, named: str) -> Fill:
+    told.filled = reached
+    told.value += execution.quantity * execution.price
+    return Fill(
+        fill_id=f"{order.order_id}/{reached.normalize():f}",
+        client_order_id=named,
+        symbol=order.symbol,
+        quantity=order.sign * float(execution.quantity),
+        price=float(execution.price),
+        costs=0.0,
+        time=execution.time,
+    )
+
+
+def number(value: object) -> Decimal:
+    """A quantity or price, which Alpaca writes as a text; 0 where there is none."""
+    return Decimal(0) if value is None else Decimal(str(value))
+
+
+class OrderBook:
+    """Orders by client order id, and executions by Alpaca's order id; filled from any thread."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._orders: dict[str, BrokerOrder] = {}
+        self._executions: dict[str, dict[Decimal, Execution]] = {}
+        self._changed = threading.Condition()
+
+    def get(self, client_order_id: str) -> BrokerOrder | None:
+        with self._changed:
+            return self._orders.get(client_order_id)
+
+    def executions(self, order_id: str) -> dict[Decimal, Execution]:
+        """What is known of an order's fills, by how much of it is filled after each."""
+        with self._changed:
+            return dict(self._executions.get(order_id, {}))
+
+    def forget(self, client_order_id: str) -> None:
+        with self._changed:
+            if (order := self._orders.pop(client_order_id, None)) is not None:
+                self._executions.pop(order.order_id, None)
+
+    def note_update(self, data: Mapping[str, Any]) -> None:
+        """A message of the stream; the same again, or an older one after a newer one, changes nothing."""
+        order = order_of(data["order"])
+        with self._changed:
+            if data.get("event") in _EXECUTED and data.get("qty") is not None:
+                execution = Execution(number(data["qty"]), number(data["price"]), time_of(data["timestamp"]))
+                self._executions.setdefault(order.order_id, {})[order.filled] = execution
+            self._note(order)
+
+    def note_order(self, answer: Mapping[str, Any]) -> BrokerOrder:
+        order = order_of(answer)
+        with self._changed:
+            self._note(order)
+            return self._orders[order.client_order_id]
+
+    def _note(self, order: BrokerOrder) -> None:
+        self._orders[order.client_order_id] = later(self._orders.get(order.client_order_id), order)
+        self._changed.notify_all()
+
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        """Until `holds`, or an update came, or the time is over; whether it holds."""
+        with self._changed:
+            if not holds():
+                self._changed.wait(timeout_s)
+            return holds()
+
+    # What is asked for
+
+    def ask(self, client_order_id: str) -> BrokerOrder | None:
+        """The order of this id by Alpaca's server; None where it has none."""
+        try:
+            return self.note_order(self._rest.get("/orders:by_client_order_id", {"client_order_id": client_order_id}))
+        except Refused as refused:
+            if refused.status == _NOT_FOUND:
+                return None
+            raise
+
+    def ask_open(self) -> list[BrokerOrder]:
+        return self._list({"status": "open"})
+
+    def ask_recent(self, after: np.datetime64 | None = None) -> list[BrokerOrder]:
+        """The latest orders of the account, or those that were sent after a time; at most 500."""
+        return self._list({"status": "all"} | ({} if after is None else {"after": f"{after}Z"}))
+
+    def refresh(self, client_order_ids: Iterable[str]) -> None:
+        """Ask for these orders, in one request where they are recent."""
+        wanted = [*client_order_ids]
+        if not wanted:
+            return
+        known = [self.get(each) for each in wanted]
+        sent = [order.submitted for order in known if order is not None]
+        listed = {order.client_order_id for order in self.ask_recent(_before(min(sent)))} if sent else set()
+        for each in wanted:
+            if each not in listed:
+                self.ask(each)
+
+    def ask_executions(self, orders: Iterable[BrokerOrder]) -> None:
+        """The single fills of these orders by the account's activities, which may come some seconds after them."""
+        ids = {order.order_id: order for order in orders}
+        if not ids:
+            return
+        after = _before(min(order.submitted for order in ids.values()))
+        parameters = {"after": f"{after}Z", "direction": "asc", "page_size": str(_PAGE)}
+        for _ in range(_MOST_PAGES):
+            page = self._rest.get("/account/activities/FILL", parameters)
+            with self._changed:
+                for each in page:
+                    if each.get("order_id") in ids:
+                        execution = Execution(
+                            number(each["qty"]), number(each["price"]), time_of(each["transaction_time"])
+                        )
+                        self._executions.setdefault(each["order_id"], {})[number(each["cum_qty"])] = execution
+            if len(page) < _PAGE:
+                return
+            parameters = parameters | {"page_token": str(page[-1]["id"])}
+
+    def _list(self, parameters: Mapping[str, str]) -> list[BrokerOrder]:
+        answer = self._rest.get(
+            "/orders", {**parameters, "limit": str(_MOST_ORDERS), "direction": "desc", "nested": "false"}
+        )
+        return [self.note_order(each) for each in answer if each.get("symbol")]
+
+
+def path_of(order: BrokerOrder) -> str:
+    return f"/orders/{quote(order.order_id, safe='')}"
+
+
+@dataclass
+class Tracked:
+    """An order of the loop. number: the how many-th this process has to do with.
+
+    legs: ids of Alpaca's orders for it. rest: what is sent once the first of two is filled. quantity: what Alpaca was
+    asked for in all; None where an earlier process asked. note: what is not as the loop asked for it.
+    """
+
+    client_order_id: str
+    symbol: str
+    number: int
+    legs: list[str] = field(default_factory=list)
+    quantity: Decimal | None = None
+    rest: Decimal = Decimal(0)
+    limit_price: float | None = None
+    note: str = ""
+    tried_at: float = field(default_factory=time.monotonic)
+
+
+class TrackedOrders:
+    """Every order that was sent or asked for, by the loop's id."""
+
+    def __init__(self, book: OrderBook) -> None:
+        self._book = book
+        self._tracked: dict[str, Tracked] = {}
+        self.number = 0
+        """How many there were so far."""
+
+    def __iter__(self) -> Iterator[Tracked]:
+        return iter([*self._tracked.values()])
+
+    def get(self, name: str) -> Tracked | None:
+        return self._tracked.get(name)
+
+    def track(self, name: str, *, symbol: str = "", legs: Sequence[str] = ()) -> Tracked:
+        """The order of this id, and that these are Alpaca's orders for it."""
+        tracked = self._tracked.setdefault(name, Tracked(name, symbol, 0))
+        if not tracked.number or self.never_came(tracked):
+            self.number += 1
+            tracked.number, tracked.tried_at = self.number, time.monotonic()
+        tracked.symbol = tracked.symbol or symbol
+        tracked.legs += [leg for leg in legs if leg not in tracked.legs]
+        return tracked
+
+    def track_found(self, name: str) -> Tracked:
+        """The order of this id, with all that the book has for it."""
+        return self.track(name, legs=self.legs(name))
+
+    def untrack(self, name: str) -> None:
+        self._tracked.pop(name, None)
+
+    def legs(self, name: str) -> list[str]:
+        """The ids of Alpaca's orders for it that are known."""
+        return [leg for leg in (name + FIRST_LEG, name) if self._book.get(leg) is not None]
+
+    def found(self, tracked: Tracked) -> list[BrokerOrder]:
+        """Alpaca's orders for it that are known."""
+        return [order for order in map(self._book.get, tracked.legs) if order is not None]
+
+    def update(self, tracked: Tracked) -> OrderUpdate:
+        """The state of all its parts together; at least one is known."""
+        orders = self.found(tracked)
+        filled = sum((order.sign * order.filled for order in orders), Decimal(0))
+        quantity = tracked.quantity
+        if quantity is None:
+            quantity = sum((order.sign * order.quantity for order in orders), Decimal(0))
+        status: OrderStatus = "partly_filled" if filled else "accepted"
+        if self.has_ended(tracked):
+            status = next((order.status for order in orders if order.status != "filled"), "filled")
+            if status == "filled" and abs(filled) < abs(quantity):
+                status = "canceled"  # its second part was not taken
+        last = max(orders, key=lambda order: order.updated)
+        return OrderUpdate(
+            tracked.client_order_id, last.symbol, status, float(quantity), float(filled), last.updated, tracked.note
+        )
+
+    def has_ended(self, tracked: Tracked) -> bool:
+        """Whether nothing more will happen to it."""
+        return bool(tracked.legs) and not tracked.rest and all(self.leg_has_ended(leg) for leg in tracked.legs)
+
+    def leg_has_ended(self, leg: str) -> bool:
+        order = self._book.get(leg)
+        return order is not None and order.ended
+
+    def never_came(self, tracked: Tracked) -> bool:
+        """Whether an order whose answer was lost is not there after a long time."""
+        return not self.found(tracked) and time.monotonic() > tracked.tried_at + _UNKNOWN_FOR_S
+
+    def forget_old(self) -> None:
+        ended = [tracked for tracked in self if self.has_ended(tracked)]
+        for tracked in ended[: max(len(ended) - _KEPT, 0)]:
+            self.untrack(tracked.client_order_id)
+            for leg in tracked.legs:
+                self._book.forget(leg)
+
+
+def name_of(leg: str) -> str:
+    """The loop's id of an order at Alpaca."""
+    return leg.removesuffix(FIRST_LEG)
+
+
+def _before(time: np.datetime64) -> np.datetime64:
+    """A whole second before a time, as Alpaca takes them."""
+    return time.astype("datetime64[s]") - np.timedelta64(1, "s")
