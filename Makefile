@@ -10,6 +10,9 @@ CLUSTER_VENV := .venv-cluster
 SITE := site
 # They start hundreds of processes, each of which would compile the package if none might keep what it compiled.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+# Files are handed out in the order in which tests/conftest.py has them, the slowest first. Tests wait for processes now
+# and then: three at a time keep two cores busy.
+SEVERAL := -n 3 --dist loadfile --no-loadscope-reorder
 INSTALL := -m pip install --disable-pip-version-check --quiet --editable
 # Debian packages that system tests use. Only root installs them (containers, CI); without one, its tests are skipped.
 SYSTEM_PACKAGES := zsh chromium postgresql slurm-wlm munge
@@ -63,14 +66,14 @@ train: $(VENV)/.compiled ## install into .venv, compile, train on the built-in m
 	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
 
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)
-	$(PYTEST) -m "not slow and not long and not system" -n 2 --dist loadfile
+	$(PYTEST) -m "not slow and not long and not system" $(SEVERAL)
 
 test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types and every test but those of test-system (ten to fifteen minutes on 2 cores)
-	$(PYTEST) -m "not system and not long" -n 4 --dist loadfile
+	$(PYTEST) -m "not system and not long" $(SEVERAL)
 	@echo "Not run: tests of pages in a browser, those that install packages, and long ones; run them with: make test-system"
 
 test-system: $(VENV)/.installed-dev $(CLUSTER_VENV)/.installed system-packages ## long tests, and those that install packages or need other programs
-	$(PYTEST) -m "long and not system" -n 2
+	$(PYTEST) -m "long and not system" -n 3 --dist worksteal
 	$(PYTEST) -m system -rs
 	$(CLUSTER_VENV)/bin/python -m pytest -m system -rs tests/runs/ranks/test_ray_launcher.py \
 	  tests/test_cluster_files.py::test_kubernetes_takes_each_document

@@ -2,14 +2,17 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from functools import partial
+from pathlib import Path
 
 import cloudpickle
 import hypothesis
 import pytest
 
 from tests.browser import browser_page  # noqa: F401  # a fixture for every test
+from tests.collected import COLLECTED
 from tests.leftovers import Leftovers
 
 # Before torch is imported: on a busy machine its threads wait for each other by spinning, seconds in place of millis.
@@ -35,10 +38,25 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, usual)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sends what test modules define to workers by value: they may not find the modules, or import torch with them."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Looks for doctests only in modules that have some: searching a module imports it, and all that it needs."""
+    collectors = yield
+    if file_path.suffix == ".py" and ">>>" not in file_path.read_text(encoding="utf-8"):
+        return [collector for collector in collectors if type(collector) is pytest.Module]
+    return collectors
+
+
+@pytest.hookimpl(tryfirst=True)  # before any are left out by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sends what test modules define to workers by value, and starts with the files that have most slow tests."""
+    config.stash[COLLECTED] = frozenset(item.nodeid for item in items)
+    # Worker processes may not find test modules, or import torch with them.
     for module in {item.module for item in items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(module)
+    # A file that is begun last keeps one process busy while the others have nothing left.
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -121,6 +121,9 @@ class NamedEnv(CountingEnv):
         self.n_calls += 1
         return self.number * times
 
+    def marked(self):
+        return vars(self).get("mark")
+
 
 def ask(envs, indices):
     """All that can be asked of some environments, and what it leaves in each, or the error."""
@@ -130,7 +133,7 @@ def ask(envs, indices):
             envs.get_attr("number", indices=indices),
             envs.env_method("call", times=2, indices=indices),
             envs.env_is_wrapped(TimeLimit, indices=indices),
-            [vars(env).get("mark") for env in envs.get_attr("unwrapped")],
+            envs.env_method("marked"),
             envs.get_attr("n_calls"),
         ]
     except Exception as error:

@@ -1,0 +1,5 @@
+"""Which tests this session found, with those that its marks leave out."""
+
+import pytest
+
+COLLECTED = pytest.StashKey[frozenset[str]]()
