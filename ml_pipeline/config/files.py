@@ -1,6 +1,5 @@
 """Settings in files: YAML or JSON, flat, with the names of the flags."""
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from ml_pipeline.config.scheduled import spelled_out
 from ml_pipeline.config.settings import hints_of
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runtime.regular_file import read_regular
+from ml_pipeline.runtime.whole_file import written_whole
 
 _DUMPER: Any = getattr(
     yaml, "CSafeDumper", yaml.SafeDumper
@@ -65,15 +65,10 @@ def write_yaml(path: Path, values: Mapping[str, object]) -> None:
     """
     # allow_unicode would be easier to read and is wrong: PyYAML leaves U+0085 bare, and reads it back as a space.
     text = yaml.dump(dict(values), Dumper=_DUMPER, sort_keys=False, default_flow_style=None)
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.unlink(missing_ok=True)
-        with temporary.open("x", encoding="utf-8") as file:  # never through a link that lies there
+        with written_whole(path, "w", encoding="utf-8") as file:
             file.write(text)
-        temporary.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise UserError(f"{path} cannot be written: {error.strerror}; choose another folder.") from error
 
 

@@ -57,15 +57,6 @@ def unpacked_bytes(archive: BinaryIO) -> int:
         return sum(info.file_size for info in opened.infolist())
 
 
-def has_grown(file: BinaryIO, *, offset: int, before: bytes) -> bool:
-    """Whether a file still is the one of which the bytes up to `offset` were read; `before`: the last of these.
-
-    Inodes are used again: a file that was deleted and written anew, longer, may have the number of the one before.
-    """
-    file.seek(offset - len(before))
-    return file.read(len(before)) == before
-
-
 class FileIdentity(NamedTuple):
     """Equal as long as a file was neither replaced nor written to, nor its permissions changed."""
 

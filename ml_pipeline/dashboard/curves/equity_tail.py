@@ -1,7 +1,6 @@
 """The equity and the holdings of a ledger.csv that grows: only what was added is read."""
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.dashboard.run_files import open_file
-from ml_pipeline.runtime.regular_file import has_grown
-
-_CHUNK = 1 << 24
-_COMPARED = 256  # bytes that were read last
+from ml_pipeline.runtime.growing_file import GrowingFile
 
 
 class EquityTail:
@@ -21,12 +17,10 @@ class EquityTail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file = GrowingFile()
         self._forget()
 
     def _forget(self) -> None:
-        self._file: object = None
-        self._at = 0
-        self._last_bytes = b""  # what lies before it
         self._columns: tuple[int, int] | None = None
         self._times: list[NDArray[np.datetime64]] = []
         self._equity: list[NDArray[np.float64]] = []
@@ -37,22 +31,14 @@ class EquityTail:
         """(times, equity); empty where there is no ledger yet. A row that cannot be read is left out."""
         file = open_file(self._path)
         if file is None:
+            self._file.forget()
             self._forget()
         else:
             with file:
-                found = os.fstat(file.fileno())
-                if self._file != found.st_ino or not has_grown(file, offset=self._at, before=self._last_bytes):
+                if not self._file.goes_on(file):
                     self._forget()
-                    self._file = found.st_ino
-                file.seek(self._at)
-                while data := file.read(_CHUNK):
-                    whole = data.rfind(b"\n") + 1
-                    if not whole:
-                        break
-                    self._take(data[:whole].decode("utf-8", errors="replace").splitlines())
-                    self._at += whole
-                    self._last_bytes = data[max(whole - _COMPARED, 0) : whole]
-                    file.seek(self._at)
+                for lines in self._file.chunks(file):
+                    self._take(lines.decode("utf-8", errors="replace").splitlines())
         if not self._times:
             return np.empty(0, dtype="datetime64[ns]"), np.empty(0)
         self._times, self._equity = [np.concatenate(self._times)], [np.concatenate(self._equity)]

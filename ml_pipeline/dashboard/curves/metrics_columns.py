@@ -12,17 +12,16 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice, pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.dashboard.run_files import open_file
-from ml_pipeline.runtime.regular_file import FileIdentity, has_grown
+from ml_pipeline.runtime.growing_file import GrowingFile
+from ml_pipeline.runtime.regular_file import FileIdentity
 
 Floats = NDArray[np.float64]
 
-_BLOCK_BYTES = 8 * 2**20
 _LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
 _FEW_BYTES = 64 * 1024  # up to here a JSON parser in C is quicker than a table library's start
 _MOST_ROWS = 500_000
@@ -30,8 +29,6 @@ _MOST_COLUMNS = 500
 _MOST_CELLS = 25_000_000  # 200 MB
 _LONGEST_NAME = 200
 _LINES_AT_ONCE = 20_000
-_MOST_BYTES = 2**30  # of a larger file only the last ones are read
-_NO_LINE = b"\0"  # in place of the beginning of a line: what completes it is dropped
 _NAME = re.compile(rb'("[^"\\\n]{1,200}")\s*:')
 _generations = count(1)
 
@@ -47,9 +44,8 @@ class MetricsColumns:
         self._path = path
         self._durations = durations
         self._most_rows = most_rows
-        self._inode: tuple[int, int] | None = None
         self._seen: FileIdentity | None = None
-        self._offset = 0
+        self._file = GrowingFile()
         self._forget()
 
     @property
@@ -79,20 +75,17 @@ class MetricsColumns:
         before = self.generation, self.n_rows
         file = open_file(self._path)
         if file is None:
+            self._file.forget()
             if self.n_rows:
                 self._forget()
             return before != (self.generation, self.n_rows)
         with file:
             found = os.fstat(file.fileno())
-            if self._is_another(file, found):
+            if not self._file.goes_on(file) and self.n_rows:
                 self._forget()
-            self._inode = (found.st_dev, found.st_ino)
-            if found.st_size - self._offset > _MOST_BYTES:
-                self._offset = found.st_size - _MOST_BYTES
-                self._torn = _NO_LINE
-            file.seek(self._offset)
-            while block := file.read(_BLOCK_BYTES):
-                self._take(block)
+            for lines in self._file.chunks(file):
+                for piece in _pieces(lines):
+                    self._add(rows_of(piece, self._columns))
             self._seen = FileIdentity.of(found)
         return before != (self.generation, self.n_rows)
 
@@ -103,36 +96,13 @@ class MetricsColumns:
             return self.n_rows > 0
         return FileIdentity.of(found) != self._seen
 
-    def _is_another(self, file: BinaryIO, found: os.stat_result) -> bool:
-        """Whether the file is no longer the one that was read, grown by some lines."""
-        if not self._offset:
-            return False
-        same_file = self._inode == (found.st_dev, found.st_ino)
-        return not (same_file and has_grown(file, offset=self._offset, before=self._last_bytes))
-
     def _forget(self) -> None:
         self.generation = next(_generations)
         self.n_rows = 0
         self._columns: dict[str, Floats] = {}  # by name (capacity,), NaN behind n_rows
         self._capacity = 64
         self._elapsed = np.zeros(self._capacity)
-        self._offset = 0  # of the first byte that was not read yet
-        self._torn = b""  # the beginning of a line that lies before it
-        self._last_bytes = b""  # what lies before it
-        self._inode = None
         self._seen = None
-
-    def _take(self, block: bytes) -> None:
-        """Add the whole lines of a block of the file; what is left of it waits for the next."""
-        data = self._torn + block if self._torn else block
-        end = data.rfind(b"\n") + 1
-        lines, self._torn = data[:end], data[end:]
-        if len(self._torn) > _LONGEST_LINE:
-            self._torn = _NO_LINE
-        for piece in _pieces(lines):
-            self._add(rows_of(piece, self._columns))
-        self._offset += len(block)
-        self._last_bytes = (self._last_bytes + block)[-256:]
 
     def _add(self, rows: Mapping[str, Floats]) -> None:
         n = len(next(iter(rows.values()), ()))

@@ -10,11 +10,11 @@ from ml_pipeline.jobs.exit_reason import tail, without_program
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.state import ENDED, RunState, read_state
-from ml_pipeline.runtime.regular_file import has_grown, open_regular
+from ml_pipeline.runtime.growing_file import GrowingFile
+from ml_pipeline.runtime.regular_file import open_regular
 
 _LOOK_S = 0.2
-_MOST_BYTES = 1 << 20
-_COMPARED = 256  # bytes that were read last
+_CHUNK_BYTES = 1 << 20
 _TERMINAL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 
@@ -24,7 +24,7 @@ class RunOutput:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read_bytes: dict[str, tuple[int, bytes]] = {}  # by file: how many, and the last of them
+        self._files: dict[str, GrowingFile] = {}  # of which something was read
 
     def texts(self, *, follow: bool) -> Iterator[str]:
         """The log in parts. follow: all that comes until the run has ended. At last, what a failed run left to say."""
@@ -47,27 +47,20 @@ class RunOutput:
     def _new(self, *, last: bool) -> Iterator[str]:
         """What came since the previous call, in whole lines. last: also a line that has no end."""
         name = LOG_FILE if (self._folder / LOG_FILE).exists() else OUTPUT_FILE
-        while True:
-            begin, before = self._read_bytes.get(name, (0, b""))
-            try:
-                with open_regular(self._folder / name) as file:
-                    if not has_grown(file, offset=begin, before=before):  # it was cut, or is another file
-                        begin, before = 0, b""
-                    file.seek(begin)
-                    data = file.read(_MOST_BYTES)
-            except OSError:
-                return
-            if len(data) < _MOST_BYTES and not last:
-                data = data[: data.rfind(b"\n") + 1]
-            if not data:
-                return
-            self._read_bytes[name] = begin + len(data), (before + data)[-_COMPARED:]
-            yield data.decode(errors="replace")
+        growing = self._files.get(name) or GrowingFile(chunk_bytes=_CHUNK_BYTES)
+        try:
+            with open_regular(self._folder / name) as file:
+                growing.goes_on(file)
+                for data in growing.chunks(file, last=last):
+                    self._files[name] = growing
+                    yield data.decode(errors="replace")
+        except OSError:
+            return
 
     def _failure(self, state: RunState) -> Iterator[str]:
         """What was not told before: the end of the output, and the reason."""
-        told = tail(self._folder / LOG_FILE) if LOG_FILE in self._read_bytes else tail(self._folder / OUTPUT_FILE)
-        output = tail(self._folder / OUTPUT_FILE).strip() if LOG_FILE in self._read_bytes else ""
+        told = tail(self._folder / LOG_FILE) if LOG_FILE in self._files else tail(self._folder / OUTPUT_FILE)
+        output = tail(self._folder / OUTPUT_FILE).strip() if LOG_FILE in self._files else ""
         if output and not _is_told(without_program(output), f"{told}\n{state.reason}"):
             lines = without_program(output).splitlines()
             new = "\n".join(

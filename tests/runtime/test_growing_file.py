@@ -10,6 +10,7 @@ import pytest
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
+from ml_pipeline.runtime.growing_file import GrowingFile
 from ml_pipeline.service.run.output import RunOutput
 
 
@@ -144,3 +145,24 @@ def test_a_file_that_was_cut_and_grew_again_is_read_anew(tail):
     assert tail.read() == [5.0]
     tail.write(6.0)
     assert tail.read() == [5.0, 6.0]
+
+
+def chunks_of(path: Path, growing: GrowingFile, *, last: bool = False) -> list[bytes]:
+    with path.open("rb") as file:
+        growing.goes_on(file)
+        return list(growing.chunks(file, last=last))
+
+
+def test_chunks_end_with_a_line_and_a_longer_line_comes_in_parts(tmp_path):
+    path, growing = tmp_path / "file", GrowingFile(chunk_bytes=4)
+    path.write_bytes(b"a\nb\ncdefgh\nij")
+    assert chunks_of(path, growing) == [b"a\nb\n", b"cdef", b"gh\n"]
+    assert chunks_of(path, growing) == []
+    assert chunks_of(path, growing, last=True) == [b"ij"]
+    assert chunks_of(path, growing, last=True) == []
+
+
+def test_of_much_that_was_added_the_end_is_read(tmp_path):
+    path, growing = tmp_path / "file", GrowingFile(most_bytes=4)
+    path.write_bytes(b"a\nb\nc\nd\n")
+    assert chunks_of(path, growing) == [b"c\nd\n"]
