@@ -34,7 +34,7 @@ from ml_pipeline.runs.commands.launch_ranks import launch_ranks
 from ml_pipeline.runs.commands.train_as_rank import train_as_rank
 from ml_pipeline.runs.commands.train_run import train_run
 from ml_pipeline.runs.commands.typed_command import PROG, TypedCommand, usual_words
-from ml_pipeline.runs.ranks.place import place_in
+from ml_pipeline.runs.ranks.rank_info import rank_info
 from ml_pipeline.runs.train_command_line import TrainFlags, TrainStart, read_train_flags, train_start
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     arguments are known to be good. Once they are, the run goes on whether or not anybody reads what it prints.
     """
     with entry(prog), exiting_at_once():
-        place = place_in(os.environ)
+        place = rank_info(os.environ)
     told_by = prog if place is None or place.rank == 0 else f"{prog} (rank {place.rank})"
     with entry(told_by):
         with exiting_at_once():

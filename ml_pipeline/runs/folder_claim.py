@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import refuse_links
-from ml_pipeline.runs.ranks.place import launcher_of_this_rank
+from ml_pipeline.runs.ranks.rank_info import launcher_of_this_rank
 from ml_pipeline.runs.state import (
     LOCK_FILE,
     STATE_FILE,

@@ -20,7 +20,7 @@ from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.whole_file import written_whole
 
 if TYPE_CHECKING:
-    from ml_pipeline.runs.ranks.together import Together  # with torch
+    from ml_pipeline.runs.ranks.context import RankContext  # with torch
 
 REQUEST_FILE = "request.json"
 _LOCK_FILE = "request.json.lock"
@@ -129,7 +129,7 @@ class RequestHandling:
     UserError where it refuses.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None], *, ranks: "Together | None" = None) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None], *, ranks: "RankContext") -> None:
         """say: told what is refused; the handlers say what is done. ranks: do together what the first is asked."""
         self.handlers: dict[str, Callable[[Any], None]] = {}
         self._requests = Requests(folder)
@@ -137,7 +137,7 @@ class RequestHandling:
         self._ranks = ranks
 
     def __call__(self) -> None:
-        asked = self._take() if self._ranks is None else self._ranks.first("what is asked of the run", self._take)
+        asked: dict[str, Any] = self._ranks.first("what is asked of the run", self._take)
         for name, value in asked.items():
             if name not in self.handlers:
                 self._say(f"The request for {name} = {value} is refused: this run cannot change it while it goes on.")

@@ -21,19 +21,20 @@ from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, make_new_folder, report_folder
 from ml_pipeline.runs.folder_claim import FolderClaim, check_not_written
-from ml_pipeline.runs.ranks.shared_folder import claimed_by_first, folder_of_first, note_ranks
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
+from ml_pipeline.runs.ranks.relaunch import note_ranks
 from ml_pipeline.runs.recording import Recording
 from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.settings_file import StartedWith
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, take_stop_note
 from ml_pipeline.runs.tasks import Task, make_task
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.training.setup import RunSetup
 from ml_pipeline.runs.training.training import Training
 from ml_pipeline.runtime.interrupts import Interrupted
 
 Ended = Literal["finished", "stopped", "failed"]
+
+_FOLDER, _TRAINING = "the run folder", "training"  # what ranks come to together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +89,7 @@ class Run:
         listener: RunListener | None = None,
         stop: StopRequest | None = None,
         envs: VectorEnv | None = None,
-        ranks: Together | None = None,
+        ranks: RankContext | None = None,
         started_with: StartedWith | None = None,
     ) -> None:
         """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
@@ -98,22 +99,20 @@ class Run:
         where the metrics of each iteration go besides metrics.jsonl and monitor.csv; the caller closes them.
         listener: told what a person who watches wants to read. stop: ends the run once it is requested. envs: to train
         in, as many as `config` says, which stay open; None: made of the task, and closed. ranks: the processes that
-        train together, each by a Run with the same config, task and checkpoint; the first alone has the folder, and the
-        others tell a listener and sinks nothing but the beginning and the end. started_with: the settings file that
-        `config` comes from, by which `backtest --config` finds the run.
+        train together, this one alone by default, each by a Run with the same config, task and checkpoint; the first
+        alone has the folder, and the others tell a listener and sinks nothing but the beginning and the end.
+        started_with: the settings file that `config` comes from, by which `backtest --config` finds the run.
         """
-        self._started_with = started_with
-        self._setup = RunSetup(
-            config=config,
-            task=make_task(config) if task is None else task,
-            checkpoint=checkpoint,
-            trust_checkpoint=trust_checkpoint,
-            sinks=tuple(sinks),
-            listener=listener or RunListener(),
-            stop=stop or StopRequest(),
-            envs=envs,
-            ranks=ranks,
-        )
+        self.config = config
+        self.task = make_task(config) if task is None else task
+        self.checkpoint = checkpoint
+        self.trust_checkpoint = trust_checkpoint
+        self.sinks = tuple(sinks)
+        self.listener = listener or RunListener()
+        self.stop = stop or StopRequest()
+        self.envs = envs
+        self.ranks = ranks or RankContext()
+        self.started_with = started_with
         self.result: RunResult | None = None
         """How the run ended, also where `train` raised; None before that, and where the run was refused."""
 
@@ -130,37 +129,34 @@ class Run:
         if self.result is not None:
             raise UserError("This run has ended; continue it by another Run, with its latest.pt as checkpoint.")
         begin_with_usual_threads()
-        ranks = self._setup.ranks
-        if ranks is not None and not ranks.is_first:
-            return self._train_beside(ranks)
-        claim = self._claim_folder() if ranks is None else claimed_by_first(ranks, self._claim_folder)
+        if not self.ranks.is_first:
+            return self._train_beside()
+        claim = self.ranks.first(_FOLDER, self._claim_folder, send=lambda claim: str(claim.folder))
         take_stop_note(claim.folder)  # which a run that was killed left behind
-        config = _with_folder(self._setup.config, claim.folder)
+        config = _with_folder(self.config, claim.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(claim.abandon)
 
-            def accept() -> tuple[Recording, RunSetup, Training]:
-                recording = undo.enter_context(closing(Recording(config, claim.folder, self._setup.listener)))
-                sinks = (*self._setup.sinks, *recording.sinks)
-                setup = replace(self._setup, config=config, sinks=sinks, listener=recording.listener)
-                return recording, setup, Training(setup, claim.folder)
+            def accept() -> tuple[Recording, Training]:
+                recording = Recording(config, claim.folder, self.listener)
+                undo.enter_context(closing(recording))
+                return recording, Training(self, config, claim.folder, recording)
 
-            recording, setup, training = accept() if ranks is None else ranks.each("training", accept)
-            if ranks is not None:
-                undo.enter_context(closing(training))
-                note_ranks(ranks, claim.folder)
+            recording, training = self.ranks.each(_TRAINING, accept)
+            undo.enter_context(closing(training))
+            note_ranks(self.ranks, claim.folder)
             undo.pop_all()
         trained = False
         try:
             with closing(training):
-                if self._started_with is not None:
-                    self._started_with.record(claim.folder)
+                if self.started_with is not None:
+                    self.started_with.record(claim.folder)
                 status, reason = training.train()
             trained = True
             if take_stop_note(claim.folder) and status == "stopped":
                 reason = ON_REQUEST
             recording.trained(status)
-            setup.listener.trained()
+            recording.listener.trained()
             report = self._report(training, claim.folder) if status == "finished" else None
             self.result = replace(
                 _result(training, claim.folder, status, reason),
@@ -180,22 +176,22 @@ class Run:
                 if self.result is not None:
                     recording.end(_end_of(self.result))
 
-    def _train_beside(self, ranks: Together) -> RunResult:
+    def _train_beside(self) -> RunResult:
         """Train as a rank that has no folder: the first one writes, evaluates and reports."""
-        folder = folder_of_first(ranks)
-        setup = replace(self._setup, config=_with_folder(self._setup.config, folder))
-        training = ranks.each("training", lambda: Training(setup, folder))
+        folder = Path(self.ranks.first(_FOLDER, self._claim_folder))  # this rank need not see it
+        config = _with_folder(self.config, folder)
+        training = self.ranks.each(_TRAINING, lambda: Training(self, config, folder))
         with closing(training):
-            note_ranks(ranks, folder)
+            note_ranks(self.ranks, folder)
             status, reason = training.train()
-        setup.listener.trained()
+        self.listener.trained()
         self.result = _result(training, folder, status, reason)
         return self.result
 
     def _claim_folder(self) -> FolderClaim:
-        config, checkpoint = self._setup.config, self._setup.checkpoint
-        given = config.run.checkpoint_dir or (checkpoint and checkpoint.parent)
-        folder = given.absolute() if given else make_new_folder(self._setup.task.name)
+        checkpoint = self.checkpoint
+        given = self.config.run.checkpoint_dir or (checkpoint and checkpoint.parent)
+        folder = given.absolute() if given else make_new_folder(self.task.name)
         claim = FolderClaim(folder, made=given is None)
         try:
             if checkpoint is not None and checkpoint.absolute().parent != folder:
@@ -215,7 +211,7 @@ class Run:
         training.require_folder()
         training.load_best_policy()
         with report_folder(folder), training.policy.acting_threads():
-            report = self._setup.task.report(training.policy.act, folder)
+            report = self.task.report(training.policy.act, folder)
             write_report_heading(folder, folder)
         return report
 

@@ -2,21 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.distributed.rows import rows_of
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task
 from ml_pipeline.trading.task import TradingTask
-
-if TYPE_CHECKING:
-    from ml_pipeline.runs.ranks.together import Together  # with torch
 
 
 class Task(Protocol):
@@ -67,17 +63,16 @@ def make_envs(
     *,
     n_envs: int | None = None,
     n_workers: int | Literal["auto"] | None = None,
-    ranks: "Together | None" = None,
+    rows: slice = slice(None),
 ) -> VectorEnv:
     """The environments to train in, as `RunConfig.vec_env` says; n_envs, n_workers: in place of those of `config`.
 
-    ranks: of all environments these share, those of this rank. n_workers is the number of each rank, as far as it has
-    environments.
+    rows: the indices of the environments to make, those of one rank. n_workers is the number of each rank, as far as it
+    has environments.
     """
     run = config.run
     n_envs = run.n_envs if n_envs is None else n_envs
     chosen = run.n_workers if n_workers is None else n_workers
-    rows = slice(None) if ranks is None else rows_of(ranks.rank, ranks.size, n_envs)
     if run.vec_env == "batched":
         from ml_pipeline.models.rl.policies.device_choice import choose_device  # with torch
 

@@ -14,7 +14,6 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import layered
-from ml_pipeline.runs.training.setup import RunSetup
 from ml_pipeline.runs.training.training import Training
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.settings import TradingConfig
@@ -46,7 +45,7 @@ def begun(config):
     """The policy's state of a run before its first step."""
     folder = config.run.checkpoint_dir
     folder.mkdir()
-    with closing(Training(RunSetup(config=config, task=make_task(config)), folder)) as training:
+    with closing(Training(Run(config, make_task(config)), config, folder)) as training:
         return training.policy.state_dict()
 
 

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.requests import REQUEST_FILE, Request, RequestHandling, Requests, write_request
 
 
@@ -148,7 +149,7 @@ def test_each_setting_has_its_handler_and_what_has_none_is_refused(tmp_path):
     def refuse(value):
         raise UserError("There is no room.")
 
-    handling = RequestHandling(tmp_path, said.append)
+    handling = RequestHandling(tmp_path, said.append, ranks=RankContext())
     handling.handlers["n_workers"] = done.append
     for _ in range(2):
         handling()

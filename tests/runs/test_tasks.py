@@ -1,7 +1,6 @@
 """Which environments a run trains in, and that batched ones can be stopped and resumed."""
 
 from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.distributed.rows import rows_of
 from ml_pipeline.models.rl.policies import device_choice
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_envs, make_task
@@ -105,7 +105,7 @@ def test_each_rank_has_its_rows_of_batched_environments_on_its_own_gpu(monkeypat
     made = []
     for rank in range(3):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
-        made.append(make_envs(config, Recorder(), ranks=SimpleNamespace(rank=rank, size=3)))
+        made.append(make_envs(config, Recorder(), rows=rows_of(rank, 3, 64)))
     assert made == [(22, "cuda:0"), (21, "cuda:1"), (21, "cuda:0")]
 
 

@@ -9,7 +9,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 from ml_pipeline.monitoring.console import outlive_readers
 from ml_pipeline.runs.commands.typed_command import MODULE
-from ml_pipeline.runs.ranks.outcome import STOPPED
+from ml_pipeline.runs.ranks.exit_codes import STOPPED
 from ml_pipeline.runs.train_command_line import TrainFlags, train_start
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.run_console import RunConsole
-from ml_pipeline.runs.ranks.place import Place
+from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import Interrupted, ending_signals, ignore
 
@@ -14,7 +14,7 @@ from ml_pipeline.runtime.interrupts import Interrupted, ending_signals, ignore
 class StoppedBySignals(RunListener):
     """While the run trains, Ctrl-C, SIGTERM and SIGHUP request a stop. It says nothing, as ranks but the first do."""
 
-    def __init__(self, place: Place | None = None) -> None:
+    def __init__(self, place: RankInfo | None = None) -> None:
         """place: of a rank. A signal that was sent once may reach it twice, as a cluster or systemd signals all
         processes, and their launcher passes it on; the second one does not end the run without saving."""
         super().__init__()
@@ -44,7 +44,7 @@ class StoppedBySignals(RunListener):
 class Terminal(StoppedBySignals, RunConsole):
     """The run on the terminal."""
 
-    def __init__(self, place: Place | None = None, *, notice: str | None = None) -> None:
+    def __init__(self, place: RankInfo | None = None, *, notice: str | None = None) -> None:
         """notice: what to say before, once nothing can be refused any more."""
         super().__init__(place)
         self._notice = notice
@@ -65,7 +65,7 @@ class Terminal(StoppedBySignals, RunConsole):
             self.say(f"Stopping after this step, then saving{again}.")
 
 
-def _copies_of(number: int, place: Place | None) -> Sequence[int]:
+def _copies_of(number: int, place: RankInfo | None) -> Sequence[int]:
     """The signals that may be copies of one that a rank received: torchrun passes on others as SIGTERM, our launchers
     the same one, and what a user sends after it as another."""
     if place is None or place.launch is None:

@@ -8,14 +8,14 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.monitoring.console import outlive_readers
 from ml_pipeline.runs.commands.train_run import train_run
 from ml_pipeline.runs.commands.typed_command import TypedCommand, words_of_ranks
-from ml_pipeline.runs.ranks.outcome import FAILED, RANK_LOST, STOPPED
-from ml_pipeline.runs.ranks.place import Place, end_with_launcher
+from ml_pipeline.runs.ranks.exit_codes import FAILED, RANK_LOST, STOPPED
+from ml_pipeline.runs.ranks.rank_info import RankInfo, end_with_launcher
 from ml_pipeline.runs.train_command_line import TrainFlags
 from ml_pipeline.runtime.garbage import keeping_imports
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 
 
-def train_as_rank(place: Place, flags: TrainFlags, *, prog: str, told_by: str) -> int:
+def train_as_rank(place: RankInfo, flags: TrainFlags, *, prog: str, told_by: str) -> int:
     """Train together with the other ranks; the first one alone prints, but for errors that the others do not know.
 
     prog: how the command calls itself; told_by: what errors of this rank begin with. Returns the exit code.
@@ -27,15 +27,15 @@ def train_as_rank(place: Place, flags: TrainFlags, *, prog: str, told_by: str) -
 
         from ml_pipeline.models.rl.distributed.rank_group import RankGroup
         from ml_pipeline.models.rl.distributed.ranks import RankLost
+        from ml_pipeline.runs.ranks.context import RankContext, SharedError
         from ml_pipeline.runs.ranks.start import start_of_ranks
-        from ml_pipeline.runs.ranks.together import KnownToAll, Together
 
     outlive_readers()
     end_with_launcher()
     command = TypedCommand(told_by, words_of_ranks(place, prog, settings))
     try:
         with RankGroup.join(timeout_s=settings["rank_timeout_s"]) as group:
-            ranks = Together(group, launch=place.launch)
+            ranks = RankContext(group, launch=place.launch)
             start, task = start_of_ranks(flags, ranks, place)
             code = train_run(start, task, command, ranks, place=place)
             if code == FAILED:  # of which this rank has told the reason, and the others know nothing
@@ -46,7 +46,7 @@ def train_as_rank(place: Place, flags: TrainFlags, *, prog: str, told_by: str) -
     except RankLost as error:
         print(f"{told_by}: {error}", file=sys.stderr)
         return RANK_LOST
-    except KnownToAll:
+    except SharedError:
         if place.rank == 0:
             raise
         return 2

@@ -8,13 +8,13 @@ from ml_pipeline.config.wording import shown_path
 from ml_pipeline.runs.commands.terminal import StoppedBySignals, Terminal
 from ml_pipeline.runs.commands.typed_command import TypedCommand
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
-from ml_pipeline.runs.ranks.place import Place
+from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.train_command_line import TrainStart
 from ml_pipeline.runtime.garbage import keeping_imports
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 
 if TYPE_CHECKING:
-    from ml_pipeline.runs.ranks.together import Together
+    from ml_pipeline.runs.ranks.context import RankContext
     from ml_pipeline.runs.tasks import Task
 
 
@@ -22,9 +22,9 @@ def train_run(
     start: TrainStart,
     task: "Task",
     command: TypedCommand,
-    ranks: "Together | None" = None,
+    ranks: "RankContext | None" = None,
     *,
-    place: Place | None = None,
+    place: RankInfo | None = None,
 ) -> int:
     """Train, and return the exit code. ranks: those that train together, of which the first alone prints.
 
@@ -35,7 +35,7 @@ def train_run(
         from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
         from ml_pipeline.runs.run import Run
 
-    is_first = ranks is None or ranks.is_first
+    is_first = place is None or place.rank == 0
     if is_first:
         print(*task.notices, sep="\n", end="\n" if task.notices else "")
     terminal = Terminal(place, notice=start.notice) if is_first else StoppedBySignals(place)

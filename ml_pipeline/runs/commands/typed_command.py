@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_pipeline.config.wording import shown_path
-from ml_pipeline.runs.ranks.place import Place
+from ml_pipeline.runs.ranks.rank_info import RankInfo
 
 PROG = "train_ppo.py"
 MODULE = "ml_pipeline.train_ppo"
@@ -36,7 +36,7 @@ def usual_words(prog: str) -> list[str]:
     return prog.split() if prog != PROG else ["python", "-m", MODULE]
 
 
-def words_of_ranks(place: Place, prog: str, settings: Mapping[str, Any]) -> list[str]:
+def words_of_ranks(place: RankInfo, prog: str, settings: Mapping[str, Any]) -> list[str]:
     """What starts ranks such as this one again: those of torchrun on one machine."""
     if place.started_by_us:
         launcher = [] if settings["launcher"] == "local" else ["--launcher", settings["launcher"]]

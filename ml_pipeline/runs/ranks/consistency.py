@@ -12,7 +12,7 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline import __version__
 from ml_pipeline.config.wording import in_one_line, written
 from ml_pipeline.models.rl.distributed.ranks import Ranks, RanksDiffer
-from ml_pipeline.runs.ranks.together import KnownToAll, Together
+from ml_pipeline.runs.ranks.context import RankContext, SharedError
 from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.tasks import Task
 
@@ -20,7 +20,7 @@ _PACKAGES = ("numpy", "gymnasium", "numba")  # what computes besides torch
 _LONGEST = 100
 
 
-class DifferentRanks(RanksDiffer, KnownToAll):
+class DifferentRanks(RanksDiffer, SharedError):
     """Ranks that cannot train together, as all of them know."""
 
 
@@ -37,7 +37,7 @@ def this_machine() -> dict[str, str]:
     return facts
 
 
-def require_same(ranks: Together, what: str, own: Mapping[str, Any], *, remedy: str) -> None:
+def require_same(ranks: RankContext, what: str, own: Mapping[str, Any], *, remedy: str) -> None:
     """Compare values by name over all ranks. what: names the exchange. remedy: the end of the sentence.
 
     Raises DifferentRanks on every rank, which names the first value that differs and where.
@@ -60,12 +60,12 @@ def _shown(value: Any) -> str:
     return in_one_line(written(tuple(value) if isinstance(value, list) else value), _LONGEST)
 
 
-def require_same_machines(ranks: Together) -> None:
+def require_same_machines(ranks: RankContext) -> None:
     """Raise DifferentRanks, on every rank, where two have other versions or another kind of processor."""
     require_same(ranks, "the versions", this_machine(), remedy="install the same versions on all machines.")
 
 
-def require_same_task(ranks: Together, task: Task) -> None:
+def require_same_task(ranks: RankContext, task: Task) -> None:
     """Raise DifferentRanks, on every rank, where the data or the environment's code of two differ."""
     described: dict[str, Any] = {}
     for name, value in describe_task(task).items():
@@ -75,15 +75,15 @@ def require_same_task(ranks: Together, task: Task) -> None:
     require_same(ranks, "the data", described, remedy="give all ranks the same data and code.")
 
 
-def consistent(group: Ranks, task: Task) -> Together:
+def consistent(group: Ranks, task: Task) -> RankContext:
     """A group whose ranks have the same versions and data. Raises DifferentRanks, on all, where they have not."""
-    ranks = Together(group)
+    ranks = RankContext(group)
     require_same_machines(ranks)
     require_same_task(ranks, task)
     return ranks
 
 
-def require_same_spaces(ranks: Together, envs: VectorEnv) -> None:
+def require_same_spaces(ranks: RankContext, envs: VectorEnv) -> None:
     """Raise DifferentRanks, on every rank, where the environments of two have other spaces."""
     spaces = {
         "the observation space": repr(envs.single_observation_space),

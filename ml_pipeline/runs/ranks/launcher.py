@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 from ml_pipeline.config.wording import counted
-from ml_pipeline.runs.ranks.outcome import BY_SIGNAL, FAILED, RANK_LOST, is_bad, lost_ranks, verdict
-from ml_pipeline.runs.ranks.place import OWN_LAUNCH
+from ml_pipeline.runs.ranks.exit_codes import BY_SIGNAL, FAILED, RANK_LOST, is_bad, lost_ranks, verdict
+from ml_pipeline.runs.ranks.rank_info import OWN_LAUNCH
 
 _POLL_S = 0.02
 _GRACE_S = 5.0

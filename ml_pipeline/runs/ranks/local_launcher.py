@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ml_pipeline.runs.ranks.launcher import Launcher
-from ml_pipeline.runs.ranks.place import LAUNCHER_PID
+from ml_pipeline.runs.ranks.rank_info import LAUNCHER_PID
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.free_port import free_port
 from ml_pipeline.runtime.interrupts import held_back

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_pipeline.models.rl.distributed.numbering import among_all
 from ml_pipeline.models.rl.distributed.rows import rows_of
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
 
 _SYSTEM = "system/"
 _WORKERS = "workers/count"
@@ -12,14 +12,16 @@ _OF_ONE_GPU = "system/gpu_percent"
 
 
 def of_all_ranks(
-    ranks: Together, figures: Mapping[str, float], sentences: Sequence[str], *, n_envs: int
+    ranks: RankContext, figures: Mapping[str, float], sentences: Sequence[str], *, n_envs: int
 ) -> tuple[dict[str, float], list[str]]:
     """What one line of metrics tells, and what is said, of what each rank would have told; the same on every rank.
 
     Figures of the machine stand once by rank, as system/rank1/rss_mb, and once for the run: the mean of the GPUs'
     use, and the sum of all others and of the workers. What else there is, ranks agree on. sentences: about the rank's
-    own environments, which are renumbered among the n_envs of all.
+    own environments, which are renumbered among the n_envs of all. One rank alone tells its own.
     """
+    if ranks.size == 1:
+        return dict(figures), list(sentences)
     first = rows_of(ranks.rank, ranks.size, n_envs).start
     of_rank = f"Rank {ranks.rank}: "
     own = [dict(figures), [of_rank + among_all(sentence, first, n_envs) for sentence in sentences]]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
-from ml_pipeline.runs.ranks.place import Place
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
+from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.record_state import record_end_of_lost
 from ml_pipeline.runs.state import STATE_FILE, read_state
 from ml_pipeline.runtime.regular_file import open_regular
@@ -32,8 +32,16 @@ class LeftRun(NamedTuple):
         return self.folder / LATEST_CHECKPOINT if self.iterations >= 0 else None
 
 
-def record_ranks(folder: Path, ranks: Together) -> None:
-    """Write down who writes this folder from now on. Raises UserError where it cannot be written."""
+def note_ranks(ranks: RankContext, folder: Path) -> None:
+    """Once all ranks have accepted the run: let those that start again find it; nobody starts one process again.
+
+    Raises UserError on all if the folder cannot be written.
+    """
+    if ranks.size > 1 or ranks.launches:
+        ranks.first(RANKS_FILE, lambda: _record_ranks(folder, ranks))
+
+
+def _record_ranks(folder: Path, ranks: RankContext) -> None:
     content = {
         "size": ranks.size,
         "members": [list(member) for member in ranks.group.members],
@@ -57,7 +65,7 @@ def ranks_of(folder: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and isinstance(content.get("size"), int) else None
 
 
-def left_run(ranks: Together, place: Place, given: Path | None) -> LeftRun | None:
+def left_run(ranks: RankContext, place: RankInfo, given: Path | None) -> LeftRun | None:
     """The run that these ranks left when one of them was lost, on every rank; None where they begin.
 
     given: the run folder that the settings name. Where the first rank does not see the newest checkpoint, as on a
@@ -77,7 +85,7 @@ def left_run(ranks: Together, place: Place, given: Path | None) -> LeftRun | Non
     return run
 
 
-def _found_here(ranks: Together, place: Place, given: Path | None) -> LeftRun | None:
+def _found_here(ranks: RankContext, place: RankInfo, given: Path | None) -> LeftRun | None:
     """Among the runs that this rank sees, the newest that its launch left.
 
     A finished one counts only where these ranks were started again, since a launch may be named as an earlier one was:
@@ -95,7 +103,7 @@ def _found_here(ranks: Together, place: Place, given: Path | None) -> LeftRun | 
     return None
 
 
-def _brought(ranks: Together, run: LeftRun, source: int, first: LeftRun | None) -> LeftRun:
+def _brought(ranks: RankContext, run: LeftRun, source: int, first: LeftRun | None) -> LeftRun:
     """The run, in a folder of the first rank, with the files that rank `source` has of it."""
     folder = Path(ranks.first("its run folder", lambda: str(run.folder if first is None else first.folder)))
     paths = sorted(run.folder.iterdir()) if ranks.rank == source else []

@@ -10,9 +10,9 @@ from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.runs.ranks.consistency import require_same, require_same_machines, require_same_task
-from ml_pipeline.runs.ranks.place import Place
+from ml_pipeline.runs.ranks.context import RankContext
+from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.ranks.relaunch import LeftRun, left_run
-from ml_pipeline.runs.ranks.together import Together
 from ml_pipeline.runs.tasks import Task, make_task
 from ml_pipeline.runs.train_command_line import TrainFlags, TrainStart, train_start
 from ml_pipeline.runs.train_config import USUAL_WITH_RANKS, TrainConfig, layered, train_config
@@ -22,10 +22,10 @@ from ml_pipeline.runs.train_config import USUAL_WITH_RANKS, TrainConfig, layered
 _OWN = OF_LAUNCH | {"n_workers", "parallel_start_method", "step_timeout_s", "device"}
 
 
-def start_of_ranks(flags: TrainFlags, ranks: Together, place: Place) -> tuple[TrainStart, Task]:
+def start_of_ranks(flags: TrainFlags, ranks: RankContext, place: RankInfo) -> tuple[TrainStart, Task]:
     """What all ranks train, and the task as this rank has it.
 
-    Ranks that were started again after one was lost go on with the run that they left. Raises KnownToAll where they
+    Ranks that were started again after one was lost go on with the run that they left. Raises SharedError where they
     differ in settings, versions, the kind of device or data, and where anything cannot be used.
     """
     require_same_machines(ranks)
@@ -59,7 +59,7 @@ def _compared(flags: TrainFlags) -> dict[str, Any]:
     return {**given, "resume": flags.resume, "the seed": given.get("seed", 0)}
 
 
-def _start(flags: TrainFlags, ranks: Together, left: LeftRun | None) -> TrainStart:
+def _start(flags: TrainFlags, ranks: RankContext, left: LeftRun | None) -> TrainStart:
     """On the first rank, which has the run folder."""
     if left is None:
         started = flags if flags.resume else replace(flags, given=layered(USUAL_WITH_RANKS, flags.given))
@@ -73,7 +73,7 @@ def _start(flags: TrainFlags, ranks: Together, left: LeftRun | None) -> TrainSta
     return replace(start, notice=" ".join(filter(None, [start.notice, _notice(flags, ranks, start, left)])) or None)
 
 
-def _notice(flags: TrainFlags, ranks: Together, start: TrainStart, left: LeftRun | None) -> str:
+def _notice(flags: TrainFlags, ranks: RankContext, start: TrainStart, left: LeftRun | None) -> str:
     sentences = []
     if left is not None and left.checkpoint is not None:
         sentences.append(f"The {ranks.size} processes go on with the run that was left in {left.folder}.")

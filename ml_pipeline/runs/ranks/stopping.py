@@ -6,14 +6,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.stop import StopRequest
 
 _STOP, _SIGNAL, _RUN = "stop", "signal", "run"
 
 
 @contextmanager
-def stops_shared(ranks: Together, stop: StopRequest) -> Iterator[None]:
+def stops_shared(ranks: RankContext, stop: StopRequest) -> Iterator[None]:
     """Within the block, a request on any rank is made on all: so the first ends its evaluation, too."""
     group = ranks.group
     if not isinstance(group, RankGroup):
@@ -41,11 +41,13 @@ def stops_shared(ranks: Together, stop: StopRequest) -> Iterator[None]:
         post.join()
 
 
-def share_stop(ranks: Together, stop: StopRequest) -> None:
+def share_stop(ranks: RankContext, stop: StopRequest) -> None:
     """Let all ranks know of a request that any of them knows of; the reason of the first of these counts.
 
     On return, all who listen to this rank's request have been told: a trainer that listens takes no further step.
     """
+    if ranks.size == 1:
+        return
     known = ranks.gather("whether to stop", [stop.reason, stop.signal] if stop.requested else None)
     request = next((each for each in known if each is not None), None)
     if request is not None:

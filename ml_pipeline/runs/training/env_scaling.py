@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gymnasium.vector import VectorEnv
 
@@ -13,12 +13,11 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater
+from ml_pipeline.models.rl.distributed.rows import rows_of
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.env_limit import current_leases, leasing
-
-if TYPE_CHECKING:
-    from ml_pipeline.runs.ranks.together import Together  # with torch
 
 _NOT_TO_BE_HAD = (UserError, VectorEnvError, OSError, MemoryError)
 
@@ -38,7 +37,7 @@ class EnvScaling:
         envs: VectorEnv | None = None,
         n_envs: int,
         say: Callable[[str], None],
-        ranks: "Together | None" = None,
+        ranks: RankContext,
     ) -> None:
         """envs: handed in, in place of new ones. n_envs: the number to begin with. say: is told what was done or
         refused, in sentences. ranks: share the environments, and change their number together."""
@@ -137,10 +136,11 @@ class EnvScaling:
 
     def _make_envs(self, n_envs: int, *, n_workers: int | None = None) -> VectorEnv:
         def make() -> VectorEnv:
+            rows = rows_of(self._ranks.rank, self._ranks.size, n_envs)
             with leasing(self._leases):
-                return make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers, ranks=self._ranks)
+                return make_envs(self.config, self._task, n_envs=n_envs, n_workers=n_workers, rows=rows)
 
-        return make() if self._ranks is None else self._ranks.each("its environments", make)
+        return self._ranks.each("its environments", make)
 
     def _told(self, before: int, n_envs: int, missing: str) -> str:
         done = f"{counted(n_envs, 'environment')} in place of {before}."

@@ -15,7 +15,7 @@ from ml_pipeline.runs.pickled_environments import (
     split_pickles,
     write_pickles,
 )
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.training.trainers import without_replay
 from ml_pipeline.trading.trained_state import as_saved
@@ -27,13 +27,13 @@ class Checkpoints:
     say: told, once, where such pickles cannot be signed.
     """
 
-    def __init__(self, folder: Path, task: Task, say: Callable[[str], None], *, ranks: Together | None = None) -> None:
+    def __init__(self, folder: Path, task: Task, say: Callable[[str], None], *, ranks: RankContext) -> None:
         """ranks: call `load` and `save` together; the first alone reads and writes, and has the folder."""
         self._folder = folder
         self._task = task
         self._say = say
         self._ranks = ranks
-        self._identity = FolderIdentity(folder) if ranks is None or ranks.is_first else None
+        self._identity = FolderIdentity(folder) if ranks.is_first else None
         self._said_unsigned = False
         self._first_has_best = False
 
@@ -48,8 +48,6 @@ class Checkpoints:
         trusted: open also what can run code, though no run of this user wrote it. Raises UserError for a checkpoint of
         other market data.
         """
-        if self._ranks is None:
-            return self._read(checkpoint, trusted=trusted)
         known = self._ranks.first("the checkpoint", lambda: (self._read(checkpoint, trusted=trusted), self.has_best()))
         saved: Mapping[str, Any]
         saved, self._first_has_best = known
@@ -89,10 +87,7 @@ class Checkpoints:
         Raises UserError where the folder is gone or cannot be written; the checkpoint before it is then untouched.
         """
         state = trainer.state_dict()
-        if self._ranks is None:
-            self._write(name, state, run_state)
-        else:
-            self._ranks.first(f"the writing of {name}", lambda: self._write(name, state, run_state))
+        self._ranks.first(f"the writing of {name}", lambda: self._write(name, state, run_state))
 
     def _write(self, name: str, state: Mapping[str, Any], run_state: Mapping[str, Any]) -> None:
         self.require_folder()

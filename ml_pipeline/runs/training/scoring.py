@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ml_pipeline.models.rl.algorithms.trainer import Trainer
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.training.stoppable import EvaluationStopped, Stoppable
-
-if TYPE_CHECKING:
-    from ml_pipeline.runs.ranks.together import Together  # with torch
 
 
 class Scoring:
@@ -29,7 +27,7 @@ class Scoring:
         *,
         save_best: Callable[[Trainer], None],
         unit: str | None = None,
-        ranks: "Together | None" = None,
+        ranks: RankContext,
     ) -> None:
         """save_best: called with the trainer where no earlier score reached that of its policy. unit: what the score
         is, for the sentence about it. ranks: of these the first evaluates, and all know the score."""
@@ -45,11 +43,7 @@ class Scoring:
 
     def __call__(self, trainer: Trainer) -> dict[str, float]:
         """The score, as a metric. A stop request ends the evaluation before its next step: then nothing."""
-        score = (
-            self._score_of(trainer)
-            if self._ranks is None
-            else self._ranks.first("the evaluation", lambda: self._score_of(trainer))
-        )
+        score = self._ranks.first("the evaluation", lambda: self._score_of(trainer))
         if score is None:
             self.is_due = True
             return {}

@@ -13,7 +13,7 @@ from ml_pipeline.models.rl.algorithms.vector_envs import require_same_step
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.monitoring.sink import MetricsSink
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.train_config import TrainConfig
 
 REPLAY = "replay"
@@ -21,7 +21,7 @@ REPLAY = "replay"
 
 
 def make_trainer(
-    config: TrainConfig, envs: VectorEnv, *, device: str, sink: MetricsSink, ranks: Together | None = None
+    config: TrainConfig, envs: VectorEnv, *, device: str, sink: MetricsSink, ranks: RankContext
 ) -> Trainer:
     """A trainer over these environments. Raises UserError where they do not fit the algorithm.
 
@@ -38,9 +38,9 @@ def make_trainer(
             policy=policy,
             seed=run.seed,
             sink=sink,
-            ranks=None if ranks is None else ranks.group,
+            ranks=ranks.group,
         )
-    if ranks is not None:
+    if ranks.size > 1:
         raise UserError(f"{run.algorithm} trains in one process; leave out the other ranks, or train by {OWN}.")
     from ml_pipeline.runs.sb3.trainer import SB3Trainer
 

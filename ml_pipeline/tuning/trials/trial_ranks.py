@@ -15,8 +15,8 @@ from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
 from ml_pipeline.models.rl.distributed.ranks import RankLost
 from ml_pipeline.runs.ranks.consistency import consistent
-from ml_pipeline.runs.ranks.outcome import FAILED, RANK_LOST, lost_ranks
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
+from ml_pipeline.runs.ranks.exit_codes import FAILED, RANK_LOST, lost_ranks
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.rank_variables import variables_of_rank
@@ -55,7 +55,7 @@ class TrialRanks:
                 raise UserError(f"No process can be started for a rank: {error.strerror}.") from error
 
     @contextlib.contextmanager
-    def training(self, config: TrainConfig, task: Task, checkpoint: Path | None) -> Iterator[Together | None]:
+    def training(self, config: TrainConfig, task: Task, checkpoint: Path | None) -> Iterator[RankContext | None]:
         """Within the block, all take part in a `Run` of these; None where config.run.n_processes is 1.
 
         Raises RankLost, which says how a rank ended, where one was killed or does not answer, and RankFailed where one

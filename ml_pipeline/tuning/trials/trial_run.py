@@ -20,7 +20,7 @@ from ml_pipeline.models.rl.core.arguments import measuring_once
 from ml_pipeline.models.rl.distributed.ranks import RankLost
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
@@ -200,7 +200,7 @@ def report_interval(base: Mapping[str, Any]) -> int:
 
 
 def _trained(
-    make_run: Callable[..., Run], training: AbstractContextManager[Together | None]
+    make_run: Callable[..., Run], training: AbstractContextManager[RankContext | None]
 ) -> tuple[TrialState, str | None, RunResult | None]:
     """How a run ended, why it did not finish, and its result if it began. training: the ranks of the run, as long as it
     trains."""

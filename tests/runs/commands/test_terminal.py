@@ -6,7 +6,7 @@ import pytest
 
 from ml_pipeline.monitoring.listener import RunStart
 from ml_pipeline.runs.commands.terminal import StoppedBySignals, Terminal
-from ml_pipeline.runs.ranks.place import OWN_LAUNCH, Place
+from ml_pipeline.runs.ranks.rank_info import OWN_LAUNCH, RankInfo
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from ml_pipeline.runs.ranks.place import OWN_LAUNCH, Place
     [("job 7", {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}), (f"{OWN_LAUNCH}7", {signal.SIGINT}), (None, set())],
 )
 def test_a_signal_that_a_launcher_passes_on_once_more_is_no_second_one(monkeypatch, launch, ignored):
-    terminal = StoppedBySignals(Place(1, 2, 2, launch, 0))
+    terminal = StoppedBySignals(RankInfo(1, 2, 2, launch, 0))
     monkeypatch.setattr(signal, "getsignal", {}.get)
     handlers = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)

@@ -7,7 +7,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.ranks.together import Together
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.run import Run
 from tests.small_runs import config_of
 
@@ -29,8 +29,7 @@ class Quick(GymTask):
 def run_of(group, folder, *, task=None, stop=None, sinks=(), ppo=PPO, **settings):
     """A run by this rank of a group, or without a group by one process."""
     config = config_of(folder, ppo=ppo, **{**FIVE, **settings})
-    ranks = None if group is None else Together(group)
-    return Run(config, task or Quick(config.run.env_id), ranks=ranks, stop=stop, sinks=sinks)
+    return Run(config, task or Quick(config.run.env_id), ranks=RankContext(group), stop=stop, sinks=sinks)
 
 
 def train(group, folder, **settings):
@@ -41,8 +40,7 @@ def train(group, folder, **settings):
 def resume(group, folder, **changes):
     checkpoint = folder / "latest.pt"
     config = resumed_config(checkpoint, changes)
-    ranks = None if group is None else Together(group)
-    result = Run(config, Quick(), checkpoint=checkpoint, ranks=ranks).train()
+    result = Run(config, Quick(), checkpoint=checkpoint, ranks=RankContext(group)).train()
     return result.status, result.reason, result.global_step, result.best_score
 
 

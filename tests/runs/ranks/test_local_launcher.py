@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
+from ml_pipeline.runs.ranks.exit_codes import RANK_LOST
 from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
-from ml_pipeline.runs.ranks.outcome import RANK_LOST
 from tests.training_commands import REPOSITORY
 
 _NOTE = """
@@ -180,7 +180,7 @@ note(f"{rank}")
 while not (folder / "killed").exists():
     time.sleep(0.01)
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.ranks.place import end_with_launcher
+from ml_pipeline.runs.ranks.rank_info import end_with_launcher
 try:
     end_with_launcher()
     note(f"{rank}-told", "It goes on.")

@@ -8,8 +8,8 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.ranks.context import SharedError
 from ml_pipeline.runs.ranks.relaunch import ranks_of
-from ml_pipeline.runs.ranks.together import KnownToAll
 from ml_pipeline.runs.requests import write_request
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
@@ -182,7 +182,7 @@ def disk_full_at(group, folder, number):
     saving.save_checkpoint = full
     try:
         train(group, folder)
-    except KnownToAll as error:
+    except SharedError as error:
         return str(error)
     return "no error"
 
@@ -197,7 +197,7 @@ def refusal(group, folder, **settings):
     own = settings.pop("of_rank", {}).get(group.rank, {})
     try:
         train(group, folder, **{**settings, **own})
-    except KnownToAll as error:
+    except SharedError as error:
         return str(error)
     return "no error"
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from ml_pipeline.runs.ranks import consistency, relaunch, start
-from ml_pipeline.runs.ranks.place import Place
+from ml_pipeline.runs.ranks.context import RankContext, SharedError
+from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.ranks.relaunch import RANKS_FILE, left_run
-from ml_pipeline.runs.ranks.together import KnownToAll, Together
 from ml_pipeline.runs.state import STATE_FILE
 from ml_pipeline.runs.train_command_line import read_train_flags
 from tests.runs.ranks.small_ranked_runs import train
@@ -20,12 +20,12 @@ ARGUMENTS = ["--env-id", "CartPole-v1", "--n-envs", "4"]
 
 
 def place_of(group, launch="job 7"):
-    return Place(group.rank, group.size, group.size, launch, 0)
+    return RankInfo(group.rank, group.size, group.size, launch, 0)
 
 
 def started(group, arguments, own=(), versions=None):
     """What the ranks agree on; own: further arguments of rank 1. versions: another torch on rank 1."""
-    ranks = Together(group, launch="job 7")
+    ranks = RankContext(group, launch="job 7")
     if group.rank == 1:
         arguments = [*arguments, *own]
         if versions:
@@ -33,7 +33,7 @@ def started(group, arguments, own=(), versions=None):
             consistency.this_machine = lambda: facts
     try:
         begun, _ = start.start_of_ranks(read_train_flags(arguments), ranks, place_of(group))
-    except KnownToAll as error:
+    except SharedError as error:
         return str(error)
     return begun.config
 
@@ -107,7 +107,7 @@ def test_names_of_one_kind_of_device_may_differ(server, devices):
 def left_by(group, roots, given=None, launch="job 7", restart=0):
     """The run that is found where each rank sees another folder of runs."""
     relaunch.runs_folder = lambda: roots[group.rank]
-    ranks = Together(group, launch=launch)
+    ranks = RankContext(group, launch=launch)
     found = left_run(ranks, place_of(group, launch)._replace(restart=restart), given)
     return None if found is None else (found.folder, found.iterations)
 

@@ -21,6 +21,7 @@ from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.requests import REQUEST_FILE, write_request
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
@@ -369,7 +370,7 @@ class Plain:
 def test_a_trainer_of_another_kind_keeps_its_environments(tmp_path):
     told = []
     config = settings_of(tmp_path, n_envs_schedule={100: 8})
-    scaling = EnvScaling(config, make_task(config), n_envs=4, say=told.append)
+    scaling = EnvScaling(config, make_task(config), n_envs=4, say=told.append, ranks=RankContext())
     assert scaling.may_change(Plain())
     with pytest.raises(UserError, match="Plain cannot change the number of environments while it trains"):
         scaling.apply(Plain(), save=lambda: None)

@@ -26,10 +26,10 @@ def states_of(envs: VectorEnv) -> tuple[list[EnvState] | None, str]:
         return None, str(error)
 
 
-def states_of_all(envs: VectorEnv, ranks: Ranks | None) -> tuple[list[EnvState] | None, str]:
+def states_of_all(envs: VectorEnv, ranks: Ranks) -> tuple[list[EnvState] | None, str]:
     """The same for the environments of all ranks, on every rank; all call it together. None where one has none."""
     own = states_of(envs)
-    if ranks is None or ranks.size == 1:
+    if ranks.size == 1:
         return own
     if own[0] is not None and len(own[0]) != envs.num_envs:
         own = None, f"{type(envs).__name__} gives {len(own[0])} states for {envs.num_envs} environments"
@@ -38,21 +38,21 @@ def states_of_all(envs: VectorEnv, ranks: Ranks | None) -> tuple[list[EnvState] 
     return (None, missing) if missing is not None else ([each for states, _ in of_ranks for each in states], "")
 
 
-def restore_states(envs: VectorEnv, states: list[EnvState], ranks: Ranks | None) -> None:
-    """Put the environments into states; with ranks, each rank's into its part of the states of all.
+def restore_states(envs: VectorEnv, states: list[EnvState], ranks: Ranks) -> None:
+    """Put this rank's environments into their part of the states of all.
 
     Raises StateNotAvailable, on all ranks, where an environment does not take its state.
     """
     of_any: Any = envs
-    rows = slice(0, None) if ranks is None else rows_of(ranks.rank, ranks.size, len(states))
+    rows = rows_of(ranks.rank, ranks.size, len(states))
     states_put(ranks, lambda: of_any.set_states(states[rows]), first_env=rows.start)
 
 
-def check_states(states: list[EnvState] | None, num_envs: int, ranks: Ranks | None) -> None:
+def check_states(states: list[EnvState] | None, num_envs: int, ranks: Ranks) -> None:
     """Raise UserError about states of a checkpoint that are of another version; ranks need one for each environment."""
     if states is None:
         return
-    divides = ranks is None or ranks.size == 1 or len(states) == num_envs
+    divides = ranks.size == 1 or len(states) == num_envs
     if not divides or not all(isinstance(each, dict | PickledState) for each in states):
         raise UserError(
             "The states of the environments are of another version; continue with the version that wrote them, train "
@@ -61,11 +61,11 @@ def check_states(states: list[EnvState] | None, num_envs: int, ranks: Ranks | No
 
 
 def carry_over(
-    earlier: VectorEnv, collector: Collector, later: VectorEnv, later_collector: Collector, *, ranks: Ranks | None
+    earlier: VectorEnv, collector: Collector, later: VectorEnv, later_collector: Collector, *, ranks: Ranks
 ) -> str:
     """Let a collector of other environments continue where one of earlier environments stands, between two rollouts.
 
-    With ranks, all call it together, with what is theirs.
+    All ranks call it together, with what is theirs.
     Returns why all environments begin new episodes; "" where those that were there before go on. Raises RescaleLater
     where a step has to report lost episodes first.
     """
@@ -81,7 +81,7 @@ def carry_over(
     return missing
 
 
-def _check_reported(envs: VectorEnv, ranks: Ranks | None) -> None:
+def _check_reported(envs: VectorEnv, ranks: Ranks) -> None:
     """Raise RescaleLater, on all ranks, where a step has to report lost episodes first."""
     later = ""
     try:

@@ -22,7 +22,7 @@ from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStati
 from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
 from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-from ml_pipeline.models.rl.distributed.ranks import Ranks
+from ml_pipeline.models.rl.distributed.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.distributed.stop_agreement import new_stop
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.one_thread import one_thread
@@ -73,10 +73,11 @@ class PPOTrainer:
         policy: the policy to train; None makes a new one from the configuration.
         device: where the new policy lives; None is the device of the environments, or the CPU.
         sink: receives the metrics of every iteration.
-        ranks: the group that trains this policy together, with the weights of one process that has `normalize_update`
-        "rollout". Every rank makes a trainer with the same arguments: functions are those of all environments, of which
-        each rank makes and steps its own; a vector environment is that of the rank's own rows (`rows_of`). All ranks
-        call `train`, `state_dict`, `load_state_dict` and `replace_envs` together.
+        ranks: the group that trains this policy together; None: this process alone. Several ranks end with the weights
+        of one process that has `normalize_update` "rollout". Every rank makes a trainer with the same arguments:
+        functions are those of all environments, of which each rank makes and steps its own; a vector environment is
+        that of the rank's own rows (`rows_of`). All ranks call `train`, `state_dict`, `load_state_dict` and
+        `replace_envs` together.
 
         Raises UserError if settings, spaces, device and environments do not fit together.
         """
@@ -88,8 +89,8 @@ class PPOTrainer:
         self.iteration = 0
         self._seed = seed
         self._sink = sink
+        self._ranks = ranks = ranks or OneRank()
         self._stop = new_stop(ranks)
-        self._ranks = ranks
         self._envs: Any = vectorized(envs, ranks)
         self._closes_envs = isinstance(envs, Sequence)
         self._requested_timesteps = total_timesteps

@@ -121,7 +121,12 @@ class Every(NamedTuple, Generic[Result]):
     action: Callable[[Trainer], Result]
 
     def due(self, trainer: Trainer) -> bool:
-        return trainer.iteration % self.interval == 0 or trainer.finished
+        return is_due(trainer, self.interval)
+
+
+def is_due(trainer: Trainer, interval: int) -> bool:
+    """Whether something is due after this iteration that happens after every `interval` of them, and after the last."""
+    return trainer.iteration % interval == 0 or trainer.finished
 
 
 Hook = Callable[[Trainer, Statistics], Mapping[str, float] | None]

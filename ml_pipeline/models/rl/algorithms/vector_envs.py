@@ -12,14 +12,14 @@ from ml_pipeline.models.rl.distributed.ranks import Ranks
 from ml_pipeline.models.rl.distributed.rows import rows_of
 
 
-def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env, ranks: Ranks | None = None) -> VectorEnv:
+def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env, ranks: Ranks) -> VectorEnv:
     """`ParallelEnv` over functions, `SerialEnv` over a single environment; a vector environment is returned as it is.
 
     ranks: functions are those of all environments, of which this rank makes its own.
     Raises UserError for anything else, and for another autoreset mode than SAME_STEP.
     """
     if isinstance(envs, Sequence) and not isinstance(envs, str):
-        own = envs if ranks is None else envs[rows_of(ranks.rank, ranks.size, len(envs))]
+        own = envs[rows_of(ranks.rank, ranks.size, len(envs))]
         return ParallelEnv(own, copy=False)  # the collector copies what it stores
     if isinstance(envs, gymnasium.Env):
         return SerialEnv([lambda: envs])

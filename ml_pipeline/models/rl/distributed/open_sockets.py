@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Iterator
 
-from ml_pipeline.models.rl.distributed.silence import end_when_unreachable
+from ml_pipeline.models.rl.distributed.tcp_keepalive import end_when_unreachable
 
 _FOLDER = "/proc/self/fd"
 

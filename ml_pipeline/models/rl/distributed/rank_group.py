@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.distributed.losses import FOLLOWED, Losses, first_line, told_by_torch
-from ml_pipeline.models.rl.distributed.meeting import meet
+from ml_pipeline.models.rl.distributed.lost_ranks import FOLLOWED, LostRanks, first_line, told_by_torch
 from ml_pipeline.models.rl.distributed.network_interface import interface_towards
 from ml_pipeline.models.rl.distributed.open_sockets import cut, sockets_opened, watch
 from ml_pipeline.models.rl.distributed.ranks import Member, RankLost, this_process
+from ml_pipeline.models.rl.distributed.rendezvous import rendezvous
 from ml_pipeline.models.rl.distributed.side_channel import SideChannel
 from ml_pipeline.runtime.rank_variables import rank_and_size
 
@@ -48,8 +48,8 @@ class RankGroup:
         self.members = members
         self.channel = channel
         self.timeout_s = timeout_s
-        self.losses = Losses(store, rank, members)
-        self.channel.listen(self.losses.note)
+        self.lost = LostRanks(store, rank, members)
+        self.channel.listen(self.lost.note)
         self._store = store
         self._connections: Collection[str] = ()
         self._closed = False
@@ -73,7 +73,7 @@ class RankGroup:
         if interface is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         is_held_here = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        with _meeting(rank, size, f"{address}:{port}"), sockets_opened() as opened:
+        with _rendezvous_errors(rank, size, f"{address}:{port}"), sockets_opened() as opened:
             store = _new_store(address, int(port), is_held_here=is_held_here, timeout_s=timeout_s)
             group = cls._joined(store, rank, size, address=address, timeout_s=timeout_s)
         return group._watching(opened)
@@ -85,7 +85,7 @@ class RankGroup:
         tell_port: called with the port by which the others `follow`; returns once they are about to. Raises RankLost
         where they do not.
         """
-        with _meeting(0, size, _LOOPBACK), sockets_opened() as opened:
+        with _rendezvous_errors(0, size, _LOOPBACK), sockets_opened() as opened:
             store = _new_store(_LOOPBACK, 0, is_held_here=True, timeout_s=_MEETING_S)
             tell_port(store.port)
             group = cls._joined(store, 0, size, address=_LOOPBACK, timeout_s=_MEETING_S)
@@ -95,7 +95,7 @@ class RankGroup:
     @classmethod
     def follow(cls, port: int, rank: int, size: int, *, timeout_s: float = 600.0) -> Self:
         """Join the group that a process of this machine leads. Raises RankLost where that cannot be."""
-        with _meeting(rank, size, f"{_LOOPBACK}:{port}"), sockets_opened() as opened:
+        with _rendezvous_errors(rank, size, f"{_LOOPBACK}:{port}"), sockets_opened() as opened:
             store = _new_store(_LOOPBACK, port, is_held_here=False, timeout_s=_MEETING_S)
             group = cls._joined(store, rank, size, address=_LOOPBACK, timeout_s=_MEETING_S)
         group._wait_up_to(timeout_s)
@@ -104,7 +104,7 @@ class RankGroup:
     @classmethod
     def _joined(cls, store: dist.Store, rank: int, size: int, *, address: str, timeout_s: float) -> Self:
         store = dist.PrefixStore(_PREFIX, store)
-        met = meet(store, rank, size, address=address, timeout_s=timeout_s)
+        met = rendezvous(store, rank, size, address=address, timeout_s=timeout_s)
         channel = SideChannel(rank, met.connections)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
@@ -151,14 +151,14 @@ class RankGroup:
             return
         self._closed = True
         self.channel.close(why)
-        if self.losses or why is not None:
+        if self.lost or why is not None:
             _abandon(self._connections)
         else:
             dist.destroy_process_group()
 
     def check(self) -> None:
         """Raise RankLost where another rank is known to be gone."""
-        self.losses.check()
+        self.lost.check()
 
     def __enter__(self) -> Self:
         return self
@@ -185,9 +185,9 @@ class RankGroup:
     def _arrive(self) -> None:
         self.check()
         try:
-            self.losses.arrive()
+            self.lost.arrive()
         except RuntimeError as error:
-            raise self.losses.error("the next exchange", error, waited_s=0.0, timeout_s=self.timeout_s) from error
+            raise self.lost.error("the next exchange", error, waited_s=0.0, timeout_s=self.timeout_s) from error
 
     def _all_gather(self, part: Tensor, out: Tensor, what: str) -> None:
         self._await(lambda: dist.all_gather(list(out.unbind()), part.contiguous(), async_op=True), what)
@@ -202,7 +202,7 @@ class RankGroup:
             work = begin()
             while not work.is_completed():
                 waited_s = time.monotonic() - began
-                if self.losses:  # which may have sent its part before it went
+                if self.lost:  # which may have sent its part before it went
                     end_s = min(end_s, waited_s + _ABANDONED_S)
                 if waited_s > min(end_s, self.timeout_s):
                     raise RuntimeError("torch still waits")
@@ -211,11 +211,11 @@ class RankGroup:
             work.wait()
         except RuntimeError as error:
             waited_s = time.monotonic() - began
-            raise self.losses.error(what, error, waited_s=waited_s, timeout_s=self.timeout_s) from error
+            raise self.lost.error(what, error, waited_s=waited_s, timeout_s=self.timeout_s) from error
 
 
 def _new_store(address: str, port: int, *, is_held_here: bool, timeout_s: float) -> dist.TCPStore:
-    """torch's. `meet` waits for the ranks: the store would not miss one that ends."""
+    """torch's. `rendezvous` waits for the ranks: the store would not miss one that ends."""
     timeout = timedelta(seconds=timeout_s)
     return dist.TCPStore(
         address, port, is_master=is_held_here, timeout=timeout, wait_for_workers=False, multi_tenant=is_held_here
@@ -230,8 +230,8 @@ def _abandon(connections: Collection[str]) -> None:
 
 
 @contextlib.contextmanager
-def _meeting(rank: int, size: int, where: str) -> Iterator[None]:
-    """Within the block, what torch and `meet` raise becomes RankLost. where: rank 0 is to be found."""
+def _rendezvous_errors(rank: int, size: int, where: str) -> Iterator[None]:
+    """Within the block, what torch and `rendezvous` raise becomes RankLost. where: rank 0 is to be found."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:  # torch's errors have no narrower class in common

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ml_pipeline.models.rl.distributed.silence import end_when_unreachable
+from ml_pipeline.models.rl.distributed.tcp_keepalive import end_when_unreachable
 
 Message = dict[str, Any]
 
@@ -28,7 +28,7 @@ class SideChannel:
     """
 
     def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
-        """connections: of rank 0 to all others, of these to rank 0, as `meet` makes them; the channel closes them."""
+        """connections: of rank 0 to all others, of these to rank 0, from `rendezvous`; the channel closes them."""
         self._rank = rank
         self._handlers: list[Callable[[int, Message], None]] = []
         self._backlog: list[tuple[int, Message]] = []

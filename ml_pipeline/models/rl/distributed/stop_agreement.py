@@ -32,8 +32,8 @@ class Stop(Protocol):
         """The trainer is closed; may be called twice."""
 
 
-def new_stop(ranks: Ranks | None) -> Stop:
-    """For a trainer of this group, or of a process that trains alone."""
+def new_stop(ranks: Ranks) -> Stop:
+    """For a trainer of this group."""
     return StopAgreement(ranks) if isinstance(ranks, RankGroup) else OwnStop()
 
 

@@ -1,7 +1,7 @@
 """Which gradient steps a policy learns by: the fastest that its network, this machine and this installation allow."""
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.distributed.ranks import Ranks
+from ml_pipeline.models.rl.distributed.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
 from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
@@ -34,7 +34,7 @@ def fastest_steps(policy: Policy, config: PPOConfig, generator: Generator, ranks
     numbers. Any other network, or device: by autograd, as all that is computed in chunks.
     ranks: those that take the same steps; they share chunks where that is faster. Steps in torch end where one is lost.
     """
-    check = (lambda: None) if ranks is None else ranks.check
+    ranks = ranks or OneRank()
     optimizer = _optimizer_of(policy)
     network = policy.network
     if policy.device.type == "cpu" and can_compile(network):
@@ -44,13 +44,13 @@ def fastest_steps(policy: Policy, config: PPOConfig, generator: Generator, ranks
             give_up_compiling(error)
     n_chunks = chunks_of_gradient(policy, config)
     if n_chunks > 1:
-        sharing = None if ranks is None or ranks.size == 1 else ChunkSharing(ranks, device=policy.device)
+        sharing = None if ranks.size == 1 else ChunkSharing(ranks, device=policy.device)
         chunked = ChunkedGradients(network, optimizer.gradient, n_chunks=n_chunks, sharing=sharing)
-        return TorchSteps(chunked, optimizer, config, generator, check=check)
+        return TorchSteps(chunked, optimizer, config, generator, check=ranks.check)
     if isinstance(network, ActorCritic) and network.is_paired and policy.device.type == "cpu":
-        steps = TorchSteps(ClosedFormGradients(network), optimizer, config, generator, check=check)
+        steps = TorchSteps(ClosedFormGradients(network), optimizer, config, generator, check=ranks.check)
         return CheckedSteps(steps, network, config)
-    return TorchSteps(AutogradGradients(network), optimizer, config, generator, check=check)
+    return TorchSteps(AutogradGradients(network), optimizer, config, generator, check=ranks.check)
 
 
 def chunks_of_gradient(policy: Policy, config: PPOConfig) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ml_pipeline.models.rl.distributed.meeting import meet
 from ml_pipeline.models.rl.distributed.ranks import RankLost, this_process
+from ml_pipeline.models.rl.distributed.rendezvous import rendezvous
 from ml_pipeline.models.rl.distributed.side_channel import SideChannel
 
 
@@ -37,7 +37,7 @@ class ThreadRank:
         self.members = [this_process()] * size
         self.heard: list[tuple[int, Any]] = []
         self.lost = False
-        self.channel = SideChannel(rank, meet(store, rank, size, address="127.0.0.1", timeout_s=60.0).connections)
+        self.channel = SideChannel(rank, rendezvous(store, rank, size, address="127.0.0.1", timeout_s=60.0).connections)
         self.channel.listen(lambda sender, message: self.heard.append((sender, message)))
 
     def check(self) -> None:

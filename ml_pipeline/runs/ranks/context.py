@@ -5,27 +5,28 @@ from typing import Any, NoReturn, TypeVar
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.distributed.exchange import pack, unpack
-from ml_pipeline.models.rl.distributed.ranks import RankLost, Ranks, RanksDiffer, described
+from ml_pipeline.models.rl.distributed.ranks import OneRank, RankLost, Ranks, RanksDiffer, described
 
 Result = TypeVar("Result")
 
 _MOST_GATHERED = 1 << 16  # bytes; what is larger is not padded for every rank, but sent once more
 
 
-class KnownToAll(UserError):
+class SharedError(UserError):
     """What is wrong on one rank or several, raised on all of them: the first alone has to tell it."""
 
 
-class Together:
+class RankContext:
     """A group of ranks as a run uses it. All ranks call the same methods in the same order.
 
-    Where a rank fails between two calls, as a part of a longer `each`, the others hear of it in their next call.
+    If a rank fails between two calls, as a part of a longer `each`, the others hear of it in their next call. One rank
+    alone sends nothing, and its errors are raised as they are.
     """
 
-    def __init__(self, group: Ranks, *, launch: str | None = None) -> None:
-        """launch: names the start that this rank belongs to, as far as somebody named it; all ranks make this
-        together, since those of another machine may have another one."""
-        self.group = group
+    def __init__(self, group: Ranks | None = None, *, launch: str | None = None) -> None:
+        """group: None for a process that trains alone. launch: the name of the start that this rank belongs to, if it
+        has one; all ranks make this together, since those of another machine may have another one."""
+        self.group = group = group or OneRank()
         self.rank = group.rank
         self.size = group.size
         self.is_first = group.rank == 0
@@ -41,14 +42,18 @@ class Together:
 
         what: names it, should a rank not come. Raises RankLost.
         """
+        if self.size == 1:
+            return [value]
         return [head["value"] for head in self._meet(what, {"value": value})]
 
     def each(self, what: str, function: Callable[[], Result]) -> Result:
-        """What `function` returns on this rank. A UserError on any rank is raised on all as KnownToAll; another error
+        """What `function` returns on this rank. A UserError on any rank is raised on all as SharedError; another error
         leaves the others to RankLost."""
+        if self.size == 1:
+            return function()
         try:
             result = function()
-        except (KnownToAll, RankLost):
+        except (SharedError, RankLost):
             raise
         except UserError as error:
             self._fail(what, error)
@@ -60,8 +65,10 @@ class Together:
     ) -> Any:
         """What `function` returns on the first rank, which alone calls it; the others get what `send` makes of it.
 
-        A UserError is raised on all as KnownToAll. Raises RankLost.
+        A UserError is raised on all as SharedError. Raises RankLost.
         """
+        if self.size == 1:
+            return function()
         if not self.is_first:
             head = self._meet(what, {})[0]
             return unpack(head["sent"] if "sent" in head else self.group.share(None, what))
@@ -79,17 +86,17 @@ class Together:
     def _fail(self, what: str, error: UserError) -> NoReturn:
         try:
             self._meet(what, {"error": str(error)})
-        except KnownToAll as known:
+        except SharedError as known:
             raise known from error
         raise AssertionError("an error that is brought is raised")
 
     def _meet(self, what: str, own: dict[str, Any]) -> list[dict[str, Any]]:
-        """What each rank brings to this call. Raises KnownToAll where one brings an error."""
+        """What each rank brings to this call. Raises SharedError where one brings an error."""
         heads = [unpack(packed) for packed in self.group.gather(pack({"what": what, **own}), what)]
         errors = {rank: head["error"] for rank, head in enumerate(heads) if "error" in head}
         if errors:
             rank, error = next(iter(errors.items()))
-            raise KnownToAll(error if len(errors) == self.size > 1 or rank == 0 else f"On {self.name(rank)}: {error}")
+            raise SharedError(error if len(errors) == self.size > 1 or rank == 0 else f"On {self.name(rank)}: {error}")
         for rank, head in enumerate(heads):
             if head["what"] != what:
                 raise RanksDiffer(

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ml_pipeline.models.rl.distributed import meeting
-from ml_pipeline.models.rl.distributed.meeting import meet
+from ml_pipeline.models.rl.distributed import rendezvous as module
+from ml_pipeline.models.rl.distributed.rendezvous import rendezvous
 from ml_pipeline.runtime.free_port import free_port
 from tests.models.rl.distributed.groups_of_threads import Store
 
@@ -21,7 +21,7 @@ def pool():
 
 
 def coming(pool, store, rank, size, timeout_s=TIMEOUT_S):
-    return pool.submit(meet, store, rank, size, address="127.0.0.1", timeout_s=timeout_s)
+    return pool.submit(rendezvous, store, rank, size, address="127.0.0.1", timeout_s=timeout_s)
 
 
 def connection_of_a_stranger(store, said=b""):
@@ -45,7 +45,7 @@ def closed(*all_met):
 def test_all_return_once_the_last_has_come(pool):
     store = Store()
     first, second = coming(pool, store, 0, 3), coming(pool, store, 1, 3)
-    third = meet(store, 2, 3, address="127.0.0.1", timeout_s=TIMEOUT_S)
+    third = rendezvous(store, 2, 3, address="127.0.0.1", timeout_s=TIMEOUT_S)
     assert sorted(first.result().connections) == [1, 2]
     assert first.result().name == second.result().name == third.name
     first.result().connections[1].sendall(b"a message")
@@ -58,7 +58,7 @@ def test_a_stranger_neither_counts_nor_holds_anybody_up(pool, said):
     store = Store()
     first = coming(pool, store, 0, 2)
     with connection_of_a_stranger(store, said):
-        second = meet(store, 1, 2, address="127.0.0.1", timeout_s=TIMEOUT_S)
+        second = rendezvous(store, 1, 2, address="127.0.0.1", timeout_s=TIMEOUT_S)
         assert sorted(first.result().connections) == [1]
         closed(first.result(), second)
 
@@ -67,7 +67,7 @@ def test_a_stranger_that_is_gone_again_is_forgotten(pool):
     store = Store()
     first = coming(pool, store, 0, 2)
     connection_of_a_stranger(store, b"GET ").close()
-    second = meet(store, 1, 2, address="127.0.0.1", timeout_s=TIMEOUT_S)
+    second = rendezvous(store, 1, 2, address="127.0.0.1", timeout_s=TIMEOUT_S)
     closed(first.result(), second)
 
 
@@ -105,12 +105,12 @@ def test_what_a_store_holds_of_before_a_restart_is_passed_over(pool):
         store.set("meeting", json.dumps([stranger.getsockname()[1], "a" * 32]))
         accepted, _ = stranger.accept()
         accepted.close()
-        first = meet(store, 0, 2, address="127.0.0.1", timeout_s=TIMEOUT_S)
+        first = rendezvous(store, 0, 2, address="127.0.0.1", timeout_s=TIMEOUT_S)
     closed(first, second.result())
 
 
 def test_a_first_rank_that_answers_nowhere_is_told(pool, monkeypatch):
-    monkeypatch.setattr(meeting, "_TELLS_S", 0.0)
+    monkeypatch.setattr(module, "_TELLS_S", 0.0)
     store = Store()
     store.set("meeting", json.dumps([free_port(), "a" * 32]))
     with pytest.raises(ConnectionError, match=r"^rank 0 does not answer at port \d+: .*; let ranks connect"):

@@ -18,7 +18,7 @@ _TELLS_S = 5.0  # after the time is over, for rank 0 to tell the others who did 
 _LOOK_S = 0.05
 
 
-class Met(NamedTuple):
+class Rendezvous(NamedTuple):
     """connections: of rank 0 to all others, of these to rank 0. name: of this meeting alone, the same on all ranks."""
 
     connections: dict[int, socket.socket]
@@ -29,15 +29,15 @@ class _NotAllCame(ConnectionError):
     """Told by rank 0."""
 
 
-def meet(store: Any, rank: int, size: int, *, address: str, timeout_s: float) -> Met:
+def rendezvous(store: Any, rank: int, size: int, *, address: str, timeout_s: float) -> Rendezvous:
     """Connect to the other ranks; returns when all are there.
 
     store: torch's, which all ranks share; torchrun's keeps what was there before a restart. address: of rank 0.
     Raises OSError or RuntimeError where a rank ends meanwhile, cannot be reached, or does not come within timeout_s.
     """
     if rank:
-        return _met_first(store, rank, address, timeout_s)
-    meeting = _Meeting(size)
+        return _connect_to_first(store, rank, address, timeout_s)
+    meeting = _First(size)
     try:
         meeting.hold(store, timeout_s)
     except BaseException as error:
@@ -45,10 +45,10 @@ def meet(store: Any, rank: int, size: int, *, address: str, timeout_s: float) ->
         raise
     finally:
         meeting.close()
-    return Met(meeting.ranks, meeting.token)
+    return Rendezvous(meeting.ranks, meeting.token)
 
 
-class _Meeting:
+class _First:
     """Rank 0's side of it. ranks: connections of those that are there. token: by which they are known."""
 
     def __init__(self, size: int) -> None:
@@ -116,7 +116,7 @@ class _Meeting:
             connection.close()
 
 
-def _met_first(store: Any, rank: int, address: str, timeout_s: float) -> Met:
+def _connect_to_first(store: Any, rank: int, address: str, timeout_s: float) -> Rendezvous:
     """The other ranks' side. A port that does not answer may be one of before a restart: then rank 0 notes another."""
     deadline = time.monotonic() + timeout_s + _TELLS_S
     tried, failure = None, ConnectionError()
@@ -127,7 +127,7 @@ def _met_first(store: Any, rank: int, address: str, timeout_s: float) -> Met:
             port, token = json.loads(noted)
             greeting = token.encode() + rank.to_bytes(_RANK_BYTES, "little")
             try:
-                return Met({0: _greeted(address, port, greeting, deadline)}, token)
+                return Rendezvous({0: _greeted(address, port, greeting, deadline)}, token)
             except _NotAllCame:
                 raise
             except OSError as error:

@@ -17,7 +17,7 @@ _ADVICE = " This is typically caused by "  # of gloo, which goes on for three se
 _REMEDY = "start all ranks again from the last checkpoint, and look for the reason in the output of that one"
 
 
-class Losses:
+class LostRanks:
     """What one rank knows of the others' ends. `note` listens to the side channel."""
 
     def __init__(self, store: Any, rank: int, members: Sequence[Member]) -> None:

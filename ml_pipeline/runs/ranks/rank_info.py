@@ -17,7 +17,7 @@ LAUNCHER_PID = "ML_PIPELINE_LAUNCHER_PID"
 _NO_ID = "none"  # torchrun's, where no --rdzv-id is given
 
 
-class Place(NamedTuple):
+class RankInfo(NamedTuple):
     """Where a rank stands. launch: names the start that it belongs to, the same after a restart; None where nobody
     named it. restart: how often all ranks were started again, as far as the one who started them counts."""
 
@@ -38,13 +38,13 @@ class Place(NamedTuple):
         return self.launch is not None and not self.started_by_us
 
 
-def place_in(environment: Mapping[str, str]) -> Place | None:
+def rank_info(environment: Mapping[str, str]) -> RankInfo | None:
     """The place that RANK and WORLD_SIZE name, as torchrun sets them; None where neither is set.
 
     Raises UserError where they are no ranks.
 
-    >>> place_in({"RANK": "1", "WORLD_SIZE": "4"})
-    Place(rank=1, size=4, local_size=4, launch=None, restart=0)
+    >>> rank_info({"RANK": "1", "WORLD_SIZE": "4"})
+    RankInfo(rank=1, size=4, local_size=4, launch=None, restart=0)
     """
     if not is_rank(environment):
         return None
@@ -55,7 +55,7 @@ def place_in(environment: Mapping[str, str]) -> Place | None:
             "unset both variables to train in one process."
         )
     here = local_size(environment)
-    return Place(rank, size, size if here is None else here, _launch(environment), restart_count(environment))
+    return RankInfo(rank, size, size if here is None else here, _launch(environment), restart_count(environment))
 
 
 def launcher_of_this_rank() -> ProcessIdentity | None:
