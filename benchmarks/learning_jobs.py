@@ -8,8 +8,7 @@ from typing import Any
 import gymnasium
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.runs.environments.frame_stack import stacked
-from ml_pipeline.runs.environments.gym_env import GymEnv
+from ml_pipeline.runs.environments.gym_env import GymEnv, stacked
 
 
 @dataclass(frozen=True)

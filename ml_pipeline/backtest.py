@@ -7,7 +7,7 @@ ml-pipeline backtest --config configs/fast_training_ppo.json --data other.csv
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.evaluate_ppo import print_evaluation
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.trained.backtest_config import parse_backtest
+from ml_pipeline.runs.trained.configs import parse_backtest
 
 
 def main(argv: list[str], *, prog: str = "backtest") -> int:

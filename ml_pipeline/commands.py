@@ -22,17 +22,17 @@ COMMANDS = {
     "evaluate": Command(
         "Evaluate a trained agent on a single environment.",
         "ml_pipeline.evaluate_ppo",
-        "ml_pipeline.runs.trained.evaluate_config:CommandLine",
+        "ml_pipeline.runs.trained.configs:EvaluationCommandLine",
     ),
     "backtest": Command(
         "Backtest what a settings file trained, on data that the training did not see.",
         "ml_pipeline.backtest",
-        "ml_pipeline.runs.trained.backtest_config:CommandLine",
+        "ml_pipeline.runs.trained.configs:BacktestCommandLine",
     ),
     "enjoy": Command(
         "Let a trained policy play in its environment, and show or record it.",
         "ml_pipeline.enjoy",
-        "ml_pipeline.runs.trained.enjoy_config:CommandLine",
+        "ml_pipeline.runs.trained.configs:EnjoyCommandLine",
     ),
     "compare": Command(
         "Compare runs: their scores, their settings and their learning curves.",
@@ -42,7 +42,7 @@ COMMANDS = {
     "export": Command(
         "Write a trained policy, with its normalization, into one file that runs without this package.",
         "ml_pipeline.export_policy",
-        "ml_pipeline.runs.trained.export_config:CommandLine",
+        "ml_pipeline.runs.trained.configs:ExportCommandLine",
     ),
     "serve": Command(
         "Run several trainings at once from a queue, with a page in the browser.",

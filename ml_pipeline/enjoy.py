@@ -8,7 +8,7 @@ ml-pipeline enjoy checkpoints/RUN --render human --episodes 10
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.trained.enjoy_config import parse_enjoy
+from ml_pipeline.runs.trained.configs import parse_enjoy
 
 PROG = "enjoy"
 

@@ -6,7 +6,7 @@ ml-pipeline evaluate checkpoints/RUN/best.pt --data other.csv
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.trained.evaluate_config import EvaluationStart, parse_evaluation
+from ml_pipeline.runs.trained.configs import EvaluationStart, parse_evaluation
 
 PROG = "evaluate"
 

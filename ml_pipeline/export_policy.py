@@ -6,7 +6,7 @@ ml-pipeline export checkpoints/RUN/best.pt --format torch
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.runs.trained.export_config import parse_export
+from ml_pipeline.runs.trained.configs import parse_export
 
 PROG = "export"
 

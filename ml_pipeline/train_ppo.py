@@ -30,10 +30,8 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.monitoring.console import entry, outlive_readers
-from ml_pipeline.runs.commands.launch_ranks import launch_ranks
-from ml_pipeline.runs.commands.train_as_rank import train_as_rank
-from ml_pipeline.runs.commands.train_run import train_run
-from ml_pipeline.runs.commands.typed_command import PROG, TypedCommand, usual_words
+from ml_pipeline.runs.commands.ranks import launch_ranks, train_as_rank
+from ml_pipeline.runs.commands.train_run import PROG, TypedCommand, train_run, usual_words
 from ml_pipeline.runs.ranks.rank_info import rank_info
 from ml_pipeline.runs.train_command_line import TrainFlags, TrainStart, read_train_flags, train_start
 

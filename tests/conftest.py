@@ -89,11 +89,11 @@ def undrawn_reports() -> Iterator[None]:
     """The pictures in reports of runs of this process are empty: one takes longer than the steps of a small run."""
     from matplotlib.figure import Figure
 
-    from ml_pipeline.runs import gym_report
+    from ml_pipeline.runs import gym_task
     from ml_pipeline.trading.evaluation import page, report
 
     with pytest.MonkeyPatch.context() as patch:
-        drawn = ((gym_report, "learning_curve_figure"), (report, "equity_figure"), (page, "sensitivity_figure"))
+        drawn = ((gym_task, "learning_curve_figure"), (report, "equity_figure"), (page, "sensitivity_figure"))
         for module, name in drawn:
             patch.setattr(module, name, lambda *_, **__: Figure(figsize=(1, 1)))
         yield

@@ -87,7 +87,7 @@ COMMANDS = {command.module.removeprefix("ml_pipeline.") for command in TABLE.val
 VERSION = "__version__"  # of the package itself, which no arrow is about
 PRINTING = (
     *("config.flag_help", "monitoring.console", "monitoring.run_console"),
-    *(f"runs.commands.{name}" for name in ("train_run", "train_as_rank", "launch_ranks")),
+    *(f"runs.commands.{name}" for name in ("train_run", "ranks")),
 )
 # Only these install signal handlers besides commands: a context manager that the trainer enters in the main thread
 # where nobody else handles Ctrl-C, what commands begin with, and worker processes, which ignore it.

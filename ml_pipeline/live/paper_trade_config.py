@@ -19,7 +19,7 @@ from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.retraining.retrain_config import RetrainConfig
 from ml_pipeline.live.risk.config import GuardConfig
 from ml_pipeline.live.session_config import BrokerName, SessionConfig, check_session_name
-from ml_pipeline.runs.trained.evaluate_config import ChangesOfMarket
+from ml_pipeline.runs.trained.configs import ChangesOfMarket
 from ml_pipeline.trading.settings import MarketConditions
 
 ACTIONS = ("status", "stop", "flatten", "reconcile")

@@ -1,22 +1,68 @@
-"""What a run records besides its own files: run.log, and the sinks that its settings name."""
+"""What a run records and tells: how it began and ended, run.log, metrics and episodes, settings, its sinks."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from ml_pipeline.config.env_schedule import planned_end
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.monitoring.listener import RunEnd, RunListener
+from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.models.rl.algorithms.trainer import Trainer
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.monitoring.line_file import read_lines
+from ml_pipeline.monitoring.listener import RunEnd, RunListener, RunStart
+from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
+from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv
 from ml_pipeline.monitoring.run_log import LOG_FILE, LoggedListener, RunLog, closing_entry
 from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.monitoring.tensorboard import EVENTS_FOLDER, TensorBoardSink, require_tensorboard
 from ml_pipeline.monitoring.threaded_sink import ThreadedSink
 from ml_pipeline.monitoring.wandb import WandbSink, require_wandb
+from ml_pipeline.runs.folder import FEATURE_WARNINGS_FILE, SETTINGS_FILE
+from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.training.env_scaling import EnvScaling
+from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name
+from ml_pipeline.runtime.whole_file import written_whole
 
 _WANDB_CLOSE_S = 60.0  # what was not sent yet goes over the network
+
+
+Ended = Literal["finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """How a run ended.
+
+    scores: of the evaluations of this call, by the number of environment steps before them. best_score: the highest of
+    the whole run; None before the first evaluation. report: the verdict in words, and report_path: in figures, among
+    the other files of the report; None where the run did not finish, or its task writes none. error: what made it fail.
+    """
+
+    folder: Path
+    status: Ended
+    reason: str | None
+    """Why it stopped, failed, or finished before all iterations."""
+    global_step: int
+    iterations: int
+    best_score: float | None
+    scores: Mapping[int, float]
+    report: str | None = None
+    report_path: Path | None = None
+    error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        score = "no score yet" if self.best_score is None else f"best score {self.best_score:,.4g}"
+        reason = "" if self.reason is None else f", {' '.join(self.reason.split())!r}"
+        return f"{type(self).__name__}({self.status} in {self.folder}, step {self.global_step:,}, {score}{reason})"
 
 
 class Recording:
@@ -32,8 +78,9 @@ class Recording:
         """Record that training is over; the report of a finished run comes next."""
         self._log.write(f"Training is {'over' if status == 'finished' else 'stopped'} and saved.")
 
-    def end(self, end: RunEnd) -> None:
+    def end(self, result: RunResult) -> None:
         """Record how the run ended, and finish the sinks; may take until the limits of those that hang."""
+        end = RunEnd(result.status, result.reason, result.global_step, result.best_score, result.folder)
         self._log.write(closing_entry(end))
         for sink in self.sinks:
             sink.ended(end)
@@ -77,3 +124,137 @@ def _own_sink(name: str, folder: Path, settings: Mapping[str, Any]) -> MetricsSi
 
 def _same(sink: MetricsSink) -> MetricsSink:
     return sink
+
+
+_MOST_BYTES = 1_000_000
+
+
+def begin_files(
+    folder: Path, config: TrainConfig, task: Task, *, resume_step: int | None
+) -> tuple[MetricsFile, MonitorCsv]:
+    """Write the settings and the warnings about features, and open the sinks of metrics and episodes.
+
+    Where one fails, those that were not there go.
+    resume_step: the global step that a resumed run goes on from; None begins anew.
+    """
+    with ExitStack() as undo:
+        for path in (folder / name for name in (METRICS_FILE, EPISODES_FILE, SETTINGS_FILE, FEATURE_WARNINGS_FILE)):
+            if not path.exists():
+                undo.callback(path.unlink, missing_ok=True)
+        metrics = MetricsFile(folder / METRICS_FILE, resume_step=resume_step)
+        undo.callback(metrics.close)
+        last_step = None if resume_step is None else metrics.last_step
+        episodes = MonitorCsv(folder / EPISODES_FILE, env_id=task.name, resume_step=last_step)
+        undo.callback(episodes.close)
+        write_settings(folder, config)
+        write_feature_warnings(folder, task)
+        undo.pop_all()
+    return metrics, episodes
+
+
+def write_settings(folder: Path, config: TrainConfig) -> None:
+    """Every setting but the folder, which this run has taken: the file may be the --config of other runs."""
+    settings = {name: value for name, value in flatten(config).items() if name != "checkpoint_dir"}
+    write_yaml(folder / SETTINGS_FILE, settings)
+
+
+def write_feature_warnings(folder: Path, task: Task) -> None:
+    """Write the warnings about the features of a task that has any; an empty list means that none was found.
+
+    Raises UserError where a feature sees ahead.
+    """
+    warnings = getattr(task, "feature_warnings", None)  # a Gymnasium task, and most of a user's own, have none
+    if warnings is not None:
+        records = [warning.record() for warning in warnings]
+        with written_whole(folder / FEATURE_WARNINGS_FILE, "w", encoding="utf-8", newline="\n") as file:
+            file.write(json.dumps(records, indent=2) + "\n")
+
+
+def feature_warnings(folder: Path) -> list[dict[str, Any]]:
+    """The records of `FeatureWarning` that a run folder holds; of a run of an older version, or of no market, none.
+
+    Raises UserError if the file cannot be read.
+    """
+    path = folder / FEATURE_WARNINGS_FILE
+    try:
+        with open_regular(path) as file:
+            records = json.loads(file.read(_MOST_BYTES))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {in_one_line(str(error))}.") from error
+    if not isinstance(records, list) or not all(_is_warning(record) for record in records):
+        raise UserError(f"{path} must hold the warnings about features that a run writes, but holds others.")
+    return records
+
+
+def _is_warning(record: object) -> bool:
+    return (
+        isinstance(record, dict)
+        and all(isinstance(record.get(name), str) for name in ("kind", "sentence"))
+        and isinstance(record.get("features"), list)
+        and isinstance(record.get("is_doubt"), bool)
+    )
+
+
+def last_row_has_other_n_envs(folder: Path, n_envs: int) -> bool:
+    """Whether the last iteration was made in another number of environments, as its metrics say."""
+    rows = read_lines(folder / METRICS_FILE)
+    try:
+        return bool(rows) and json.loads(rows[-1]).get("time/n_envs") != n_envs
+    except (ValueError, AttributeError):  # a row that somebody wrote: at worst it waits
+        return True
+
+
+def run_start(folder: Path, trainer: Trainer, scaling: EnvScaling, *, n_ranks: int) -> RunStart:
+    """The run as it begins. scaling: has its environments, and the settings of now."""
+    parallel = scaling.envs if isinstance(scaling.envs, ParallelEnv) else None
+    total_iterations, total_steps = _planned_length(trainer, scaling)
+    run, n_steps = scaling.config.run, scaling.config.ppo.n_steps
+    episodes = None if run.n_envs_schedule else run.num_episodes
+    has_workers = parallel is not None and parallel.num_workers > 0
+    return RunStart(
+        folder=folder,
+        n_envs=scaling.n_envs,
+        n_workers=parallel.num_workers if parallel else 0,
+        start_method=parallel.start_method if parallel else None,
+        total_iterations=total_iterations,
+        total_steps=total_steps,
+        first_step=trainer.global_step,
+        n_envs_schedule=run.n_envs_schedule,
+        n_ranks=n_ranks,
+        one_env_steps=None if episodes is None else episodes * n_steps,
+        unused_start_method=None if has_workers else run.parallel_start_method,
+    )
+
+
+def opening_sentences(trainer: Trainer, resumed_from: Mapping[str, Any] | None) -> Iterator[str]:
+    """Where the run goes on, and what of its environments it could not restore. resumed_from: a loaded checkpoint."""
+    if resumed_from is not None:
+        yield f"Going on after iteration {trainer.iteration}, step {trainer.global_step:,}."
+        if trainer.finished:
+            yield (
+                "All steps are done, so nothing is trained; to train on, add --total-timesteps N, with N above "
+                f"{trainer.global_step:,}."
+            )
+        state = resumed_from["trainer"]
+        if state["environments"] is None:
+            yield f"The environments begin new episodes: {state['environments_missing']}"
+    yield from getattr(trainer, "notices", ())
+
+
+def _planned_length(trainer: Trainer, scaling: EnvScaling) -> tuple[int, int]:
+    """At which iteration and global step training ends, the planned numbers of environments considered."""
+    run, n_steps = scaling.config.run, scaling.config.ppo.n_steps
+    left = trainer.total_iterations - trainer.iteration
+    if not run.n_envs_schedule or left <= 0:
+        return trainer.total_iterations, trainer.total_timesteps
+    start = trainer.total_timesteps - left * scaling.n_envs * n_steps  # of the next iteration
+    more, end = planned_end(
+        run.timesteps(n_steps),
+        step=start,
+        n_steps=n_steps,
+        n_envs=run.n_envs_at(start),
+        schedule=run.n_envs_schedule,
+    )
+    return trainer.iteration + more, end

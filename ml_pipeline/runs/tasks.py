@@ -1,18 +1,24 @@
-"""What a run learns: the contract of a task, the task that settings name, and the environments to train in."""
+"""What a run learns, and with what: the contract of a task, and the task, environments and trainer of the settings."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.algorithms import OWN
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.monitoring.sink import MetricsSink
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task
 from ml_pipeline.trading.task import TradingTask
+
+if TYPE_CHECKING:
+    from ml_pipeline.models.rl.algorithms.trainer import Trainer
+    from ml_pipeline.runs.ranks.context import RankContext
 
 
 class Task(Protocol):
@@ -90,3 +96,35 @@ def make_envs(
         on_worker_failure=run.on_worker_failure,
         copy=run.algorithm != OWN,  # our trainer copies what it keeps
     )
+
+
+def make_trainer(
+    config: TrainConfig, envs: VectorEnv, *, device: str, sink: MetricsSink, ranks: "RankContext"
+) -> "Trainer":
+    """The trainer of the algorithm that the settings name. Raises UserError if the environments do not fit it.
+
+    ranks: that train together, each over environments of its own.
+    """
+    from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer  # with torch
+    from ml_pipeline.models.rl.algorithms.vector_envs import require_same_step
+    from ml_pipeline.models.rl.policies.policy import Policy
+
+    run = config.run
+    if run.algorithm == OWN:
+        spaces = envs.single_observation_space, envs.single_action_space
+        policy = Policy(*spaces, config.ppo, seed=run.seed, device=device)
+        length, group = config.timesteps, ranks.group
+        return PPOTrainer(
+            envs, config.ppo, total_timesteps=length, policy=policy, seed=run.seed, sink=sink, ranks=group
+        )
+    if ranks.size > 1:
+        raise UserError(f"{run.algorithm} trains in one process; leave out the other ranks, or train by {OWN}.")
+    from ml_pipeline.runs.sb3.trainer import SB3Trainer
+
+    if not isinstance(envs, ParallelEnv):
+        raise UserError(
+            f"{run.algorithm} trains in a ParallelEnv, but got a {type(envs).__name__}; make the environments by "
+            "ParallelEnv(env_fns, num_workers=0), which steps them in this process."
+        )
+    require_same_step(envs, run.algorithm)
+    return SB3Trainer(envs, run, config.ppo, device=device, sink=sink)

@@ -7,17 +7,32 @@ defaults.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.files import convert_settings
+from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.flags import flag_of, read_flags
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.runs.earlier_runs import auto_notice, find_checkpoint, resumed_config
-from ml_pipeline.runs.presets import Preset, preset_file, preset_of
 from ml_pipeline.runs.settings_file import StartedWith, read_settings_file
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.trading.settings import TradingConfig
+
+Preset = Literal["zoo"]
+
+
+def preset_file(name: Preset) -> Path:
+    """The file of a preset: per environment, settings by their names."""
+    return Path(__file__).with_name(f"{name}.yaml")
+
+
+def preset_of(name: Preset, env_id: str | None) -> Mapping[str, Any]:
+    """The settings of a preset for an environment, as its file has them. Raises UserError if it has none."""
+    known = read_mapping(preset_file(name))
+    if env_id not in known:
+        what = "trading" if env_id is None else env_id
+        raise UserError(f"The preset {name} has no settings for {what}; it has some for {', '.join(known)}.")
+    return known[env_id]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.runs.run import RunResult
+from ml_pipeline.runs.recording import RunResult
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.load_policy import load_policy

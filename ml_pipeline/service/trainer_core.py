@@ -10,7 +10,8 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.runs.earlier_runs import find_checkpoint, resumed_config
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
-from ml_pipeline.runs.run import Run, RunResult
+from ml_pipeline.runs.recording import RunResult
+from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.service.agent.config import LoggingConfig

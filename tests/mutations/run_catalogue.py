@@ -49,14 +49,14 @@ SAVING = (
     ),
     Mutation(
         "pickles of somebody else are opened",
-        "ml_pipeline/runs/pickled_environments.py",
+        "ml_pipeline/runs/checkpoint.py",
         'if not trusted and not is_signed(_signed(body), signature.decode("latin-1")):',
         "if False:",
         "tests/runs/test_pickled_environments.py::test_pickles_of_somebody_else_run_no_code[latest.pt]",
     ),
     Mutation(
         "the pickles of the checkpoint that was just written are removed",
-        "ml_pipeline/runs/pickled_environments.py",
+        "ml_pipeline/runs/checkpoint.py",
         "if path != kept and ours.fullmatch(path.name):",
         "if ours.fullmatch(path.name):",
         "tests/runs/test_pickled_environments.py::"
@@ -114,16 +114,16 @@ FOLDERS = (
 RESUMING = (
     Mutation(
         "a finished run that is resumed gets new settings though nothing is trained",
-        "ml_pipeline/runs/training/training.py",
-        "if not self.trainer.finished and self._has_folder:",
-        "if self._has_folder:",
+        "ml_pipeline/runs/run.py",
+        "if not self.trainer.finished and ranks.is_first:",
+        "if ranks.is_first:",
         "tests/runs/test_run_folders.py::test_a_finished_run_that_is_resumed_keeps_its_files",
     ),
     Mutation(
         "new settings of a resumed run are lost if it is killed",
-        "ml_pipeline/runs/training/training.py",
-        "            and not self._is_latest(self._resumed_from)",
-        "            and trainer.global_step == 0",
+        "ml_pipeline/runs/run.py",
+        " and not self._is_latest(self._resumed_from):",
+        " and trainer.global_step == 0:",
         "tests/runs/test_run_folders.py::test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning",
     ),
     Mutation(

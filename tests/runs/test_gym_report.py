@@ -9,7 +9,7 @@ from PIL import Image
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult
-from ml_pipeline.runs.gym_report import result_sentence, write_gym_report
+from ml_pipeline.runs.gym_task import result_sentence, write_gym_report
 from ml_pipeline.runs.train_config import TrainConfig
 
 RESULT = EvaluationResult(returns=(1.0, 3.0), lengths=(10, 1200))

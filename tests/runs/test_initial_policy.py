@@ -10,11 +10,10 @@ import torch
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.runs.checkpoint import load_checkpoint
-from ml_pipeline.runs.run import Run
+from ml_pipeline.runs.run import Run, Training
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import layered
-from ml_pipeline.runs.training.training import Training
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.settings import TradingConfig
 from tests.small_runs import PPO, After, config_of, resumed, trained, weights

@@ -17,14 +17,13 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.core.stepping.state import PickledState
 from ml_pipeline.monitoring.listener import RunListener
-from ml_pipeline.runs.checkpoint import load_checkpoint
+from ml_pipeline.runs import checkpoint
+from ml_pipeline.runs.checkpoint import PICKLES, NotOpened, join_pickles, load_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.pickled_environments import PICKLES, NotOpened, join_pickles
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.training import saving
 from ml_pipeline.runtime import user_key
 
 PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,))
@@ -213,7 +212,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("dies_in", ["write_pickles", "save_checkpoint", "remove_old_pickles"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_run_killed_between_the_files_goes_on_bit_for_bit(tmp_path, whole, monkeypatch, dies_in, before):
-    original, calls = getattr(saving, dies_in), []
+    original, calls = getattr(checkpoint, dies_in), []
 
     def dying(path, *args):
         calls.append(path.name)
@@ -224,7 +223,7 @@ def test_a_run_killed_between_the_files_goes_on_bit_for_bit(tmp_path, whole, mon
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(saving, dies_in, dying)
+        patched.setattr(checkpoint, dies_in, dying)
         with pytest.raises(Killed):
             train(tmp_path / "run")
     assert resume(tmp_path / "run").about("new episodes") == []
@@ -297,7 +296,7 @@ def test_a_checkpoint_cannot_cut_signed_pickles_elsewhere(run):
     known = state["trainer"]["pickled_environments"]
     assert list(known) == ["digest"]
     known["sizes"] = [sizes[0] - 7, sizes[1] + 7]
-    saved = saving.join_pickles(state["trainer"], run, trusted=False)["environments"]
+    saved = checkpoint.join_pickles(state["trainer"], run, trusted=False)["environments"]
     assert [len(each) for each in saved] == sizes
     assert [each[-1:] for each in saved] == [pickle.STOP] * 2
 

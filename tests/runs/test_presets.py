@@ -11,8 +11,7 @@ from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.runs.presets import preset_file
-from ml_pipeline.runs.train_command_line import parse_train_config, parse_train_start
+from ml_pipeline.runs.train_command_line import parse_train_config, parse_train_start, preset_file
 from ml_pipeline.runs.train_config import TrainConfig
 
 ZOO = yaml.safe_load(preset_file("zoo").read_text())

@@ -2,8 +2,14 @@
 
 import pytest
 
-from ml_pipeline.runs.folder_claim import FolderClaim, FolderInUse, check_not_written
-from ml_pipeline.runs.record_state import record_end_for, record_queued, record_starting
+from ml_pipeline.runs.folder_claim import (
+    FolderClaim,
+    FolderInUse,
+    check_not_written,
+    record_end_for,
+    record_queued,
+    record_starting,
+)
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runtime.process_identity import this_process
 from tests.runs.folder_holder import CLAIM, python
@@ -12,7 +18,7 @@ ENDED = {"global_step": 64, "iterations": 2, "best_score": 1.5}
 
 
 def test_a_queued_run_stays_queued_when_its_service_is_gone_and_is_taken_over_by_its_run(tmp_path):
-    record = f"{CLAIM}from ml_pipeline.runs.record_state import record_queued; record_queued(Path(sys.argv[1]))"
+    record = f"{CLAIM}from ml_pipeline.runs.folder_claim import record_queued; record_queued(Path(sys.argv[1]))"
     with python(record, tmp_path / "run") as service:
         assert service.wait() == 0
     assert read_state(tmp_path / "run").status == "queued"

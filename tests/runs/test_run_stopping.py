@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from ml_pipeline.monitoring.metrics_file import MetricsFile
+from ml_pipeline.runs import checkpoint
+from ml_pipeline.runs import run as run_module
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.gym_task import GymTask
@@ -16,7 +18,6 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
-from ml_pipeline.runs.training import saving, training
 from tests.small_runs import After, Broken, config_of, resumed, trained, weights
 
 
@@ -118,7 +119,7 @@ def test_a_stop_during_the_evaluation_of_an_early_end_trains_no_further_when_res
         saved.append(path.name)
         save_checkpoint(path, state)
 
-    monkeypatch.setattr(saving, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
     stopped = Run(config_of(tmp_path / "parts", **settings), Unhurried(stop, at=1), stop=stop).train()
     assert (stopped.status, stopped.iterations) == ("stopped", whole.iterations)
     assert saved == ["latest.pt"] * 2  # at the beginning, and once at the end
@@ -141,7 +142,7 @@ def test_the_metrics_of_a_late_evaluation_are_closed_where_they_cannot_be_writte
             closed.append(self)
             super().close()
 
-    monkeypatch.setattr(training, "MetricsFile", Full)
+    monkeypatch.setattr(run_module, "MetricsFile", Full)
     with pytest.raises(OSError, match="the disk is full"):
         resumed(tmp_path / "run").train()
     assert len(closed) == 1

@@ -18,7 +18,7 @@ import yaml
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.runs import folder_claim, record_state, requests, state
+from ml_pipeline.runs import folder_claim, requests, state
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.process_identity import is_alive
@@ -246,7 +246,7 @@ def test_runs_whose_queue_was_deleted_are_named_and_can_be_queued_again(serve, s
         file.unlink()
     with closing(Store(service.root, since="")):
         pass
-    record_state.record_queued(service.root / second)  # it may have begun before the service was told to start no more
+    folder_claim.record_queued(service.root / second)  # it may have begun before the service was told to start no more
     again = serve()
     assert any("1 run in" in line and "the queue that knew so is gone: second." in line for line in said)
     again.resume(second)

@@ -1,21 +1,124 @@
-"""One run of the command `train`: what it prints, and its exit code."""
+"""One run of the command `train`: what it prints, how signals stop it, how it is resumed, and its exit code."""
 
+import os
+import shlex
+import subprocess
 import sys
-from contextlib import closing
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ml_pipeline.config.wording import shown_path
-from ml_pipeline.runs.commands.terminal import StoppedBySignals, Terminal
-from ml_pipeline.runs.commands.typed_command import TypedCommand
+from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
+from ml_pipeline.monitoring.listener import RunListener, RunStart
+from ml_pipeline.monitoring.run_console import RunConsole
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.ranks.rank_info import RankInfo
+from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_command_line import TrainStart
 from ml_pipeline.runtime.garbage import keeping_imports
-from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
+from ml_pipeline.runtime.interrupts import Interrupted, ending_signals, exiting_at_once, ignore
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.ranks.context import RankContext
     from ml_pipeline.runs.tasks import Task
+
+
+PROG = "train_ppo.py"
+MODULE = "ml_pipeline.train_ppo"
+
+
+class TypedCommand(NamedTuple):
+    """prog: what its errors begin with. words: what starts it again, with other arguments after them."""
+
+    prog: str
+    words: list[str]
+
+    def resume(self, folder: Path) -> str:
+        """What a user types to continue the run in a folder."""
+        shown = str(shown_path(folder))
+        words = [*self.words, "--resume", f"./{shown}" if shown.startswith("-") else shown]
+        return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def usual_words(prog: str) -> list[str]:
+    """What starts the command that calls itself `prog`.
+
+    >>> usual_words("ml-pipeline train"), usual_words(PROG)
+    (['ml-pipeline', 'train'], ['python', '-m', 'ml_pipeline.train_ppo'])
+    """
+    return prog.split() if prog != PROG else ["python", "-m", MODULE]
+
+
+def words_of_ranks(place: RankInfo, prog: str, settings: Mapping[str, Any]) -> list[str]:
+    """What starts ranks such as this one again: those of torchrun on one machine."""
+    if place.started_by_us:
+        launcher = [] if settings["launcher"] == "local" else ["--launcher", settings["launcher"]]
+        return [*usual_words(prog), *launcher, "--n-processes", str(settings["n_processes"])]
+    return ["torchrun", "--nproc-per-node", str(place.local_size), "-m", MODULE]
+
+
+class StoppedBySignals(RunListener):
+    """While the run trains, Ctrl-C, SIGTERM and SIGHUP request a stop. It says nothing, as ranks but the first do."""
+
+    def __init__(self, place: RankInfo | None = None) -> None:
+        """place: of a rank. A signal that was sent once may reach it twice, as a cluster or systemd signals all
+        processes, and their launcher passes it on; the second one does not end the run without saving."""
+        super().__init__()
+        self.stop = StopRequest()
+        self._place = place
+        self._ignored: Sequence[int] = ()
+        self._listening = ExitStack()
+
+    def started(self, start: RunStart) -> None:
+        self._listening.enter_context(stop_on_signals(self.request_stop))
+        super().started(start)
+
+    def trained(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._listening.close()
+        ignore(self._ignored)  # a copy may be late
+
+    def request_stop(self, number: int) -> None:
+        """End the run after its step, since this signal came."""
+        self._ignored = _copies_of(number, self._place)
+        ignore(self._ignored)
+        self.stop.request(str(Interrupted(number)), signal=number)
+
+
+class Terminal(StoppedBySignals, RunConsole):
+    """The run on the terminal."""
+
+    def __init__(self, place: RankInfo | None = None, *, notice: str | None = None) -> None:
+        """notice: what to say before, once nothing can be refused any more."""
+        super().__init__(place)
+        self._notice = notice
+
+    def started(self, start: RunStart) -> None:
+        if self._notice is not None:
+            self.say(self._notice)
+        super().started(start)
+
+    def close(self) -> None:
+        StoppedBySignals.close(self)
+        RunConsole.close(self)
+
+    def request_stop(self, number: int) -> None:
+        super().request_stop(number)
+        with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
+            again = "" if set(self._ignored) == set(ending_signals()) else "; once more to stop without saving"
+            self.say(f"Stopping after this step, then saving{again}.")
+
+
+def _copies_of(number: int, place: RankInfo | None) -> Sequence[int]:
+    """The signals that may be copies of one that a rank received: torchrun passes on others as SIGTERM, our launchers
+    the same one, and what a user sends after it as another."""
+    if place is None or place.launch is None:
+        return ()
+    return [number] if place.started_by_us else ending_signals()
 
 
 def train_run(

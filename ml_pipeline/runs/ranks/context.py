@@ -1,11 +1,21 @@
-"""What the ranks of a run do together: each its part, or the first alone with what comes of it known to all."""
+"""Collective calls of a run: each rank its part, or the first alone with its result known to all.
 
-from collections.abc import Callable
+Besides: a request to stop that reaches one rank reaches all, and the figures and sentences of an iteration are those of
+all ranks.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.distributed.exchange import pack, unpack
+from ml_pipeline.models.rl.distributed.numbering import among_all
+from ml_pipeline.models.rl.distributed.rank_group import RankGroup
 from ml_pipeline.models.rl.distributed.ranks import OneRank, RankLost, Ranks, RanksDiffer, described
+from ml_pipeline.models.rl.distributed.rows import rows_of
+from ml_pipeline.runs.stop import StopRequest
 
 Result = TypeVar("Result")
 
@@ -104,3 +114,86 @@ class RankContext:
                     "start all ranks by the same command."
                 )
         return heads
+
+
+_STOP, _SIGNAL, _RUN = "stop", "signal", "run"
+
+
+@contextmanager
+def stops_shared(ranks: RankContext, stop: StopRequest) -> Iterator[None]:
+    """Within the block, a request on any rank is made on all: so the first ends its evaluation, too."""
+    group = ranks.group
+    if not isinstance(group, RankGroup):
+        yield
+        return
+    number = group.channel.next_number()  # a group's second run is not stopped by what was said to its first
+    posts: list[threading.Thread] = []
+
+    def tell() -> None:
+        # In a thread: a signal handler calls this, perhaps while the main thread holds the channel's lock.
+        message = {_STOP: stop.reason, _SIGNAL: stop.signal, _RUN: number}
+        posts.append(threading.Thread(target=group.channel.post, args=(message,), name="stop"))
+        posts[-1].start()
+
+    def hear(sender: int, message: dict[str, Any]) -> None:
+        if _STOP in message and message[_RUN] == number and not stop.requested:
+            stop.request(message[_STOP], signal=message[_SIGNAL])
+
+    with ExitStack() as listening:
+        listening.enter_context(stop.told_to(tell))
+        group.channel.listen(hear)
+        listening.callback(group.channel.ignore, hear)
+        yield
+    for post in posts:
+        post.join()
+
+
+def share_stop(ranks: RankContext, stop: StopRequest) -> None:
+    """Let all ranks know of a request that any of them knows of; the reason of the first of these counts.
+
+    On return, all who listen to this rank's request have been told: a trainer that listens takes no further step.
+    """
+    if ranks.size == 1:
+        return
+    known = ranks.gather("whether to stop", [stop.reason, stop.signal] if stop.requested else None)
+    request = next((each for each in known if each is not None), None)
+    if request is not None:
+        reason, number = request
+        # Also where it was made already: another thread, such as the channel's, may be about to tell the listeners.
+        stop.request(reason, signal=number)
+        stop.reason, stop.signal = reason, number
+
+
+_SYSTEM = "system/"
+_WORKERS = "workers/count"
+_OF_ONE_GPU = "system/gpu_percent"
+
+
+def of_all_ranks(
+    ranks: RankContext, figures: Mapping[str, float], sentences: Sequence[str], *, n_envs: int
+) -> tuple[dict[str, float], list[str]]:
+    """What one line of metrics tells, and what is said, of what each rank would have told; the same on every rank.
+
+    Figures of the machine stand once by rank, as system/rank1/rss_mb, and once for the run: the mean of the GPUs'
+    use, and the sum of all others and of the workers. What else there is, ranks agree on. sentences: about the rank's
+    own environments, which are renumbered among the n_envs of all. One rank alone tells its own.
+    """
+    if ranks.size == 1:
+        return dict(figures), list(sentences)
+    first = rows_of(ranks.rank, ranks.size, n_envs).start
+    of_rank = f"Rank {ranks.rank}: "
+    own = [dict(figures), [of_rank + among_all(sentence, first, n_envs) for sentence in sentences]]
+    told = ranks.gather("what the machines tell", own)
+    return _of_the_run([each for each, _ in told]), [sentence for _, each in told for sentence in each]
+
+
+def _of_the_run(everybody: Sequence[dict[str, float]]) -> dict[str, float]:
+    together = dict(everybody[0])
+    for name in {name: None for each in everybody for name in each if name.startswith(_SYSTEM) or name == _WORKERS}:
+        values = [each[name] for each in everybody if name in each]
+        together[name] = sum(values) / (len(values) if name == _OF_ONE_GPU else 1)
+    for rank, each in enumerate(everybody):
+        for name, value in each.items():
+            if name.startswith(_SYSTEM):
+                together[f"{_SYSTEM}rank{rank}/{name.removeprefix(_SYSTEM)}"] = value
+    return together

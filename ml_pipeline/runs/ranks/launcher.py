@@ -1,19 +1,75 @@
-"""Watches the ranks of one run, passes signals on, and starts all again where one is lost, wherever they run.
+"""Starts the ranks of one run, watches them, passes signals on, and starts all again if one is lost.
 
-A rank finds its place in torchrun's environment variables.
+`Launcher` is what all launchers have in common; `LocalLauncher` starts ranks on this machine. A rank finds its place in
+torchrun's environment variables.
 """
 
 import contextlib
+import os
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from ml_pipeline.config.wording import counted
-from ml_pipeline.runs.ranks.exit_codes import BY_SIGNAL, FAILED, RANK_LOST, is_bad, lost_ranks, verdict
-from ml_pipeline.runs.ranks.rank_info import OWN_LAUNCH
+from ml_pipeline.runs.ranks.rank_info import LAUNCHER_PID, OWN_LAUNCH
+from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.free_port import free_port
+from ml_pipeline.runtime.interrupts import held_back
+
+RANK_LOST = 75
+"""The exit code of a rank that could not go on without another one: EX_TEMPFAIL of BSD's sysexits.h."""
+REFUSED = 2
+FAILED = 1
+BY_SIGNAL = 128
+"""And the signal's number: the code of a rank that saved and ended as it was asked to."""
+STOPPED = frozenset(BY_SIGNAL + number for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", 1)))
+
+
+def is_bad(code: int | None) -> bool:
+    """Whether a rank that ended with this code leaves the others in the lurch; None: it has not ended."""
+    return code is not None and code != 0 and code not in STOPPED
+
+
+def verdict(codes: Sequence[int]) -> int | None:
+    """The exit code of the command; None where ranks were lost, so that starting all again can help.
+
+    2 where a rank refused its settings, and 1 where one failed by itself, which starting again would not change. 0
+    where the first rank has ended the run, even if another one was killed after it had done its part.
+
+    >>> verdict([0, 0]), verdict([RANK_LOST, 2]), verdict([143, 143]), verdict([RANK_LOST, -9]), verdict([0, -9])
+    (0, 2, 143, None, 0)
+    """
+    for decisive in (REFUSED, FAILED):
+        if decisive in codes:
+            return decisive
+    if not codes or codes[0] == 0:
+        return 0
+    return next((code for code in codes if code in STOPPED), None)
+
+
+def lost_ranks(codes: Sequence[int]) -> str:
+    """Which ranks were lost and how, as the begin of a sentence.
+
+    >>> lost_ranks([RANK_LOST, -9])
+    'Rank 1 was killed by SIGKILL'
+    """
+    causes = [_cause(rank, code) for rank, code in enumerate(codes) if code not in {0, RANK_LOST}]
+    return f"R{', '.join(causes)[1:]}" if causes else "The ranks lost each other"
+
+
+def _cause(rank: int, code: int) -> str:
+    if code > 0:
+        return f"rank {rank} ended with exit code {code}"
+    try:
+        return f"rank {rank} was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"rank {rank} was killed by signal {-code}"
+
 
 _POLL_S = 0.02
 _GRACE_S = 5.0
@@ -150,3 +206,43 @@ class Launcher(ABC):
                         killed.add(number)
                         rank.kill()
         return [RANK_LOST if number in killed else code for number, code in enumerate(codes) if code is not None]
+
+
+class LocalLauncher(Launcher):
+    """Ranks as processes of this machine."""
+
+    _ranks: list[subprocess.Popen[bytes]]
+
+    def close(self) -> None:
+        for rank in self._ranks:
+            rank.kill()
+        for rank in self._ranks:
+            rank.wait()
+            if rank.stdin is not None:
+                rank.stdin.close()
+        self._ranks = []
+
+    def _start_ranks(self, restart: int) -> None:
+        own_group: dict[str, Any] = {"process_group": 0}  # Ctrl-C in the terminal reaches them through us, once
+        if sys.platform == "win32":
+            own_group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        threads = {}
+        if "OMP_NUM_THREADS" not in os.environ:
+            threads["OMP_NUM_THREADS"] = max(1, int(usable_cores() / self._size))
+        port = free_port()
+        for rank in range(self._size):
+            variables = self._variables(
+                restart,
+                rank,
+                LOCAL_RANK=rank,
+                LOCAL_WORLD_SIZE=self._size,
+                GROUP_RANK=0,
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+                **{LAUNCHER_PID: os.getpid()},
+                **threads,
+            )
+            environment = {**os.environ, **variables}
+            with held_back():  # a rank begins with `exit_at_once_on_signals`
+                rank_process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment, **own_group)
+            self._ranks.append(rank_process)

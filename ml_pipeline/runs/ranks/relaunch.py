@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
+from ml_pipeline.runs.folder_claim import record_end_of_lost
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.ranks.rank_info import RankInfo
-from ml_pipeline.runs.record_state import record_end_of_lost
 from ml_pipeline.runs.state import STATE_FILE, read_state
 from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.runtime.whole_file import written_whole

@@ -14,9 +14,8 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.policies.compatibility import check_space
 from ml_pipeline.models.rl.policies.one_thread import one_thread
 from ml_pipeline.models.rl.preprocessing.space_data import space_as_data, space_name
-from ml_pipeline.runs.sb3.envs import SpacesAlone
-from ml_pipeline.runs.sb3.generators import OwnGenerators
-from ml_pipeline.runs.sb3.model import make_model
+from ml_pipeline.runs.sb3.model import SpacesAlone, make_model
+from ml_pipeline.runs.sb3.state import OwnGenerators
 
 
 class SB3Policy:

@@ -6,12 +6,13 @@ rollouts, where everything is whole, whether an iteration is over or a stop was 
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
@@ -26,14 +27,10 @@ from ml_pipeline.models.rl.update.threads import learning_threads
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
 from ml_pipeline.runs.sb3.arguments import is_on_policy
-from ml_pipeline.runs.sb3.callback import LoopCallback
-from ml_pipeline.runs.sb3.clock import Clock
-from ml_pipeline.runs.sb3.envs import WatchedEnvs
-from ml_pipeline.runs.sb3.generators import OwnGenerators
-from ml_pipeline.runs.sb3.model import make_model
+from ml_pipeline.runs.sb3.model import WatchedEnvs, make_model
 from ml_pipeline.runs.sb3.policy import SB3Policy
-from ml_pipeline.runs.sb3.state import learner_state, load_learner_state, load_replay_state, replay_state
-from ml_pipeline.runs.sb3.statistics import SB3Statistics, diverged, logged_figures
+from ml_pipeline.runs.sb3.state import OwnGenerators, learner_state, load_learner_state, load_replay_state, replay_state
+from ml_pipeline.runs.sb3.statistics import Clock, SB3Statistics, diverged, logged_figures
 
 # A stop waits for the end of a rollout of at most so many steps, where nothing is lost; a longer one is given up.
 _SHORT_ROLLOUT = 32
@@ -285,3 +282,29 @@ class _Between(NamedTuple):
 
 class _Stopped(Exception):
     """Leaves the loop of Stable-Baselines3."""
+
+
+class LoopCallback(BaseCallback):
+    """Calls functions where a rollout begins, after each step of the environments, and where a rollout is over.
+
+    What they raise leaves `learn()`. At the beginning of a rollout everything is whole: what was collected is stored,
+    and what was stored has been learned from. At a step, the transitions of this step are stored nowhere yet.
+    """
+
+    def __init__(
+        self, *, rollout_starts: Callable[[], None], stepped: Callable[[], None], rollout_ends: Callable[[], None]
+    ) -> None:
+        super().__init__()
+        self._rollout_starts = rollout_starts
+        self._stepped = stepped
+        self._rollout_ends = rollout_ends
+
+    def _on_rollout_start(self) -> None:
+        self._rollout_starts()
+
+    def _on_step(self) -> bool:
+        self._stepped()
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self._rollout_ends()

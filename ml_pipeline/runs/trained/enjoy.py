@@ -1,26 +1,37 @@
-"""A trained policy plays whole episodes in the environment of its run, in a window or for a video if asked."""
+"""A trained policy plays whole episodes in the environment of its run, in a window or for a video if asked.
+
+Videos are MP4 by PyAV, which the extra video brings, or GIF by Pillow, which matplotlib brings.
+"""
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.runs.gym_task import EVALUATION_SEED_OFFSET
-from ml_pipeline.runs.trained.enjoy_config import EnjoyConfig
+from ml_pipeline.runs.trained.configs import EnjoyConfig
 from ml_pipeline.runs.trained.load_policy import LoadedPolicy, load_policy
-from ml_pipeline.runs.trained.saved_env import RenderMode, make_saved_env
-from ml_pipeline.runs.trained.video import VideoFile
+from ml_pipeline.runs.trained.restore import RenderMode, make_saved_env
 from ml_pipeline.runtime.seeding import random_generator
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 
 if TYPE_CHECKING:
+    from av import VideoFrame
+    from PIL import Image
+
     from ml_pipeline.runs.trained.load_sb3_policy import LoadedSB3Policy
+
 
 _EPISODES = 3
 _USUAL_FPS = 30.0
@@ -73,6 +84,143 @@ def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda p
         except gymnasium.error.DependencyNotInstalled as error:
             raise UserError(f"{_name(policy)} cannot be rendered: {error}") from error
     return PlayResult(policy, tuple(played), interrupted, 0 if video is None else video.n_frames)
+
+
+Frame = NDArray[np.uint8]
+
+# Browsers slow a GIF down that is faster than this, and it has no compression between frames to speak of.
+_GIF_FPS, _GIF_WIDTH = 25.0, 400
+
+
+class VideoFile:
+    """A video that grows by frames, within a `with` block: at its end the file is there, whole.
+
+    If the block fails, there is no new file, and one that was there before stays.
+    n_frames: how many frames it has so far.
+    """
+
+    def __init__(self, path: Path, *, fps: float) -> None:
+        """fps: frames per second. Raises UserError if the suffix is neither .mp4 nor .gif, the extra is missing, or
+        the file cannot be written."""
+        writers: dict[str, Callable[[Path, float], _Writer]] = {".mp4": _Mp4, ".gif": _Gif}
+        if path.suffix.lower() not in writers:
+            raise UserError(f"A video is an .mp4 or a .gif, but got {path.name}; name it {path.stem}.mp4.")
+        self.path = path
+        self.n_frames = 0
+        self._shape: tuple[int, ...] | None = None
+        self._unfinished = path.with_name(f".unfinished-{path.name}")
+        try:
+            self._writer = writers[path.suffix.lower()](self._unfinished, fps)
+            self._unfinished.touch()  # now rather than after the first frame, if it cannot be written
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def append(self, frame: Any) -> None:
+        """Add a frame: uint8 (height, width, 3), all of one size. Raises UserError if it is anything else, or the
+        file cannot be written."""
+        array = np.asarray(frame)
+        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+            what = type(frame).__name__ if frame is None else f"{array.dtype} {array.shape}"
+            raise UserError(f"render() must give frames of uint8 (height, width, 3) for a video, but gave {what}.")
+        if self._shape not in (None, array.shape):
+            raise UserError(f"Frames of a video must be of one size, but after {self._shape} came {array.shape}.")
+        self._shape = array.shape
+        try:
+            self._writer.append(np.ascontiguousarray(array))
+        except OSError as error:
+            raise self._failure(error) from error
+        self.n_frames += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._writer.close()
+            if self.n_frames and error is None:
+                self._unfinished.replace(self.path)
+        except OSError as failure:
+            if error is None:
+                raise self._failure(failure) from failure
+        finally:
+            self._unfinished.unlink(missing_ok=True)
+
+    def _failure(self, error: OSError) -> UserError:
+        return UserError(f"The video {self.path} cannot be written: {error.strerror}.")
+
+
+class _Writer(Protocol):
+    def append(self, frame: Frame) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Mp4:
+    def __init__(self, path: Path, fps: float) -> None:
+        try:
+            import av
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"An .mp4 needs PyAV, which is not installed; {install_extra('video')}, or record a .gif, which "
+                "needs nothing more."
+            ) from error
+        self._container = av.open(str(path), "w", format="mp4")
+        self._fps = Fraction(fps).limit_denominator(1000)
+        self._stream: Any = None
+        # Ctrl-C is for the player: it interrupts the main thread, which may leave no frame half encoded.
+        self._encoder = ThreadPoolExecutor(1, "video")
+
+    def append(self, frame: Frame) -> None:
+        self._encoder.submit(self._encode, frame).result()
+
+    def close(self) -> None:
+        with self._encoder:
+            self._encoder.submit(self._end).result()
+
+    def _encode(self, frame: Frame) -> None:
+        height, width = frame.shape[:2]
+        # The format that every player takes has an even number of pixels on each side.
+        even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)))
+        if self._stream is None:
+            self._stream = self._container.add_stream("libx264", rate=self._fps, pix_fmt="yuv420p")
+            self._stream.height, self._stream.width = even.shape[:2]
+        self._container.mux(self._stream.encode(_frame_of(even)))
+
+    def _end(self) -> None:
+        with self._container:
+            if self._stream is not None:
+                self._container.mux(self._stream.encode(None))
+
+
+def _frame_of(array: Frame) -> "VideoFrame":
+    from av import VideoFrame
+
+    return VideoFrame.from_ndarray(array)
+
+
+class _Gif:
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path = path
+        self._every = math.ceil(fps / _GIF_FPS)
+        self._frame_ms = 1000 * self._every / fps
+        self._n_seen = 0
+        self._images: list[Image.Image] = []
+
+    def append(self, frame: Frame) -> None:
+        from PIL import Image
+
+        if self._n_seen % self._every == 0:
+            image = Image.fromarray(frame)
+            image.thumbnail((_GIF_WIDTH, image.height))
+            self._images.append(image.quantize(dither=Image.Dither.NONE))  # a third of the memory
+        self._n_seen += 1
+
+    def close(self) -> None:
+        if self._images:
+            first, *others = self._images
+            first.save(self._path, format="gif", save_all=True, append_images=others, duration=self._frame_ms, loop=0)
 
 
 class _Recorded(gymnasium.Wrapper):

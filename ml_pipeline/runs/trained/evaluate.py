@@ -12,8 +12,8 @@ from ml_pipeline.runs.folder import BEST_CHECKPOINT, report_folder
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trained.configs import EvaluationStart
 from ml_pipeline.runs.trained.deployed import EVALUATIONS_FOLDER, is_version_folder
-from ml_pipeline.runs.trained.evaluate_config import EvaluationStart
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, looks_in_words, read_looks
 from ml_pipeline.trading.symbols_task import trading_task_from_state

@@ -20,9 +20,8 @@ from ml_pipeline.config.errors import CheckFailed, UserError, install_extra
 from ml_pipeline.models.rl.policies.exported import PortablePolicy
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
-from ml_pipeline.runs.trained.export_config import ExportConfig, Format
-from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
-from ml_pipeline.runs.trained.saved_env import make_saved_env
+from ml_pipeline.runs.trained.configs import ExportConfig, Format
+from ml_pipeline.runs.trained.restore import find_policy, load_run, make_saved_env, restore_policy
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 
 Array = np.ndarray

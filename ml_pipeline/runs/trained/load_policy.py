@@ -12,11 +12,9 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
-from ml_pipeline.runs.checkpoint import reading
+from ml_pipeline.runs.checkpoint import reading, trained_steps
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.trained.restore import find_policy, load_run
-from ml_pipeline.runs.trained.saved_env import make_saved_env
-from ml_pipeline.runs.training.trainers import trained_steps
+from ml_pipeline.runs.trained.restore import find_policy, load_run, make_saved_env
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.trained.load_sb3_policy import LoadedSB3Policy

@@ -1,9 +1,11 @@
-"""From a checkpoint back to the settings and the policy of its run."""
+"""From a checkpoint back to the settings, the policy and the environment of its run."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import gymnasium
 from gymnasium import spaces
 
 from ml_pipeline.config.algorithms import OWN
@@ -12,8 +14,11 @@ from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
 from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
+from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig, settings_in, train_config
 from ml_pipeline.runs.trained.deployed import CURRENT, resolved
+from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, record_look
+from ml_pipeline.trading.symbols_task import trading_task_from_state
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.sb3.policy import SB3Policy
@@ -88,3 +93,25 @@ def _policy_of_sb3(config: TrainConfig, env: HasSpaces, state: dict[str, Any], c
     policy = SB3Policy(model, config.run, observation_space, action_space)
     policy.check_spaces(env.observation_space, env.action_space)
     return policy
+
+
+RenderMode = Literal["rgb_array", "human"]
+
+
+def make_saved_env(
+    config: TrainConfig, task_state: Mapping[str, Any], *, split: str, render_mode: RenderMode | None = None
+) -> gymnasium.Env:
+    """The environment that a checkpoint's policy was trained in; of a market, one pass through `split`.
+
+    task_state: what the checkpoint holds of its task. Raises UserError if environment, market or render mode cannot
+    be used.
+    """
+    run = config.run
+    if run.env_id is not None:
+        return GymTask.of(run).evaluation_env(render_mode=render_mode)
+    if render_mode == "human":
+        raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
+    task = trading_task_from_state(task_state, config.trading, run.seed)
+    if split in LOOKED_AT:
+        record_look(Look("enjoy"), task.fingerprints)
+    return task.evaluation_env(split, render_mode=render_mode)

@@ -1,6 +1,6 @@
 """The number of a run's environments changes between two iterations, by its schedule or because somebody asks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +58,18 @@ class EnvScaling:
         """Close the environments, unless they were handed in; may be called twice."""
         if not self._handed_in:
             self.envs.close()
+
+    @property
+    def worker_pids(self) -> Sequence[int]:
+        """The worker processes that step the environments."""
+        return self.envs.worker_pids if isinstance(self.envs, ParallelEnv) else ()
+
+    def take_sentences(self) -> list[str]:
+        """Which workers were replaced since the last call, and why environments have no lease."""
+        if not isinstance(self.envs, ParallelEnv):
+            return []
+        replaced = "Another took its place; the episodes that it lost count as truncated."
+        return [*(f"{failure} {replaced}" for failure in self.envs.take_failures()), *self.envs.take_notices()]
 
     def request(self, n_envs: int) -> None:
         """Ask for so many environments from the next `apply` on; of two requests the later one counts."""

@@ -1,4 +1,4 @@
-"""Scores the policy of a run while it trains, and knows the best score so far."""
+"""Scores the policy of a run while it trains, until a stop is requested, and knows the best score so far."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,7 +8,6 @@ from ml_pipeline.models.rl.algorithms.trainer import Trainer
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task
-from ml_pipeline.runs.training.stoppable import EvaluationStopped, Stoppable
 
 
 class Scoring:
@@ -71,3 +70,21 @@ class Scoring:
         if has_best:
             self.best_score = state["best_score"]
         self.is_due = state.get("unscored", False)
+
+
+class EvaluationStopped(Exception):
+    """A stop was requested while the policy was evaluated."""
+
+
+class Stoppable:
+    """Acts as a policy does, until a stop is requested: then it raises EvaluationStopped."""
+
+    def __init__(self, act: Callable[[Any], Any], stop: StopRequest) -> None:
+        self._act = act
+        self._stop = stop
+        self.begin_episode: Callable[[], None] = getattr(act, "begin_episode", lambda: None)
+
+    def __call__(self, observation: Any) -> Any:
+        if self._stop.requested:
+            raise EvaluationStopped
+        return self._act(observation)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.record_state import record_end_for
+from ml_pipeline.runs.folder_claim import record_end_for
 from ml_pipeline.runs.requests import write_request
 from ml_pipeline.runs.state import RunState, in_words, read_state
 from ml_pipeline.runs.stop import note_stop_request

@@ -27,7 +27,7 @@ from ml_pipeline.service.run.process import GO, RunOrder, await_go, run
 _PRELOADED = (
     "ml_pipeline.train_ppo",
     "ml_pipeline.runs.run",
-    "ml_pipeline.runs.gym_report",
+    "ml_pipeline.runs.gym_task",
     "ml_pipeline.reporting.learning_curve_figure",
     "ml_pipeline.trading.evaluation.report",
     "gymnasium.wrappers",

@@ -20,7 +20,7 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import OUTPUT_FILE
-from ml_pipeline.runs.record_state import record_end_for, record_starting
+from ml_pipeline.runs.folder_claim import record_end_for, record_starting
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runs.stop import ON_REQUEST, take_stop_note
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals

@@ -21,7 +21,7 @@ from ml_pipeline.config.wording import counted, written
 from ml_pipeline.jobs.budget import Waiting, decide, need_of
 from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
-from ml_pipeline.runs.record_state import record_end_for, record_queued, record_waiting
+from ml_pipeline.runs.folder_claim import record_end_for, record_queued, record_waiting
 from ml_pipeline.runs.state import ENDED, RunState, Status, last_sign_of_life, read_state
 from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive

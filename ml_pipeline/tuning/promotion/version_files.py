@@ -16,8 +16,8 @@ from ml_pipeline.runs.folder import BEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.task_identity import describe_task
+from ml_pipeline.runs.trained.configs import SUFFIXES, ExportConfig, Format
 from ml_pipeline.runs.trained.export import export_checkpoint
-from ml_pipeline.runs.trained.export_config import SUFFIXES, ExportConfig, Format
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy

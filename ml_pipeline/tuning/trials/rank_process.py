@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.files import convert_settings
-from ml_pipeline.runs.ranks.exit_codes import FAILED, RANK_LOST
+from ml_pipeline.runs.ranks.launcher import FAILED, RANK_LOST
 from ml_pipeline.runs.train_config import TrainConfig, train_config
 from ml_pipeline.runtime.interrupts import ignoring_signals
 from ml_pipeline.tuning.event_channel import EventChannel
@@ -32,8 +32,8 @@ def take_part(orders: Orders, channel: EventChannel) -> int:
     from ml_pipeline.models.rl.core.arguments import measuring_once
     from ml_pipeline.models.rl.distributed.rank_group import RankGroup
     from ml_pipeline.models.rl.distributed.ranks import RankLost
-    from ml_pipeline.runs.ranks.consistency import consistent
     from ml_pipeline.runs.ranks.context import SharedError
+    from ml_pipeline.runs.ranks.start import consistent
     from ml_pipeline.runs.run import Run
     from ml_pipeline.tuning.trials.task_source import TaskSource
     from ml_pipeline.tuning.trials.trial_task import TrialTask

@@ -14,9 +14,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
 from ml_pipeline.models.rl.distributed.ranks import RankLost
-from ml_pipeline.runs.ranks.consistency import consistent
 from ml_pipeline.runs.ranks.context import RankContext
-from ml_pipeline.runs.ranks.exit_codes import FAILED, RANK_LOST, lost_ranks
+from ml_pipeline.runs.ranks.launcher import FAILED, RANK_LOST, lost_ranks
+from ml_pipeline.runs.ranks.start import consistent
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.rank_variables import variables_of_rank

@@ -21,7 +21,8 @@ from ml_pipeline.models.rl.distributed.ranks import RankLost
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.ranks.context import RankContext
-from ml_pipeline.runs.run import Run, RunResult
+from ml_pipeline.runs.recording import RunResult
+from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.trading.settings import TradingConfig

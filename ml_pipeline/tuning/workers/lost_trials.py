@@ -15,7 +15,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.record_state import record_end_of_lost
+from ml_pipeline.runs.folder_claim import record_end_of_lost
 from ml_pipeline.runs.state import last_sign_of_life
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, HEARTBEAT_FILE, known_folders, trial_folder

@@ -8,7 +8,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.risk.config import GuardConfig
-from ml_pipeline.runs.trained.evaluate_config import ChangesOfMarket
+from ml_pipeline.runs.trained.configs import ChangesOfMarket
 
 
 def test_no_limit_is_set_by_default():

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from ml_pipeline.monitoring.listener import RunStart
-from ml_pipeline.runs.commands.terminal import StoppedBySignals, Terminal
+from ml_pipeline.runs.commands.train_run import StoppedBySignals, Terminal
 from ml_pipeline.runs.ranks.rank_info import OWN_LAUNCH, RankInfo
 
 

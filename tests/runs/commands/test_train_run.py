@@ -3,8 +3,7 @@
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.commands.train_run import train_run
-from ml_pipeline.runs.commands.typed_command import TypedCommand
+from ml_pipeline.runs.commands.train_run import TypedCommand, train_run
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import TrainStart
 from tests.small_runs import config_of

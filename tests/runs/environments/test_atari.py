@@ -9,9 +9,8 @@ from gymnasium import spaces
 
 from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.environments.atari import _Lives, _sign
-from ml_pipeline.runs.environments.first_reset import reports_mask_at_reset
-from ml_pipeline.runs.environments.gym_env import GymEnv
+from ml_pipeline.runs.environments.gym_env import GymEnv, _Lives, _sign
+from ml_pipeline.runs.gym_task import reports_mask_at_reset
 
 
 class Game(gymnasium.Env):

@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 from ml_pipeline import enjoy, evaluate_ppo, train_ppo, tune_workers
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.environments.first_reset import reports_mask_at_reset
 from ml_pipeline.runs.environments.gym_env import GymEnv
+from ml_pipeline.runs.gym_task import reports_mask_at_reset
 
 
 def raise_it():
@@ -105,7 +105,7 @@ def test_sys_exit_where_no_process_starts_is_told_as_well(monkeypatch):
     def refuse(begin, **_):
         raise OSError("no more processes")
 
-    monkeypatch.setattr("ml_pipeline.runs.environments.first_reset.run_in_process", refuse)
+    monkeypatch.setattr("ml_pipeline.runs.gym_task.run_in_process", refuse)
     assert told_of("sys.exit", "reset") == "Mortal-v0 ends the program by sys.exit(3) in its first reset()."
 
 

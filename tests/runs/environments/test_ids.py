@@ -4,9 +4,9 @@ import gymnasium
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.environments.first_reset import reports_mask_at_reset
 from ml_pipeline.runs.environments.gym_env import GymEnv
 from ml_pipeline.runs.environments.ids import id_error, import_module_of, keyword_error
+from ml_pipeline.runs.gym_task import reports_mask_at_reset
 
 
 def told_of(env_id, **settings):

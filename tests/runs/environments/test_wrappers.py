@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.environments.wrappers import wrapped
+from ml_pipeline.runs.environments.gym_env import wrapped
 
 MODULE = """
 import gymnasium

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from ml_pipeline.runs.ranks.exit_codes import RANK_LOST
-from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
+from ml_pipeline.runs.ranks.launcher import RANK_LOST, LocalLauncher
 from tests.training_commands import REPOSITORY
 
 _NOTE = """
@@ -156,7 +155,7 @@ def launching(folder, code):
     """A process that launches two ranks."""
     script = _NOTE.format(folder=str(folder)) + code
     started = f"""
-from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
+from ml_pipeline.runs.ranks.launcher import LocalLauncher
 import sys
 LocalLauncher([sys.executable, "-c", {script!r}], size=2, max_restarts=0, say=print).run()
 """

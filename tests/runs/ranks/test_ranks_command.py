@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
+from ml_pipeline.runs.ranks.launcher import LocalLauncher
 from ml_pipeline.runs.state import read_state
 from tests.runs.ranks.small_ranked_runs import learned
 from tests.training_commands import REPOSITORY, TRAIN, run

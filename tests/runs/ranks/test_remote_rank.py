@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from ml_pipeline.runs.ranks.remote_rank import RemoteRank
+from ml_pipeline.runs.ranks.ray_launcher import RemoteRank
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def test_a_signal_that_this_thread_blocks_reaches_it_all_the_same():
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone kills a child with its parent")
 def test_it_ends_when_the_process_that_started_it_is_killed():
     starter = (
-        "from ml_pipeline.runs.ranks.remote_rank import RemoteRank\n"
+        "from ml_pipeline.runs.ranks.ray_launcher import RemoteRank\n"
         "rank = RemoteRank()\n"
         "rank.start(['-c', 'import os, signal; print(os.getpid(), flush=True); signal.pause()'], {}, folder='.')\n"
         "print(rank.news(60.0).output[0][1].decode(), flush=True)\n"

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs import checkpoint
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.ranks.context import SharedError
 from ml_pipeline.runs.ranks.relaunch import ranks_of
 from ml_pipeline.runs.requests import write_request
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.runs.training import saving
 from tests.runs.ranks.small_ranked_runs import FIVE, PPO, learned, resume, run_of, train
 from tests.small_runs import After, config_of
 
@@ -172,14 +172,14 @@ def train_to(group, folder):
 
 def disk_full_at(group, folder, number):
     writes = iter(range(100))
-    write = saving.save_checkpoint
+    write = checkpoint.save_checkpoint
 
     def full(path, state):
         if next(writes) == number:
             raise UserError(f"Cannot write the checkpoint {path}: the disk is full.")
         write(path, state)
 
-    saving.save_checkpoint = full
+    checkpoint.save_checkpoint = full
     try:
         train(group, folder)
     except SharedError as error:

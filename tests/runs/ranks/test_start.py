@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml_pipeline.runs.ranks import consistency, relaunch, start
+from ml_pipeline.runs.ranks import relaunch, start
 from ml_pipeline.runs.ranks.context import RankContext, SharedError
 from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.ranks.relaunch import RANKS_FILE, left_run
@@ -29,8 +29,8 @@ def started(group, arguments, own=(), versions=None):
     if group.rank == 1:
         arguments = [*arguments, *own]
         if versions:
-            facts = {**consistency.this_machine(), **versions}
-            consistency.this_machine = lambda: facts
+            facts = {**start.this_machine(), **versions}
+            start.this_machine = lambda: facts
     try:
         begun, _ = start.start_of_ranks(read_train_flags(arguments), ranks, place_of(group))
     except SharedError as error:

@@ -23,8 +23,8 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import read_train_settings, train_config
+from ml_pipeline.runs.trained.configs import ExportConfig
 from ml_pipeline.runs.trained.export import export_checkpoint
-from ml_pipeline.runs.trained.export_config import ExportConfig
 from ml_pipeline.runs.trained.load_policy import load_policy
 
 CARTPOLE = {

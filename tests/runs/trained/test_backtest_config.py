@@ -14,7 +14,7 @@ from ml_pipeline.config.settings import build, flatten
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.settings_file import StartedWith, read_settings_file
 from ml_pipeline.runs.train_config import TrainConfig, layered
-from ml_pipeline.runs.trained.backtest_config import parse_backtest
+from ml_pipeline.runs.trained.configs import parse_backtest
 
 SETTINGS = {
     "agent_config": {"kwargs": {"n_steps": 32, "batch_size": 32, "policy_kwargs": {"net_arch": [8]}}},

@@ -11,8 +11,8 @@ from PIL import Image, ImageSequence
 from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.trained import enjoy
+from ml_pipeline.runs.trained.configs import EnjoyConfig, parse_enjoy
 from ml_pipeline.runs.trained.enjoy import play
-from ml_pipeline.runs.trained.enjoy_config import EnjoyConfig, parse_enjoy
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
 SMALL += ["--num-episodes", "2", "--vec-env", "serial"]

@@ -13,8 +13,8 @@ from ml_pipeline.config.settings import flatten
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.runs.trained.configs import parse_evaluation
 from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
-from ml_pipeline.runs.trained.evaluate_config import parse_evaluation
 from ml_pipeline.trading.settings import MarketConditions, TradingConfig
 from ml_pipeline.trading.task import TradingTask
 

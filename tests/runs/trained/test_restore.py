@@ -17,11 +17,9 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.trained import export
+from ml_pipeline.runs.trained.configs import EnjoyConfig, ExportConfig, parse_evaluation
 from ml_pipeline.runs.trained.enjoy import play
-from ml_pipeline.runs.trained.enjoy_config import EnjoyConfig
 from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
-from ml_pipeline.runs.trained.evaluate_config import parse_evaluation
-from ml_pipeline.runs.trained.export_config import ExportConfig
 from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.trading.task import TradingTask

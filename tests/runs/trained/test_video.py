@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageSequence
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runs.trained import video as video_module
-from ml_pipeline.runs.trained.video import VideoFile
+from ml_pipeline.runs.trained import enjoy as video_module
+from ml_pipeline.runs.trained.enjoy import VideoFile
 
 COLORS = [(250, 0, 0), (0, 250, 0), (0, 0, 250), (250, 250, 0)]
 
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_is_one_sentence(tmp_path):
     pytest.importorskip("av")
     code = (
         "import resource, signal, sys\nfrom pathlib import Path\nimport numpy as np\n"
-        "from ml_pipeline.config.errors import UserError\nfrom ml_pipeline.runs.trained.video import VideoFile\n"
+        "from ml_pipeline.config.errors import UserError\nfrom ml_pipeline.runs.trained.enjoy import VideoFile\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
         "noise = np.random.default_rng(0).integers(0, 256, (20, 100, 100, 3), np.uint8)\n"
         "try:\n    with VideoFile(Path(sys.argv[1]), fps=10.0) as video:\n"

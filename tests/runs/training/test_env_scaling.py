@@ -18,6 +18,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.monitoring.listener import RunListener
+from ml_pipeline.runs import checkpoint
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.gym_task import GymTask
@@ -28,7 +29,7 @@ from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.training import env_scaling, saving
+from ml_pipeline.runs.training import env_scaling
 from ml_pipeline.runs.training.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.service.env_pool import EnvPool
@@ -252,7 +253,7 @@ def test_a_full_disk_right_after_a_change_leaves_the_checkpoint_before_it(planne
     config = settings_of(tmp_path, checkpoint_interval=1)
     told = Told()
     with monkeypatch.context() as patched:
-        patched.setattr(saving, "save_checkpoint", full)
+        patched.setattr(checkpoint, "save_checkpoint", full)
         run = Run(config, make_task(config), sinks=[asking(tmp_path, step_512=8)], listener=told)
         with pytest.raises(UserError, match="no space left on device"):
             run.train()

@@ -10,9 +10,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.runs.folder import FEATURE_WARNINGS_FILE
+from ml_pipeline.runs.recording import feature_warnings
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.training.files import feature_warnings
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask

@@ -3,7 +3,7 @@
 import pytest
 
 from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
-from ml_pipeline.runs.training.training import resume_hint
+from ml_pipeline.runs.checkpoint import resume_hint
 
 
 @pytest.mark.parametrize("has_trained", [True, False])

@@ -225,7 +225,7 @@ def test_a_killed_worker_is_replaced_and_then_others_take_over(tmp_path, monkeyp
         found.append(envs)
         return made(envs, say, **options)
 
-    monkeypatch.setattr("ml_pipeline.runs.training.training.WorkerScaling", remember)
+    monkeypatch.setattr("ml_pipeline.runs.run.WorkerScaling", remember)
     run = run_of(
         tmp_path,
         ppo=replace(PPO, minibatch_size=48),

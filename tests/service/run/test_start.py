@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 
 import pytest
 
-from ml_pipeline.runs.record_state import record_queued
+from ml_pipeline.runs.folder_claim import record_queued
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runtime.process_identity import identity_of, is_alive
 from ml_pipeline.service.agent_training_service import AgentTrainingService

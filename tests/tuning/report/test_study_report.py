@@ -10,8 +10,8 @@ import pytest
 from optuna.trial import TrialState
 
 from ml_pipeline.runs.task_identity import describe_task
+from ml_pipeline.runs.trained.configs import EvaluationConfig, EvaluationStart
 from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
-from ml_pipeline.runs.trained.evaluate_config import EvaluationConfig, EvaluationStart
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.finished_trials import finished_trials

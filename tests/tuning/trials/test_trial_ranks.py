@@ -10,7 +10,7 @@ import psutil
 import pytest
 import yaml
 
-from ml_pipeline.runs.ranks.exit_codes import RANK_LOST
+from ml_pipeline.runs.ranks.launcher import RANK_LOST
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.tuning.trials.trial_ranks import TrialRanks

@@ -1,16 +1,19 @@
-"""The command `train` with --n-processes: it starts the ranks where --launcher says, and waits for their end."""
+"""The command `train` in several processes: it starts the ranks and waits for their end, or is one of them."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 from ml_pipeline.monitoring.console import outlive_readers
-from ml_pipeline.runs.commands.typed_command import MODULE
-from ml_pipeline.runs.ranks.exit_codes import STOPPED
+from ml_pipeline.runs.commands.train_run import MODULE, TypedCommand, train_run, words_of_ranks
+from ml_pipeline.runs.ranks.launcher import FAILED, RANK_LOST, STOPPED
+from ml_pipeline.runs.ranks.rank_info import RankInfo, end_with_launcher
 from ml_pipeline.runs.train_command_line import TrainFlags, train_start
+from ml_pipeline.runtime.garbage import keeping_imports
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ def _launcher(
     arguments = ["-m", MODULE, *argv]
     size, max_restarts = settings["n_processes"], settings["max_restarts"]
     if settings["launcher"] == "local":
-        from ml_pipeline.runs.ranks.local_launcher import LocalLauncher
+        from ml_pipeline.runs.ranks.launcher import LocalLauncher
 
         return LocalLauncher([sys.executable, *arguments], size=size, max_restarts=max_restarts, say=say)
     from ml_pipeline.runs.ranks.ray_launcher import RayLauncher, ray_cluster
@@ -69,3 +72,42 @@ def _launcher(
 def _write_lines(stream: str, lines: bytes) -> None:
     """Lines that a rank on another machine wrote to its "stdout" or "stderr"."""
     print(lines.decode(errors="replace"), end="", file=getattr(sys, stream), flush=True)
+
+
+def train_as_rank(place: RankInfo, flags: TrainFlags, *, prog: str, told_by: str) -> int:
+    """Train together with the other ranks; the first one alone prints, but for errors that the others do not know.
+
+    prog: how the command calls itself; told_by: what errors of this rank begin with. Returns the exit code.
+    """
+    with exiting_at_once(), keeping_imports():
+        settings = {**vars(RunConfig()), **flags.given}
+        # Where another rank ends, torch's C++ logs a page of calls; the error that follows says it in a sentence.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+        from ml_pipeline.models.rl.distributed.rank_group import RankGroup
+        from ml_pipeline.models.rl.distributed.ranks import RankLost
+        from ml_pipeline.runs.ranks.context import RankContext, SharedError
+        from ml_pipeline.runs.ranks.start import start_of_ranks
+
+    outlive_readers()
+    end_with_launcher()
+    command = TypedCommand(told_by, words_of_ranks(place, prog, settings))
+    try:
+        with RankGroup.join(timeout_s=settings["rank_timeout_s"]) as group:
+            ranks = RankContext(group, launch=place.launch)
+            start, task = start_of_ranks(flags, ranks, place)
+            code = train_run(start, task, command, ranks, place=place)
+            if code == FAILED:  # of which this rank has told the reason, and the others know nothing
+                group.close("its training failed")
+            elif not ranks.is_first:
+                with suppress(Interrupted):  # by a crash at its own end it would take the first one's report along
+                    group.channel.wait_for_end_of(0)
+    except RankLost as error:
+        print(f"{told_by}: {error}", file=sys.stderr)
+        return RANK_LOST
+    except SharedError:
+        if place.rank == 0:
+            raise
+        return 2
+    # torchrun takes any other code for a failure, and would start again what was asked to stop.
+    return 0 if place.started_by_torchrun and code in STOPPED else code

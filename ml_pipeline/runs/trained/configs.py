@@ -1,0 +1,250 @@
+"""What the commands on a trained run are given: evaluate, backtest, enjoy and export."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import tyro
+
+from ml_pipeline.config.checks import check_choice, check_count
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import parse_settings, read_flags
+from ml_pipeline.config.wording import shown_path
+from ml_pipeline.runs.earlier_runs import newest_run_of
+from ml_pipeline.runs.folder import SETTINGS_FILE
+from ml_pipeline.runs.train_config import read_train_settings
+from ml_pipeline.runs.trained.deployed import is_version_folder, resolved
+from ml_pipeline.trading.settings import MarketConditions
+
+Split = Literal["train", "validation", "test", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """On what a policy is evaluated, and where the report is written.
+
+    Raises UserError where a value is out of range.
+    """
+
+    split: Split | None = None
+    """Part of the market to evaluate on; none: test, or everything with --data."""
+
+    certify: bool = False
+    """Replay the orders in vectorbt, and fail if its equity differs by more than 1e-9; needs the extra certify."""
+
+    output_dir: Path | None = None
+    """Folder for the report; none: the run folder for its best.pt as trained, else evaluation-WHAT in it."""
+
+    def __post_init__(self) -> None:
+        if self.split is not None:
+            check_choice("split", self.split, ["train", "validation", "test", "all"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(ReportConfig):
+    """What is evaluated, and on what.
+
+    Raises UserError where a value is out of range.
+    """
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Run folder, whose best policy is evaluated, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+
+    eval_episodes: int | None = None
+    """Number of episodes in a Gymnasium environment; none: as many as the run had."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.eval_episodes is not None:
+            check_count("eval_episodes", self.eval_episodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationStart:
+    """What one call of the command line asks for. changes: settings of `MarketConditions` other than as trained.
+    notice: how the run was chosen, if nobody named it."""
+
+    config: EvaluationConfig
+    changes: Mapping[str, Any]
+    notice: str | None = None
+
+
+def _as_trained(each: Field[Any], hint: Any) -> tuple[str, Any, Any]:
+    """A flag of training with its description; where it is not given, the value of training stays."""
+    default: Any = field(default=each.default) if each.default is not MISSING else field(default_factory=dict)
+    return each.name, Annotated[hint, tyro.conf.arg(help_behavior_hint="(default: as trained)")], default
+
+
+_HINTS = get_type_hints(MarketConditions)
+ChangesOfMarket = make_dataclass(
+    "ChangesOfMarket",
+    [_as_trained(each, _HINTS[each.name]) for each in fields(MarketConditions)],
+    bases=(MarketConditions,),
+    frozen=True,
+    namespace={"__doc__": MarketConditions.__doc__},
+)
+"""`MarketConditions` as flags, each of which is as trained where it is not given."""
+EvaluationCommandLine = make_dataclass(
+    "EvaluationCommandLine", [("evaluation", EvaluationConfig), ("market", ChangesOfMarket)], frozen=True, kw_only=True
+)
+
+
+def parse_evaluation(argv: Sequence[str], *, prog: str, description: str = "") -> EvaluationStart:
+    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    flags = read_flags(argv, EvaluationCommandLine, prog=prog, description=description)
+    changes = {each.name: flags.pop(each.name) for each in fields(MarketConditions) if each.name in flags}
+    return EvaluationStart(config=EvaluationConfig(**flags), changes=changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacktestConfig(ReportConfig):
+    """What is backtested."""
+
+    config: Path | None = None
+    """Settings file of a training, whose newest run is backtested, or a deployed model, such as models/NAME/current.
+    It must be given."""
+
+
+BacktestCommandLine = make_dataclass(
+    "BacktestCommandLine", [("backtest", BacktestConfig), ("market", ChangesOfMarket)], frozen=True, kw_only=True
+)
+
+
+def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> EvaluationStart:
+    """Read the command line, and find the run. Raises UserError about whatever cannot be used; exits after --help."""
+    if argv and not argv[0].startswith("-"):
+        named = Path(argv[0])
+        how = f"--config {named}" if named.is_file() or _version_of(named) is not None else None
+        raise UserError(
+            f"A backtest takes no path alone; say {how}."
+            if how
+            else f"A backtest is of a settings file, by --config FILE; evaluate the run {named} by "
+            f"`ml-pipeline evaluate {named}`."
+        )
+    flags = read_flags(argv, BacktestCommandLine, prog=prog, description=description)
+    changes = {each.name: flags.pop(each.name) for each in fields(MarketConditions) if each.name in flags}
+    file = flags.pop("config", None)
+    if file is None:
+        raise UserError(
+            "A backtest needs --config, the settings file of a training; evaluate a run that you can name by "
+            "`ml-pipeline evaluate RUN`."
+        )
+    run, notice = _run_of(file)
+    return EvaluationStart(config=EvaluationConfig(checkpoint=run, **flags), changes=changes, notice=notice)
+
+
+def _run_of(file: Path) -> tuple[Path, str | None]:
+    """The run of a settings file or a version of a model, and how the run was chosen."""
+    version = _version_of(file)
+    settings = read_train_settings(file if version is None else version / SETTINGS_FILE)
+    if settings.get("env_id") is not None:
+        raise UserError(
+            f"{file} is about {settings['env_id']}, and a backtest is of trading; name its run by "
+            "`ml-pipeline evaluate RUN`."
+        )
+    if version is not None:
+        return version, None
+    run, started = newest_run_of(file)
+    flags = started.shown_flags()
+    further = f"with the further flags {flags}" if flags else "without further flags"
+    return run, f"The newest run of {file} is {shown_path(run)}, trained {further}."
+
+
+def _version_of(named: Path) -> Path | None:
+    """The version of a deployed model that is named by its folder or by the settings in it."""
+    path = resolved(named.expanduser())
+    folder = path.parent if path.name == SETTINGS_FILE else path
+    return folder if is_version_folder(folder) else None
+
+
+Render = Literal["human"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnjoyConfig:
+    """Which policy plays, how often, and what is recorded.
+
+    Raises UserError if a value is out of range, or two of them exclude each other.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Run folder, whose best policy plays, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+
+    episodes: int | None = None
+    """Episodes to play; none is 3, and for trading one pass through the test split."""
+
+    video: Path | None = None
+    """File to record to: .mp4, which needs the extra video, or .gif."""
+
+    seed: int | None = None
+    """Seed of the first episode, one more for each after it; none plays the episodes of the run's evaluation."""
+
+    stochastic: bool = False
+    """Sample actions, as in training, instead of taking the likeliest."""
+
+    render: Render | None = None
+    """Show a window while playing (human); none shows nothing."""
+
+    def __post_init__(self) -> None:
+        if self.episodes is not None:
+            check_count("episodes", self.episodes)
+        if self.seed is not None:
+            check_count("seed", self.seed, minimum=0)
+        if self.render is not None:
+            check_choice("render", self.render, get_args(Render))
+        if self.render is not None and self.video is not None:
+            raise UserError("--render shows the frames and --video records them; leave one of the two out.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnjoyCommandLine:
+    """What the flags fill."""
+
+    enjoy: EnjoyConfig = field()
+
+
+def parse_enjoy(argv: Sequence[str], *, prog: str, description: str = "") -> EnjoyConfig:
+    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    return parse_settings(argv, EnjoyCommandLine, prog=prog, description=description).enjoy
+
+
+Format = Literal["onnx", "torch"]
+SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """What is exported, and as what.
+
+    Raises UserError where a value is none of its choices.
+    """
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Run folder, whose best policy is exported, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+
+    format: Format = "onnx"
+    """File format: onnx, for onnxruntime (writing it needs the extra onnx), or torch, a program of torch.export."""
+
+    output: Path | None = None
+    """File to write; none: the checkpoint's name with .onnx or .pt2."""
+
+    def __post_init__(self) -> None:
+        check_choice("format", self.format, get_args(Format))
+
+    @property
+    def path(self) -> Path:
+        """Where the file goes."""
+        return self.output or self.checkpoint.with_suffix(SUFFIXES[self.format])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommandLine:
+    """What the flags fill."""
+
+    export: ExportConfig = field()
+
+
+def parse_export(argv: Sequence[str], *, prog: str, description: str = "") -> ExportConfig:
+    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    return parse_settings(argv, ExportCommandLine, prog=prog, description=description).export
