@@ -18,7 +18,7 @@ def write_measured(page: Path, measured_part: str, figures: Mapping[str, Any]) -
     file = page.with_suffix(".json")
     file.write_text(json.dumps(figures, indent=1) + "\n")
     page.write_text(with_measured_part(page.read_text(), measured_part))
-    print(f"Written: {page}, {page.with_suffix('.png')}, {file}")
+    print(f"Written: {page}, {file}")
 
 
 def with_measured_part(page: str, measured_part: str) -> str:

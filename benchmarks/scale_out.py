@@ -1,4 +1,4 @@
-"""What several ranks and machines gain: groups of ranks beside one, interleaved, and a model that predicts others.
+"""What several ranks and machines gain: groups of ranks beside one, interleaved.
 
     python -m benchmarks.scale_out --write-docs     # all of it on 2 cores as root, about seven minutes, and the page
     python -m benchmarks.scale_out --short          # two minutes, printed alone
@@ -10,21 +10,18 @@ that waits stands for one that computes, since two cores cannot be busy four tim
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
 from benchmarks.scale_out_group import Job, Timing, exchanged, trained
-from benchmarks.scale_out_page import FIGURES, printed, with_predictions, write_page
+from benchmarks.scale_out_page import FIGURES, printed, write_page
 from benchmarks.slow_network import machines
-from ml_pipeline.models.rl.core.workers.choice import measure_wake
 from ml_pipeline.runtime.cores import usable_cores
 
 DELAY_S, BITS_PER_S = 5e-4, 1e9
@@ -52,20 +49,14 @@ ON_MACHINES = {
         f"{n} machine{'s' if n > 1 else ''}, 256 environments": replace(_CLUSTER_JOB, ranks=n) for n in (1, 2, CLUSTER)
     }
 }
-_PIECES = {  # of which the model is made, each on one core
-    "waits 1 ms": Job(step="waits", step_s=1e-3, num_envs=4, n_steps=128, ranks=1),
-    "waits 2 ms": Job(step="waits", step_s=2e-3, num_envs=4, n_steps=64, ranks=1),
-    "computes 1 ms": Job(step="busy", step_s=1e-3, num_envs=4, n_steps=128, ranks=1),
-    "CartPole": Job(step="CartPole", num_envs=16, n_steps=256, ranks=1, iterations=5),
-    "few": Job(step="waits", num_envs=16, n_steps=256, ranks=1, iterations=5),
-    "many": Job(step="waits", num_envs=256, n_steps=32, ranks=1, iterations=5),
-}
+_LEARNING = Job(step="waits", num_envs=256, n_steps=32, ranks=1, iterations=5)
+"""Of which learning is told, on one core."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--short", action="store_true", help="one round: two minutes")
-    parser.add_argument("--write-docs", action="store_true", help="write the page, its picture and its figures")
+    parser.add_argument("--write-docs", action="store_true", help="write the page and its figures")
     parser.add_argument("--from-json", action="store_true", help="measure nothing, take the figures that are there")
     parser.add_argument("--rounds", type=int, help="turns that each group takes (default: 3, short: 1)")
     settings = parser.parse_args()
@@ -74,7 +65,7 @@ def main() -> None:
         return
     rounds = settings.rounds or (1 if settings.short else 3)
     began = time.perf_counter()
-    figures = with_predictions(measure(rounds))
+    figures = measure(rounds)
     print(printed(figures))
     print(f"Measured in {time.perf_counter() - began:.0f} s.")
     if settings.write_docs:
@@ -82,20 +73,18 @@ def main() -> None:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """All figures but the predictions."""
+    """All figures."""
     with machines(CLUSTER, delay_s=DELAY_S, bits_per_s=BITS_PER_S) as cluster:
-        pieces = {name: asdict(trained(job)) for name, job in _PIECES.items()}
+        learning = {**asdict(_LEARNING), **asdict(trained(_LEARNING))}
         exchanges = {
             "one machine": {"2": exchanged(2)},
             "machines": {str(n): exchanged(n, cluster) for n in (2, CLUSTER)},
         }
         compared = [*_compare(COMPARISONS, rounds, None), *_compare(ON_MACHINES, rounds, cluster)]
-    jobs = {name: asdict(job) for name, job in _PIECES.items()}
     return {
         "machine": _machine(),
         "network": {"delay_s": DELAY_S, "bits_per_s": BITS_PER_S},
-        "pieces": {name: {**jobs[name], **pieces[name]} for name in pieces},
-        "wake_s": {"2 cores": measure_wake(), "1 core": _wake_on_one_core()},
+        "learning": learning,
         "exchanges": exchanges,
         "groups": compared,
     }
@@ -115,22 +104,6 @@ def _compare(comparisons: dict[str, dict[str, Job]], rounds: int, cluster: Any) 
             }
             yield {"comparison": name, "group": group, "on_machines": cluster is not None, **asdict(job),
                    "steps_per_second": rates, **medians}  # fmt: skip
-
-
-def _wake_on_one_core() -> float:
-    with _on_core():
-        return measure_wake()
-
-
-@contextmanager
-def _on_core() -> Iterator[None]:
-    """This process on the first of its cores alone."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _machine() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Entry: measures in under 20 s how many workers pay for an environment, and what a second machine is worth to it.
+"""Entry: measures in under 20 s how many workers pay for an environment.
 
 ml-pipeline tune-workers --env-id CartPole-v1 --n-envs 8
 ml-pipeline tune-workers --data prices.csv --n-envs 16
@@ -14,8 +14,6 @@ from contextlib import closing
 from typing import Literal
 
 from ml_pipeline.commands import COMMANDS
-from ml_pipeline.config.algorithms import OWN
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
@@ -28,18 +26,15 @@ from ml_pipeline.models.rl.core.workers.choice import (
     measure_step,
     measure_wake,
 )
-from ml_pipeline.models.rl.distributed.cost_model import LAN, Training, best_vector_step_s
-from ml_pipeline.models.rl.distributed.second_machine import worth_of_a_second
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.train_command_line import parse_train_config
-from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.action_masks import random_actions, reported_mask
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.other_load import BackgroundLoad
 
 PROG = "tune-workers"
 _USUAL_N_ENVS = 8
-_COSTS_S, _RATES_S, _OWN_S = 4.0, 8.5, 1.5  # for steps alone, for all counts of workers, for acting and learning
+_COSTS_S, _RATES_S = 4.0, 8.5  # for steps alone, and for all counts of workers
 _TURN_S, _TURNS = 0.15, 3
 _START_S = 0.05  # a worker at least
 _NOISE = 0.1  # the share of waiting below which it may be the machine's
@@ -67,8 +62,6 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
         if (warning := others.warning_during()) is not None:
             print(warning)
         print(verdict(costs, rates))
-        if config.run.algorithm == OWN:  # others train in one process
-            print(second_machine(env_fns, config, _mean(costs), rates))
     return 0
 
 
@@ -174,36 +167,6 @@ def verdict(costs: dict[int, StepCost], rates: dict[Division, float]) -> str:
     fast = [division for division, rate in rates.items() if rate >= enough]
     best = min(fast, key=lambda division: (division.n_workers, not division.steps_here))
     return "; ".join([*_slow_ones(costs), *_shares(costs), _flag(best)])
-
-
-def second_machine(
-    env_fns: Sequence[EnvFactory], config: TrainConfig, cost: StepCost, rates: dict[Division, float]
-) -> str:
-    """What a second machine like this one would be worth, from what was measured here, in a sentence or two."""
-    from ml_pipeline.models.rl.algorithms.own_cost import measure_own_cost  # torch, once all workers are measured
-
-    num_envs, cores, wake_s = len(env_fns), usable_cores(), measure_wake()
-    try:
-        own = measure_own_cost(env_fns[0], config.ppo, num_envs=num_envs, device=config.run.device, budget_s=_OWN_S)
-    except UserError as error:
-        return f"What a second machine is worth is not known: {error}"
-
-    def expected_s(n: int) -> float:
-        return best_vector_step_s(cost, n, cores, wake_s=wake_s)
-
-    here_s = num_envs / max(rates.values()) / expected_s(num_envs)
-    row_s = max(0.0, own.acting_s - own.acting_half_s) / max(1, num_envs // 2)
-    training = Training(
-        num_envs=num_envs,
-        n_steps=config.ppo.n_steps,
-        step_s=lambda n: here_s * expected_s(n),
-        acting_call_s=own.acting_s - num_envs * row_s,
-        acting_row_s=row_s,
-        learning_s=own.learning_s,
-        transition_bytes=own.transition_bytes,
-        sharing=own.sharing,
-    )
-    return worth_of_a_second(training, LAN)
 
 
 def _flag(division: Division) -> str:
