@@ -132,6 +132,7 @@ def measured(monkeypatch, capsys):
         monkeypatch.setattr(tune_workers, "BackgroundLoad", others)
         monkeypatch.setattr(tune_workers, "measure_step", modelled.measure_step)
         monkeypatch.setattr(tune_workers, "measure_rate", modelled.measure_rate)
+        monkeypatch.setattr(tune_workers, "measure_wake", lambda: 6e-5)
         assert tune_workers.main(["--env-id", "CartPole-v1", "--n-envs", str(len(waits_s)), *flags]) == 0
         return capsys.readouterr().out.splitlines()
 
