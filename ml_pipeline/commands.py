@@ -92,7 +92,7 @@ COMMANDS = {
     "tune": Command(
         "Search settings by trials of training, several at once; takes the settings of train.",
         "ml_pipeline.tuning.commands.tune",
-        "ml_pipeline.tuning.tune_config:CommandLine",
+        "ml_pipeline.tuning.config:CommandLine",
     ),
     "report": Command(
         "Write a study's page, and open the test split once for its winner.",
@@ -117,7 +117,7 @@ COMMANDS = {
     "paper-trade": Command(
         "Let a trained policy trade bar by bar, on recorded bars or in a paper account.",
         "ml_pipeline.live.commands.paper_trade",
-        "ml_pipeline.live.paper_trade_config:CommandLine",
+        "ml_pipeline.live.config:CommandLine",
     ),
     "sanity": Command(
         "Check that training finds what is there and no more.",

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,12 @@ def test_a_public_name_is_the_thing_itself(package, name):
     assert name in dir(package)
     if hasattr(thing, "__module__"):
         assert thing is getattr(import_module(thing.__module__), thing.__name__)
+
+
+@pytest.mark.parametrize(("package", "name"), NAMES)
+def test_no_module_takes_the_place_of_a_public_name(package, name):
+    """Once imported, a module of the same name would be the package's attribute."""
+    assert find_spec(f"{package.__name__}.{name}") is None
 
 
 def test_one_public_name_is_one_thing():

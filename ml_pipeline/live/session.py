@@ -11,6 +11,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.live.alerting.alerts import open_alerts
 from ml_pipeline.live.brokers.broker import Broker
+from ml_pipeline.live.config import PaperTradeConfig
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy, model_name
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.loop.broker_line import StopWhileWaiting, patiently
@@ -18,7 +19,6 @@ from ml_pipeline.live.loop.parts import Ending, Parts
 from ml_pipeline.live.loop.trading_loop import TradingLoop
 from ml_pipeline.live.model_changes import ModelChanges, SessionMarket, earlier_starts, keep_costs, model_to_begin_with
 from ml_pipeline.live.orders import OrderManager
-from ml_pipeline.live.paper_trade_config import PaperTradeConfig
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.live.recovery import (

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
+from ml_pipeline.live.config import PaperTradeConfig
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.feeds.hours import SessionTimes
 from ml_pipeline.live.loop.parts import LoopSettings, Parts
-from ml_pipeline.live.paper_trade_config import PaperTradeConfig
 from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord

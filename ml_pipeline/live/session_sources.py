@@ -9,12 +9,12 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.brokers.broker import Broker
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
+from ml_pipeline.live.config import PaperTradeConfig
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.live.feeds.hours import BarCalendar
 from ml_pipeline.live.feeds.replay import ReplayFeed
-from ml_pipeline.live.paper_trade_config import PaperTradeConfig
 from ml_pipeline.live.session_files import BROKER_FILE
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import require_what_rules_need

@@ -9,12 +9,12 @@ import optuna
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import refuse_links
 from ml_pipeline.runs.train_config import layered, train_config
+from ml_pipeline.tuning.config import TuneOrder
 from ml_pipeline.tuning.search.pruners import make_pruner
 from ml_pipeline.tuning.search.samplers import make_sampler, sampler_remark
 from ml_pipeline.tuning.search.space import Space, read_space
 from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
-from ml_pipeline.tuning.tune_config import TuneOrder
 
 LENGTHS = ("total_timesteps", "num_episodes")
 """Settings that say how long a run is."""

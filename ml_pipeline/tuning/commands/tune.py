@@ -10,17 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ml_pipeline import __version__
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import CheckFailed
 from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.monitoring.console import entry, outlive_readers
-from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
+from ml_pipeline.tuning.config import TuneOrder, parse_tune
 from ml_pipeline.tuning.optuna_extra import require_optuna
 from ml_pipeline.tuning.study_files import feature_warnings, warnings_in_words
-from ml_pipeline.tuning.tune_config import TuneOrder, parse_tune
 from ml_pipeline.tuning.workers.trial_lines import TrialLines, closing_lines, finished
 
 if TYPE_CHECKING:
@@ -41,10 +39,10 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             from ml_pipeline.tuning.workers.run_study import StudyRun
 
         outlive_readers()
-        folder = root_of_runs(order.tune.root) / order.study_name
         terminal = _Terminal(order)
         with stop_on_signals(terminal.request_stop):
-            run = terminal.run = StudyRun(order, folder, listener=terminal, stop=terminal.stop, version=__version__)
+            run = terminal.run = StudyRun(order, listener=terminal, stop=terminal.stop)
+            folder = run.folder
             _say(_opening(order, run, folder))
             for sentence in warnings_in_words(feature_warnings(run.study)):
                 _say(sentence)

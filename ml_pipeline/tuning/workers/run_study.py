@@ -5,25 +5,26 @@ import signal
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
 
+from ml_pipeline import __version__
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.jobs.budget import Need, free_memory_bytes
+from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, study_note
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.runtime.rank_variables import variables_of_rank
 from ml_pipeline.service.env_pool import pool_for_runs
+from ml_pipeline.tuning.config import TuneOrder, flat_base
 from ml_pipeline.tuning.finished_trials import finished_trials
 from ml_pipeline.tuning.judgement import why_no_winner
 from ml_pipeline.tuning.progress import write_progress
 from ml_pipeline.tuning.study import make_study, space_of, steps_per_trial
 from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, feature_warnings, warnings_in_words
-from ml_pipeline.tuning.tune_config import TuneOrder, flat_base
 from ml_pipeline.tuning.workers.jobs import Jobs, Listener
 from ml_pipeline.tuning.workers.n_jobs import jobs_that_fit, settings_of_workers, threads_of_workers
 from ml_pipeline.tuning.workers.trial_counts import count_trials
@@ -36,12 +37,18 @@ _MB = 1e6
 class StudyRun:
     """A study that is open, and whose trials `run` trains. study: Optuna's. n_jobs: trials at once."""
 
-    def __init__(self, order: TuneOrder, folder: Path, *, listener: Listener, stop: StopRequest, version: str) -> None:
-        """version: of this program. Raises UserError where the order cannot be followed: nothing was trained then."""
-        self._order, self._folder, self._listener, self._stop = order, folder, listener, stop
-        self._note = study_note(folder)  # of an earlier request
+    def __init__(self, order: TuneOrder, *, listener: Listener | None = None, stop: StopRequest | None = None) -> None:
+        """order: of `tune_config`. Raises UserError if the order cannot be followed; nothing was trained then."""
+        self._order, self._listener, self._stop = order, listener or _Silent(), stop or StopRequest()
+        self.folder = root_of_runs(order.tune.root) / order.study_name
+        self._note = study_note(self.folder)  # of an earlier request
         self.study: optuna.Study = make_study(
-            order, folder, space_of(order), say=listener.say, stopped=lambda: stop.requested, version=version
+            order,
+            self.folder,
+            space_of(order),
+            say=self._listener.say,
+            stopped=lambda: self._stop.requested,
+            version=__version__,
         )
         self._trials: list[FrozenTrial] = []
         self._n_trials = order.tune.n_trials
@@ -76,7 +83,7 @@ class StudyRun:
     def remarks(self) -> tuple[str, ...]:
         """What is to be known of the study's figures: warnings about features, and why there is no winner."""
         with suppress(UserError):
-            idle = why_no_winner(finished_trials(self.study, self._folder))
+            idle = why_no_winner(finished_trials(self.study, self.folder))
             return (*warnings_in_words(feature_warnings(self.study)), *filter(None, [idle]))
         return ()
 
@@ -90,12 +97,12 @@ class StudyRun:
         order = replace(self._order, base={**self._order.base, **own})
         with ExitStack() as stack:
             environment = {**self._environment(), **self._pool({**self._base, **own}, stack)}
-            worker_order = WorkerOrder(order=order, study_folder=self._folder)
+            worker_order = WorkerOrder(order=order, study_folder=self.folder)
             processes = WorkerProcesses(worker_order, environment=environment)
             stack.callback(processes.close)
             jobs = Jobs(
                 self.study,
-                self._folder,
+                self.folder,
                 processes,
                 listener=self._listener,
                 stop=self._stop,
@@ -123,7 +130,7 @@ class StudyRun:
         return {ENV_POOL_VARIABLE: "" if pool is None else stack.enter_context(pool).address}
 
     def _on_tick(self) -> None:
-        if study_note(self._folder) != self._note:
+        if study_note(self.folder) != self._note:
             self._stop.request(ON_REQUEST, signal=signal.SIGTERM)
         self._write_progress()
 
@@ -131,7 +138,7 @@ class StudyRun:
         try:
             write_progress(
                 self.study,
-                self._folder,
+                self.folder,
                 n_trials=self._n_trials,
                 jobs=self.n_jobs,
                 steps_per_trial=steps_per_trial(self._order),
@@ -139,3 +146,11 @@ class StudyRun:
             )
         except UserError:  # the storage is away or gone, which is told where it matters
             return
+
+
+class _Silent:
+    """Listens, and says nothing."""
+
+    def trial_ended(self, end: Mapping[str, Any]) -> None: ...
+
+    def say(self, sentence: str) -> None: ...

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
+from ml_pipeline.tuning.config import TuneOrder, order_from
 from ml_pipeline.tuning.event_channel import EventChannel
-from ml_pipeline.tuning.tune_config import TuneOrder, order_from
 
 if TYPE_CHECKING:
     import optuna

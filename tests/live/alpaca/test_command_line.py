@@ -3,7 +3,7 @@
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.paper_trade_config import parse_paper_trade
+from ml_pipeline.live.config import parse_paper_trade
 
 
 def parse(*words):

@@ -7,7 +7,7 @@ import numpy as np
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.live.paper_trade_config import paper_trade_config
+from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.session import PaperTrading, SessionResult
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint

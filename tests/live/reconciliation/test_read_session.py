@@ -12,7 +12,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.live import recovery
 from ml_pipeline.live.commands.paper_trade import main
-from ml_pipeline.live.paper_trade_config import paper_trade_config
+from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.reconciliation.corrections import corrected_bars
 from ml_pipeline.live.reconciliation.read_session import read_session
 from ml_pipeline.live.reconciliation.reconcile import reconcile_session

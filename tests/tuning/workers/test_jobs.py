@@ -16,9 +16,9 @@ from optuna.trial import TrialState
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import Interrupted
+from ml_pipeline.tuning.config import TuneConfig, TuneOrder
 from ml_pipeline.tuning.study import load_study, space_of
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
-from ml_pipeline.tuning.tune_config import TuneConfig, TuneOrder
 from ml_pipeline.tuning.workers.jobs import Jobs
 from ml_pipeline.tuning.workers.setbacks import MOST_FAILED
 from ml_pipeline.tuning.workers.trial_counts import count_trials

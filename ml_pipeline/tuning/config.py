@@ -122,14 +122,31 @@ def order_from(content: Mapping[str, Any]) -> TuneOrder:
 def parse_tune(argv: Sequence[str], *, prog: str, description: str) -> TuneOrder:
     """Read the command line of a study. Raises UserError about whatever cannot be used; exits after --help."""
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
-    study_flags = {
-        name: flags.pop(name)
-        for group in (TuneConfig, ObjectiveConfig)
-        for name in (each.name for each in dataclasses.fields(group) if each.name not in {"config", "preset"})
-        if name in flags
-    }
+    study_flags = {name: flags.pop(name) for name in _names_of_study() if name in flags}
     with naming_flags(*study_flags):
         asked = build(CommandLine, study_flags)
+    return _order(asked, flags)
+
+
+def tune_config(settings: Mapping[str, Any]) -> TuneOrder:
+    """A call of `tune` with these settings, by the names of its flags: `study_name`, `n_trials`, `env_id`, ...
+
+    Raises UserError about whatever cannot be used.
+    """
+    source, plain = Path("the settings"), _plain(settings)
+    of_study = {name: plain[name] for name in _names_of_study() if name in plain}
+    asked = build(CommandLine, convert_settings(of_study, CommandLine, source=source))
+    others = {name: value for name, value in plain.items() if name not in of_study}
+    return _order(asked, convert_settings(others, TrainConfig, source=source))
+
+
+def _names_of_study() -> list[str]:
+    fields = [*dataclasses.fields(TuneConfig), *dataclasses.fields(ObjectiveConfig)]
+    return [each.name for each in fields if each.name not in {"config", "preset"}]
+
+
+def _order(asked: CommandLine, flags: dict[str, Any]) -> TuneOrder:
+    """flags: the settings of every trial that were given, with the file and the preset."""
     if asked.tune.study_name is None:
         raise UserError("--study-name is missing; name the study, such as --study-name first.")
     given, _ = given_settings(flags)

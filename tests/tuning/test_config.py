@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.tuning.tune_config import flat_base, order_from, parse_tune
+from ml_pipeline.tuning import StudyRun, tune_config
+from ml_pipeline.tuning.config import flat_base, order_from, parse_tune
+from tests.tuning.trial_runs import CARTPOLE as CARTPOLE_TRIALS
 
 CARTPOLE = ("--study-name", "s", "--env-id", "CartPole-v1")
 BARS = "time,open,high,low,close,volume\n" + "".join(
@@ -167,3 +169,35 @@ def test_without_optuna_the_extra_is_named(tmp_path):
     sentence = 'Tuning needs Optuna, which is not installed; pip install -e ".[tune]"'
     assert done.stderr == f"ml-pipeline tune: {sentence}\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_from_python_are_the_order_of_the_same_flags():
+    settings = {"study_name": "s", "env_id": "CartPole-v1", "n_envs": 12, "total_timesteps": 1e5, "n_jobs": "2"}
+    flags = [*CARTPOLE, "--n-envs", "12", "--total-timesteps", "1e5", "--n-jobs", "2"]
+    assert flat_base(tune_config(settings)) == flat_base(_parse(*flags))
+    assert tune_config(settings).tune == _parse(*flags).tune
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"env_id": "CartPole-v1"}, "--study-name is missing"),
+        ({"study_name": "s", "gama": 0.9}, "gamma"),
+        ({"study_name": "s", "n_trials": 0}, "n_trials must be"),
+        ({"study_name": "s", "gamma": 2}, "gamma"),
+    ],
+)
+def test_settings_from_python_that_cannot_be_used_are_one_sentence(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        tune_config(settings)
+
+
+@pytest.mark.slow
+def test_a_study_is_run_from_python(tmp_path, capfd):
+    order = tune_config({**CARTPOLE_TRIALS, "study_name": "s", "n_trials": 2, "n_jobs": 1, "root": tmp_path})
+    run = StudyRun(order)
+    assert run.run()
+    assert run.folder == tmp_path / "s"
+    assert sum(trial.value is not None for trial in run.trials()) == 2
+    assert run.study.best_value > 0
+    assert capfd.readouterr().out == ""
