@@ -72,8 +72,8 @@ test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types 
 	$(PYTEST) -m "not system and not long" $(SEVERAL)
 	@echo "Not run: tests of pages in a browser, those that install packages, and long ones; run them with: make test-system"
 
-test-system: $(VENV)/.installed-dev $(CLUSTER_VENV)/.installed system-packages ## long tests, and those that install packages or need other programs
-	$(PYTEST) -m "long and not system" -n 3 --dist worksteal
+test-system: $(VENV)/.installed-dev $(CLUSTER_VENV)/.installed system-packages ## long tests, properties on many examples, and tests that install packages or need other programs
+	$(PYTEST) -m "(long or hypothesis) and not system" --hypothesis-profile thorough -n 3 --dist worksteal
 	$(PYTEST) -m system -rs
 	$(CLUSTER_VENV)/bin/python -m pytest -m system -rs tests/runs/ranks/test_ray_launcher.py \
 	  tests/test_cluster_files.py::test_kubernetes_takes_each_document

@@ -23,10 +23,15 @@ pytest.register_assert_rewrite("tests.contracts", "ml_pipeline.testing")
 
 # A shared machine may stop for longer than Hypothesis allows an example; pytest's timeout still holds. Without a
 # database, what one session found does not decide what the next one tries.
-hypothesis.settings.register_profile(
-    "independent", deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("independent")
+for name, examples in (("daily", 24), ("thorough", 100)):  # --hypothesis-profile thorough: `make test-system`
+    hypothesis.settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+hypothesis.settings.load_profile("daily")
 
 _LEFTOVERS = pytest.StashKey[Leftovers]()
 

@@ -26,7 +26,8 @@ PASSED, FAILED = 0, 1
 
 def verdict(folder: Path, tests: Sequence[str], output: int | None = subprocess.DEVNULL) -> int:
     """Pytest's exit code for these tests of the copy in `folder`; 0 is passed, 1 failed, others are no verdict."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "thorough"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     pytest = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, start_new_session=True)
     try:
         return pytest.wait()

@@ -15,6 +15,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import build, flatten, hints_of
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig, train_config
+from tests.examples import COSTLY
 
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 fraction = st.floats(0, 1)
@@ -105,7 +106,6 @@ def written(config, tmp_path_factory):
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(SETTINGS)
 def test_the_written_config_is_loaded_equal(tmp_path_factory, values):
     config = build(TrainConfig, values)
@@ -113,7 +113,7 @@ def test_the_written_config_is_loaded_equal(tmp_path_factory, values):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)  # each makes the parser of all flags
+@settings(max_examples=COSTLY)  # each makes the parser of all flags
 @given(SETTINGS)
 def test_a_command_line_loads_the_written_config_equal(tmp_path_factory, values):
     config = build(TrainConfig, values)

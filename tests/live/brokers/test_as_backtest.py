@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from tests.examples import COSTLY
 from tests.live.brokers.replayed import Replay, carried, new_broker
 
 MODES = ("discrete", "target_weights", "buy_hold_sell", "trade")
@@ -42,7 +43,7 @@ def assert_same(ledger, expected):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=COSTLY)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 4),
@@ -69,7 +70,7 @@ def test_books_of_a_replay_are_the_backtests_ledger(random_case, *, seed, n_asse
 
 
 @pytest.mark.slow
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=COSTLY)
 @given(seed=st.integers(0, 2**32 - 1), n_assets=st.integers(1, 3), mode=st.sampled_from(MODES), within=st.booleans())
 def test_a_session_that_is_stopped_at_any_bar_goes_on_with_the_same_bits(random_case, *, seed, n_assets, mode, within):
     market, rules, actions = random_case(seed, n_assets, mode, 0.05, within=within)

@@ -22,6 +22,7 @@ from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
+from tests.examples import COSTLY
 
 FEATURES = ("log_return_1", "rsi_3", "volume_zscore_4", "ema_distance_3@15m", "tradable", "time_of_day")
 TRADING = TradingConfig(features=FEATURES, window=3, fee_bps=7.0)
@@ -149,7 +150,7 @@ def test_positions_are_closed_before_the_end_of_a_session(tmp_path):
     assert_same(task, policy, live, restart_at=60)
 
 
-@settings(max_examples=15)
+@settings(max_examples=COSTLY)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_choices_follow_what_was_filled_whatever_is_missing(tmp_path_factory, seed):
     trading = replace(TRADING, features=("log_return_1", "rsi_3"), action_mode="discrete", window=1)

@@ -19,6 +19,7 @@ from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing, make_clock, timeframe_ns
+from tests.examples import COSTLY
 from tests.live.feeds.markets import write_long
 
 SECOND = np.timedelta64(1, "s")
@@ -152,7 +153,6 @@ def deliveries(draw) -> tuple[MarketData, list[Message], list[np.datetime64]]:
     return market, draw(st.permutations(messages)), sorted(readings)
 
 
-@settings(max_examples=60, deadline=None)
 @given(deliveries())
 def test_in_whatever_order_bars_come_in_time_they_are_those_of_the_sorted_file(delivery):
     market, messages, readings = delivery
@@ -167,7 +167,7 @@ def test_in_whatever_order_bars_come_in_time_they_are_those_of_the_sorted_file(d
     assert not given_out[-1].late
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=COSTLY)
 @given(deliveries(), st.data())
 def test_bars_that_were_lost_are_looked_up_before_the_next_bars(delivery, data):
     market, messages, readings = delivery

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ml_pipeline.live.feeds.feed import Gap
 from ml_pipeline.testing.feeds import assert_same_bars
 from ml_pipeline.trading.market.bar_set import BarSet
+from tests.examples import COSTLY
 from tests.live.feeds.growing_files import HEADER, Written
 
 
@@ -84,7 +85,7 @@ def test_garbage_in_the_file_ends_nothing(written, garbage):
     assert written.rows_given() == [5]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=COSTLY, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_in_whatever_pieces_a_file_is_written_its_bars_are_those_of_the_whole(tmp_path, data):
     written = Written(tmp_path / "S0.csv", n_bars=12, first=5, silent_bars=100)
@@ -108,7 +109,7 @@ def test_in_whatever_pieces_a_file_is_written_its_bars_are_those_of_the_whole(tm
         assert_same_bars(each, expected)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=COSTLY, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([b"", HEADER.encode(), b"time,close\n1,2\n"]), max_size=6))
 def test_whatever_a_file_holds_for_a_while_the_feed_goes_on(tmp_path, contents):
     written = Written(tmp_path / "S0.csv", n_bars=12, first=5)

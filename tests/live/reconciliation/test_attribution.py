@@ -20,6 +20,7 @@ from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.data import MarketData
+from tests.examples import COSTLY
 from tests.live.reconciliation.sessions import (
     RULES,
     WARM_UP,
@@ -220,7 +221,7 @@ class TestManyFaults:
         by_fills = worth_by_the_ledgers(attribution.rows, attribution.backtest, MARKET.symbols)
         assert sum(each.worth for each in attribution.causes) == pytest.approx(by_fills, abs=1e-6)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=COSTLY)
     @given(
         faults=st.lists(
             st.builds(

@@ -3,7 +3,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
@@ -41,7 +41,6 @@ def _kernel_rows(market, rules, actions):
             return
 
 
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 4),

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.trading.accounts.costs import costs_of
@@ -108,7 +108,6 @@ def _assert_adds_up(ledger, rules, per_year):
     assert held <= {trade.symbol for trade in trades if trade.open}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     n_assets=st.integers(1, 4),

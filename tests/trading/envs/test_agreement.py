@@ -14,6 +14,7 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
+from tests.examples import COSTLY
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
 
@@ -272,7 +273,6 @@ def _tensor(values):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 4),
@@ -300,7 +300,7 @@ def test_every_environment_equals_a_reference_written_from_the_rules(
     np.testing.assert_allclose(seen_batched, seen, rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=15)
+@settings(max_examples=COSTLY)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 3),
@@ -342,7 +342,6 @@ def _with_sessions(market, rules, seed):
 
 
 @pytest.mark.long
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 4),

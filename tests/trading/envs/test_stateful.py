@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
@@ -44,7 +44,6 @@ def test_ledger_by_hand(tiny_market):
     assert [trade.profit for trade in env.trades] == pytest.approx([20 * 100 - 100 - 120, 60 * 100 - 120])
 
 
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_assets=st.integers(1, 4),

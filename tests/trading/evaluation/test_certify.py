@@ -52,7 +52,7 @@ def test_vectorbt_says_the_same_of_random_orders_with_every_cost(random_case, mo
     assert n_trades > 300
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
 def test_a_ledger_that_is_wrong_is_found(random_case):
@@ -242,7 +242,7 @@ def test_vectorbt_counts_the_same_trades_with_the_same_profits(random_case, mode
     assert n_trades > 30
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_vectorbt
 @pytest.mark.filterwarnings("ignore")
 def test_an_account_that_could_not_pay_for_what_it_borrowed_is_replayed_to_its_end(tiny_market):

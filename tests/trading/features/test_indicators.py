@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
@@ -77,7 +77,6 @@ def test_the_warm_up_is_what_is_nan(name):
     np.testing.assert_array_equal(compute_features(short, [name]).values[-1], values[warm_up])
 
 
-@settings(max_examples=40)
 @given(t=st.integers(70, 118), seed=st.integers(0, 2**32 - 1))
 def test_changing_the_future_leaves_every_feature_up_to_now_bit_for_bit(t, seed):
     generator = np.random.default_rng(seed)

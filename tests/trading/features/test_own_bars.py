@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
@@ -40,7 +40,6 @@ def _market(n=4000, *, stamped="open", seed=0, session=None, symbols=1):
     return market_from_arrays("ABC"[:symbols], times, closes, timing=timing, **bars)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     t=st.integers(2200, 2700),
     stamped=st.sampled_from(["open", "close"]),

@@ -18,6 +18,7 @@ from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.files import market_from_frame
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
+from tests.examples import COSTLY
 
 N = 60
 SYMBOLS = ("AAA", "BBB")
@@ -85,7 +86,6 @@ def _walk(env):
     assert np.isfinite(observation).all()
 
 
-@settings(max_examples=80)
 @example(cells=[("feature_mine", 0, 10, 20, 1.7e308)])
 @example(cells=[("feature_mine", 1, 30, 1, np.nan)])
 @example(cells=[("close", 0, 0, 1, 5e-324)])
@@ -114,7 +114,6 @@ def _frame(bars, layout):
     return wide[0].hstack(wide[1].drop("time"))
 
 
-@settings(max_examples=80)
 @given(
     cells=st.lists(CELLS, max_size=3),
     layout=st.sampled_from(["long", "wide"]),
@@ -156,7 +155,6 @@ MODES = ("discrete", "buy_hold_sell", "target_weights", "trade")
 NUMBERS = st.sampled_from([np.nan, np.inf, -np.inf, -1e308, 1e308, -1, 99, 2**62, 0.5]) | st.floats()
 
 
-@settings(max_examples=40)
 @given(mode=st.sampled_from(MODES), kind=st.sampled_from(["fast", "stateful"]), numbers=st.tuples(NUMBERS, NUMBERS))
 def test_actions(mode, kind, numbers):
     """An action of anything is refused in a sentence and changes nothing, or it is clipped, and all stays finite."""
@@ -183,7 +181,7 @@ def _env(mode, kind):
     return task.evaluation_env("train") if kind == "stateful" else FastTradingEnv(task.bars_of("train"), task.rules)
 
 
-@settings(max_examples=30)
+@settings(max_examples=COSTLY)
 @given(mode=st.sampled_from(MODES), numbers=st.lists(NUMBERS, min_size=4, max_size=4))
 def test_actions_of_a_batch(mode, numbers):
     market = _env(mode, "fast").market

@@ -31,7 +31,7 @@ def test_looks_like_daily_bars_of_stocks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_a_trend_follower_earns_after_costs_what_neither_holding_nor_guessing_does(seed):
     """The planted signal shows in a default feature: its sign beats both, on bars the scaler has not seen."""
     config = TradingConfig()

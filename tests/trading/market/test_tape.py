@@ -2,7 +2,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
@@ -66,7 +66,6 @@ def assert_same(market, other):
             assert one == two, field.name
 
 
-@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_tape_of_a_markets_bars_is_the_market(seed):
     market = random_market(seed)

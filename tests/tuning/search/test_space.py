@@ -13,6 +13,7 @@ from ml_pipeline.runs.train_config import TrainConfig, train_config
 from ml_pipeline.trading.features.indicators import make_features
 from ml_pipeline.tuning.search.searchable import SEARCHABLE
 from ml_pipeline.tuning.search.space import SPACES, read_space
+from tests.examples import COSTLY
 
 FINITE = {
     "activation": ["tanh", "relu"],
@@ -83,7 +84,7 @@ def test_500_draws_are_buildable_or_impossible_and_few_of_them_impossible(name):
     assert impossible / 500 < 0.12
 
 
-@settings(max_examples=25)
+@settings(max_examples=COSTLY)
 @given(names=st.sets(st.sampled_from(sorted(LINES)), min_size=1), seed=st.integers(0, 2**31))
 def test_a_file_with_any_of_these_lines_sets_them_and_no_more(tmp_path_factory, names, seed):
     path = space_file(tmp_path_factory.mktemp("space"), {name: LINES[name] for name in names})

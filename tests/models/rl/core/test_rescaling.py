@@ -40,6 +40,7 @@ from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 from ml_pipeline.testing.vector_envs import MODES, assert_equal
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
+from tests.examples import COSTLY
 from tests.models.rl.core.workers.probes import is_gone, wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -121,7 +122,7 @@ def test_no_schedule_of_workers_changes_a_bit(kind: str, mode: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=COSTLY, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(["plain", "pickled"]),
     mode=st.sampled_from(MODES),

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -22,7 +22,6 @@ _TREES = st.recursive(
 )
 
 
-@settings(max_examples=50)
 @given(_TREES)
 def test_plain_values_keep_their_types(tree):
     received = unpack(pack(tree))
@@ -30,7 +29,6 @@ def test_plain_values_keep_their_types(tree):
     assert repr(received) == repr(tree)  # (1, True) is no (True, 1), and no [1, True]
 
 
-@settings(max_examples=50)
 @given(
     arrays.arrays(
         st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_]),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ml_pipeline.models.rl.distributed.ranks import RankLost
 from ml_pipeline.models.rl.distributed.stop_agreement import OwnStop, StopAgreement
+from tests.examples import COSTLY
 from tests.models.rl.core.workers.probes import wait_until
 from tests.models.rl.distributed.groups_of_threads import threads
 
@@ -29,7 +30,7 @@ def steps_until_due(stop: Any, asked_at: int | None) -> int:
     return step
 
 
-@settings(max_examples=25)
+@settings(max_examples=COSTLY)
 @given(asked=st.lists(st.tuples(*[st.none() | st.integers(0, N_STEPS - 1)] * 3), min_size=1, max_size=3))
 def test_all_stop_before_the_same_step(asked):
     """asked: for each call of `train`, when each of three ranks is asked, if it is."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.models.rl.preprocessing.normalization import ObservationNormalizer, RewardScaler
@@ -19,7 +19,6 @@ def in_two_ways(make):
     return plain, compiled
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, n=st.integers(1, 140), size=st.integers(1, 9), normalizes_some=st.booleans(), scale=SCALES)
 def test_observations_and_their_statistics(seed, n, size, normalizes_some, scale):
     generator = np.random.default_rng(seed)
@@ -33,7 +32,6 @@ def test_observations_and_their_statistics(seed, n, size, normalizes_some, scale
     assert compiled.state_dict() == plain.state_dict()
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, n_steps=st.integers(1, 30), num_envs=st.integers(1, 140), scale=SCALES)
 def test_scaled_rewards_and_their_statistics(seed, n_steps, num_envs, scale):
     generator = np.random.default_rng(seed)

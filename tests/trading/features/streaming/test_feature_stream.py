@@ -14,6 +14,7 @@ from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing, make_clock
+from tests.examples import COSTLY
 
 MINUTE = 60 * 10**9
 SHORT = (
@@ -75,13 +76,12 @@ def assert_same_bits(market, names):
     assert stream.n_asset_features == table.n_asset_features
 
 
-@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), n_assets=st.sampled_from([1, 2, 5]))
 def test_features_have_the_bits_of_those_computed_at_once(seed, n_assets):
     assert_same_bits(random_market(seed, n_assets=n_assets), SHORT)
 
 
-@settings(max_examples=15)
+@settings(max_examples=COSTLY)
 @given(
     seed=st.integers(0, 2**32 - 1),
     clock=st.sampled_from(CLOCKS),
