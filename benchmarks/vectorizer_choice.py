@@ -30,8 +30,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from benchmarks.vectorizer_page import FIGURES, printed, write_page
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.algorithms.trainer import StopAtReturn
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runtime.cores import usable_cores

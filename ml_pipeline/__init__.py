@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ml_pipeline.models.rl.distributed.rank_group import RankGroup as RankGroup
     from ml_pipeline.models.rl.policies.policy import Policy as Policy
     from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation as ActionMaskInObservation
-    from ml_pipeline.models.rl.update.ppo_update import TrainingFailed as TrainingFailed
+    from ml_pipeline.models.rl.transitions import TrainingFailed as TrainingFailed
     from ml_pipeline.runs.run import Run as Run
     from ml_pipeline.runs.stop import StopRequest as StopRequest
     from ml_pipeline.runs.train_config import TrainConfig as TrainConfig

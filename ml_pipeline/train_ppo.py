@@ -136,7 +136,7 @@ def _train_seeds(start: TrainStart, command: TypedCommand) -> int:
 def _check_env(name: str, env_fn: "EnvFactory", step_timeout_s: float | None) -> int:
     """Say what is wrong with an environment, a sentence each; 1 where anything is."""
     from ml_pipeline.models.rl.core.env_check import check_env_in_process
-    from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+    from ml_pipeline.models.rl.preprocessing.observations import observation_layout
 
     found = check_env_in_process(env_fn, step_timeout_s=step_timeout_s, read=observation_layout)
     for sentence in found or ["nothing found: it keeps to its spaces, and its seed settles all that happens in it"]:

@@ -40,7 +40,7 @@ FLOORS = (
     "dashboard, testing",
 )
 WITHIN = {
-    "models.rl": "core.stepping < core.workers < core < preprocessing < networks < compiled < policies"
+    "models.rl": "core.stepping < core.workers < core < preprocessing < transitions < networks < compiled < policies"
     " < distributed.ranks < update < rollout < distributed < algorithms",
     "trading": "market < features, accounts < envs < evaluation < .",
     "runs": "environments < sb3 < . < trained, commands",

@@ -31,7 +31,7 @@ from ml_pipeline.config.wording import shown_path
 from ml_pipeline.models.rl.algorithms.trainer import TrainedPolicy, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable, VectorEnvError
 from ml_pipeline.models.rl.core.stepping.state import PickledState
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT, FolderIdentity
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.train_config import TrainConfig

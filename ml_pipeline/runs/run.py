@@ -15,11 +15,9 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.wording import score_unit
-from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
-from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer, is_due
-from ml_pipeline.models.rl.policies.device_choice import choose_device
-from ml_pipeline.models.rl.policies.one_thread import begin_with_usual_threads
+from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, StopAtReturn, StopOnPlateau, Trainer, is_due
+from ml_pipeline.models.rl.policies.threads_and_device import begin_with_usual_threads, choose_device
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.resources import Gpu, Resources

@@ -80,7 +80,7 @@ def make_envs(
     n_envs = run.n_envs if n_envs is None else n_envs
     chosen = run.n_workers if n_workers is None else n_workers
     if run.vec_env == "batched":
-        from ml_pipeline.models.rl.policies.device_choice import choose_device  # with torch
+        from ml_pipeline.models.rl.policies.threads_and_device import choose_device  # with torch
 
         # On a CPU arrays, compiled, train 1.8 times as fast as tensors (4,096 environments, benchmarks/gpu.py).
         device = None if run.device in {"auto", "cpu"} else choose_device(run.device)
@@ -106,7 +106,7 @@ def make_trainer(
     ranks: that train together, each over environments of its own.
     """
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer  # with torch
-    from ml_pipeline.models.rl.algorithms.vector_envs import require_same_step
+    from ml_pipeline.models.rl.algorithms.trainer_envs import require_same_step
     from ml_pipeline.models.rl.policies.policy import Policy
 
     run = config.run

@@ -36,14 +36,14 @@ COMPILED = (
     ),
     Mutation(
         "compiled: gelu's slope without the density",
-        f"{RL}/compiled/activations.py",
+        f"{RL}/compiled/perceptron.py",
         "share + kept[i] * density",
         "share",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-gelu-discrete]",
     ),
     Mutation(
         "compiled: gelu by tanh",
-        f"{RL}/compiled/activations.py",
+        f"{RL}/compiled/perceptron.py",
         "x[i] *= normal(x[i])[0]",
         "x[i] *= f32(0.5) * (f32(1.0) + tanh(f32(0.79788456) * (x[i] + f32(0.044715) * x[i] * x[i] * x[i])))",
         f"{RL_TESTS}/compiled/test_activations.py::test_outputs_and_slopes_are_those_of_torch[gelu]",
@@ -65,7 +65,7 @@ COMPILED = (
     ),
     Mutation(
         "in closed form: the slope of silu from its outputs",
-        f"{RL}/networks/paired_mlp.py",
+        f"{RL}/networks/mlp.py",
         "if self._activation.from_sums",
         "if False",
         f"{RL_TESTS}/update/test_minibatch_gradients.py::"
@@ -73,7 +73,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: one chunk of the minibatch counted twice",
-        f"{RL}/compiled/adam.py",
+        f"{RL}/compiled/minibatch_steps.py",
         "range(1, len(learner.gradients))",
         "range(0, len(learner.gradients))",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-tanh-discrete]",
@@ -87,7 +87,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: Adam without the correction of its mean",
-        f"{RL}/compiled/adam.py",
+        f"{RL}/compiled/minibatch_steps.py",
         "correction / (1.0 - 0.9**n_steps)",
         "correction",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",
@@ -134,7 +134,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: Adam's own epsilon",
-        f"{RL}/compiled/adam.py",
+        f"{RL}/compiled/minibatch_steps.py",
         "f32(settings.epsilon * correction)",
         "f32(1e-8 * correction)",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",
@@ -142,7 +142,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: a forbidden choice is taken by the least noise",
-        f"{RL}/compiled/distributions.py",
+        f"{RL}/compiled/losses.py",
         "cumulative[a] <= noise * total",
         "cumulative[a] < noise * total",
         f"{RL_TESTS}/compiled/test_distributions.py::test_choices_worked_by_hand",

@@ -22,38 +22,38 @@ BEGINNINGS = (
     Mutation(
         "policy gain 1",
         f"{RL}/networks/actor_critic.py",
-        "output_gain=0.01",
-        "output_gain=1.0",
+        "self.actor = build_mlp(of_actor, activation=activation, output_gain=0.01",
+        "self.actor = build_mlp(of_actor, activation=activation, output_gain=1.0",
         f"{RL_TESTS}/networks/test_actor_critic.py::test_the_last_layers_have_gains_of_a_hundredth_and_one",
         "P11b",
     ),
     Mutation(
         "value gain 0.01",
         f"{RL}/networks/actor_critic.py",
-        "output_gain=1.0",
-        "output_gain=0.01",
+        "self.critic = build_mlp(of_critic, activation=activation, output_gain=1.0",
+        "self.critic = build_mlp(of_critic, activation=activation, output_gain=0.01",
         f"{RL_TESTS}/networks/test_actor_critic.py::test_the_last_layers_have_gains_of_a_hundredth_and_one",
         "P11b",
     ),
     Mutation(
         "policy gain 1 where layers are shared",
-        f"{RL}/networks/general_actor_critic.py",
-        "output_gain=0.01",
-        "output_gain=1.0",
+        f"{RL}/networks/actor_critic.py",
+        "self.actor_head = build_mlp(of_actor, activation=activation, output_gain=0.01",
+        "self.actor_head = build_mlp(of_actor, activation=activation, output_gain=1.0",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::test_gains_are_those_of_two_perceptrons",
         "P11b",
     ),
     Mutation(
         "value gain 0.01 where layers are shared",
-        f"{RL}/networks/general_actor_critic.py",
-        "output_gain=1.0",
-        "output_gain=0.01",
+        f"{RL}/networks/actor_critic.py",
+        "self.critic_head = build_mlp(of_critic, activation=activation, output_gain=1.0",
+        "self.critic_head = build_mlp(of_critic, activation=activation, output_gain=0.01",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::test_gains_are_those_of_two_perceptrons",
         "P11b",
     ),
     Mutation(
         "hidden gain 1 where layers are shared",
-        f"{RL}/networks/general_actor_critic.py",
+        f"{RL}/networks/actor_critic.py",
         "hidden = build_mlp(sizes, activation=config.activation, output_gain=np.sqrt(2.0)",
         "hidden = build_mlp(sizes, activation=config.activation, output_gain=1.0",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::test_gains_are_those_of_two_perceptrons",
@@ -79,7 +79,7 @@ BEGINNINGS = (
 DISTRIBUTIONS = (
     Mutation(
         "log-probabilities of the parts are averaged",
-        f"{RL}/networks/joint_distribution.py",
+        f"{RL}/networks/distributions.py",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
         "return torch.stack(log_probs).mean(dim=0), torch.stack(entropies).sum(dim=0)\n",
         f"{RL_TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
@@ -87,7 +87,7 @@ DISTRIBUTIONS = (
     ),
     Mutation(
         "entropies of the parts are averaged",
-        f"{RL}/networks/joint_distribution.py",
+        f"{RL}/networks/distributions.py",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).mean(dim=0)\n",
         f"{RL_TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
@@ -95,7 +95,7 @@ DISTRIBUTIONS = (
     ),
     Mutation(
         "choices: log-probabilities are averaged",
-        f"{RL}/networks/joint_distribution.py",
+        f"{RL}/networks/distributions.py",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
         "return torch.stack(log_probs).mean(dim=0), torch.stack(entropies).sum(dim=0)\n",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
@@ -104,7 +104,7 @@ DISTRIBUTIONS = (
     ),
     Mutation(
         "choices: entropies are averaged",
-        f"{RL}/networks/joint_distribution.py",
+        f"{RL}/networks/distributions.py",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)\n",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).mean(dim=0)\n",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::test_entropies_are_theirs[choices]",
@@ -112,7 +112,7 @@ DISTRIBUTIONS = (
     ),
     Mutation(
         "in closed form: log-probabilities of the parts are averaged",
-        f"{RL}/networks/joint_distribution.py",
+        f"{RL}/networks/distributions.py",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0), backward",
         "return torch.stack(log_probs).mean(dim=0), torch.stack(entropies).sum(dim=0), backward",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
@@ -121,7 +121,7 @@ DISTRIBUTIONS = (
     ),
     Mutation(
         "in closed form: entropies of the parts are averaged",
-        f"{RL}/networks/joint_distribution.py",
+        f"{RL}/networks/distributions.py",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0), backward",
         "return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).mean(dim=0), backward",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::"
@@ -130,7 +130,7 @@ DISTRIBUTIONS = (
     ),
     Mutation(
         "squashing without its log-determinant",
-        f"{RL}/networks/squashed_gaussian.py",
+        f"{RL}/networks/distributions.py",
         "return log_probs - _log_determinant(actions).sum(dim=1), entropies",
         "return log_probs, entropies",
         f"{RL_TESTS}/networks/test_distributions.py::test_log_probs_and_entropies_equal_those_of_torch",
@@ -165,7 +165,7 @@ BOUNDS = (
 MASKS = (
     Mutation(
         "masks are not applied in the update",
-        f"{RL}/networks/general_actor_critic.py",
+        f"{RL}/networks/actor_critic.py",
         "return self._allowed(observations, self.actor_head(tops[0]))",
         "return self.actor_head(tops[0])",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::"
@@ -174,7 +174,7 @@ MASKS = (
     ),
     Mutation(
         "masks are not applied in the rollout",
-        f"{RL}/networks/general_actor_critic.py",
+        f"{RL}/networks/actor_critic.py",
         "return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations))))",
         "return self.actor_head(self._towers[0](self._inputs[0](observations)))",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::"
@@ -183,7 +183,7 @@ MASKS = (
     ),
     Mutation(
         "a mask shifted by a choice",
-        f"{RL}/networks/general_actor_critic.py",
+        f"{RL}/networks/actor_critic.py",
         "torch.where(observations[:, self._mask] > 0.5",
         "torch.where(observations[:, self._mask].roll(1, 1) > 0.5",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::"
@@ -209,14 +209,14 @@ MASKS = (
 IMAGES = (
     Mutation(
         "the gradient through a convolution is not rectified",
-        f"{RL}/networks/convolutions.py",
+        f"{RL}/networks/image_encoder.py",
         "_backward_of_relu.grad_input(gradient, inputs[i], 0, grad_input=gradient)",
         "pass",
         f"{RL_TESTS}/networks/test_convolutions.py::test_outputs_and_gradients_are_those_of_autograd[dtype0]",
     ),
     Mutation(
         "memory taken while acting cannot be learned from",
-        f"{RL}/networks/convolutions.py",
+        f"{RL}/networks/image_encoder.py",
         "with torch.inference_mode(False):",
         "with torch.inference_mode(torch.is_inference_mode_enabled()):",
         f"{RL_TESTS}/networks/test_convolutions.py::test_a_thread_that_acted_first_can_learn",
@@ -230,7 +230,7 @@ IMAGES = (
     ),
     Mutation(
         "another thread learns no large weights",
-        f"{RL}/networks/linear.py",
+        f"{RL}/networks/image_encoder.py",
         "_of_thread = threading.local()",
         "_of_thread = type(threading)('shared')",
         f"{RL_TESTS}/networks/test_linear.py::test_another_thread_and_what_comes_after_get_whole_gradients",

@@ -5,7 +5,7 @@ from tests.mutations.mutation import RL, RL_TESTS, Mutation
 GAE = (
     Mutation(
         "no bootstrap at truncation",
-        f"{RL}/rollout/gae.py",
+        f"{RL}/rollout/estimates.py",
         "next_values * ~terminated",
         "next_values * ~done",
         f"{RL_TESTS}/rollout/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
@@ -13,7 +13,7 @@ GAE = (
     ),
     Mutation(
         "bootstrap past a termination",
-        f"{RL}/rollout/gae.py",
+        f"{RL}/rollout/estimates.py",
         "next_values * ~terminated",
         "next_values",
         f"{RL_TESTS}/rollout/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
@@ -21,7 +21,7 @@ GAE = (
     ),
     Mutation(
         "the trace runs through a truncation",
-        f"{RL}/rollout/gae.py",
+        f"{RL}/rollout/estimates.py",
         "decay = ~done *",
         "decay = ~terminated *",
         f"{RL_TESTS}/rollout/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
@@ -29,7 +29,7 @@ GAE = (
     ),
     Mutation(
         "the trace runs through a termination",
-        f"{RL}/rollout/gae.py",
+        f"{RL}/rollout/estimates.py",
         "decay = ~done *",
         "decay = (~done | terminated) *",
         f"{RL_TESTS}/rollout/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
@@ -71,7 +71,7 @@ GAE = (
     ),
     Mutation(
         "environments that reset in the next step are accepted",
-        f"{RL}/algorithms/vector_envs.py",
+        f"{RL}/algorithms/trainer_envs.py",
         'envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP',
         "False",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::test_environments_that_reset_in_another_way_are_refused",
@@ -171,7 +171,7 @@ NORMALIZATION = (
     ),
     Mutation(
         "values change with their units",
-        f"{RL}/policies/value_units.py",
+        f"{RL}/policies/policy.py",
         "output.weight.mul_(scale)",
         "pass",
         f"{RL_TESTS}/rollout/test_estimates.py::"
@@ -214,7 +214,7 @@ MEMORY = (
     ),
     Mutation(
         "memory is lost between two rollouts",
-        f"{RL}/rollout/array_collector.py",
+        f"{RL}/rollout/host_collector.py",
         "None if self._memory is None else self._memory.state)",
         "None if self._memory is None else 0 * self._memory.state)",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::test_the_update_sees_the_policy_that_acted[gru]",

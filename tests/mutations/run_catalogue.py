@@ -27,7 +27,7 @@ SAVING = (
     ),
     Mutation(
         "memory is not saved",
-        f"{RL}/rollout/array_collector.py",
+        f"{RL}/rollout/host_collector.py",
         'self._memory.state = state["memory"].numpy()',
         "pass",
         f"{RL_TESTS}/algorithms/test_policy_kinds.py::"
@@ -103,7 +103,7 @@ FOLDERS = (
     ),
     Mutation(
         "a thread that learns leaves its thread count to new threads",
-        "ml_pipeline/models/rl/policies/one_thread.py",
+        "ml_pipeline/models/rl/policies/threads_and_device.py",
         "target=torch.set_num_threads, args=(usual,)",
         "target=torch.get_num_threads",
         "tests/models/rl/policies/test_one_thread.py::"
@@ -142,7 +142,7 @@ RESUMING = (
     ),
     Mutation(
         "a resumed run waits anew for its plateau",
-        f"{RL}/algorithms/early_stopping.py",
+        f"{RL}/algorithms/trainer.py",
         'self._best, self._since = state["best"], state["since"]',
         "pass",
         f"{RL_TESTS}/algorithms/test_early_stopping.py::"
@@ -150,7 +150,7 @@ RESUMING = (
     ),
     Mutation(
         "actions begin anew after a resumption",
-        f"{RL}/rollout/array_collector.py",
+        f"{RL}/rollout/host_collector.py",
         'restore_generator(self._noise_generator, state["noise_generator"])',
         "pass",
         f"{RL_TESTS}/algorithms/test_ppo_trainer.py::"
@@ -217,7 +217,7 @@ JUDGING = (
     ),
     Mutation(
         "a policy that gives NaN goes on learning",
-        f"{RL}/rollout/finite_checks.py",
+        f"{RL}/rollout/estimates.py",
         "if not math.isfinite(rows.sum().item()):",
         "if False:",
         f"{RL_TESTS}/rollout/test_finite_checks.py::test_a_policy_that_gives_nan_is_named[actor-log-probability]",

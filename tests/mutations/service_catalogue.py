@@ -12,7 +12,7 @@ SCALING = (
     ),
     Mutation(
         "episodes of a lost worker are forgotten where environments are replaced",
-        f"{RL}/algorithms/env_states.py",
+        f"{RL}/algorithms/trainer_envs.py",
         "            envs.check_reported()",
         "            pass",
         f"{RL_TESTS}/algorithms/test_replacing_envs.py::"

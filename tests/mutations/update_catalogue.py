@@ -84,7 +84,7 @@ STEPS = (
     ),
     Mutation(
         "functions get the share of training that is done",
-        f"{RL}/update/schedules.py",
+        f"{RL}/update/ppo_update.py",
         "value = function(left)",
         "value = function(1.0 - left)",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::test_their_functions_are_ours",
@@ -106,7 +106,7 @@ STEPS = (
     ),
     Mutation(
         "a cosine that begins at zero",
-        f"{RL}/update/schedules.py",
+        f"{RL}/update/ppo_update.py",
         "(1.0 - math.cos(math.pi * left))",
         "(1.0 + math.cos(math.pi * left))",
         f"{RL_TESTS}/update/test_ppo_update.py::test_a_quarter_into_training_schedules_are_where_their_formulas_say",
@@ -186,7 +186,7 @@ STEPS = (
     ),
     Mutation(
         "steps that differ from autograd's are gone on with",
-        f"{RL}/update/checked_steps.py",
+        f"{RL}/update/step_choice.py",
         "distance <= _AGREEMENT * norm",
         "True or distance <= _AGREEMENT * norm",
         f"{RL_TESTS}/update/test_checked_steps.py::test_steps_that_differ_are_reported_once_and_replaced_by_autograd",
@@ -201,7 +201,7 @@ STEPS = (
     ),
     Mutation(
         "a partial last minibatch is dropped",
-        f"{RL}/update/minibatches.py",
+        f"{RL}/update/gradient_steps.py",
         "order = drawn.to(batch",
         "order = drawn[: n_samples // size * size].to(batch",
         f"{RL_TESTS}/update/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[torch-box]",
@@ -209,7 +209,7 @@ STEPS = (
     ),
     Mutation(
         "every epoch in the same order",
-        f"{RL}/update/minibatches.py",
+        f"{RL}/update/gradient_steps.py",
         "torch.from_numpy(generator.permutation(n)) for",
         "torch.arange(n) for",
         f"{RL_TESTS}/update/test_ppo_update.py::test_equals_a_plain_loop_of_autograd_and_adam[torch-box]",
@@ -219,7 +219,7 @@ STEPS = (
 SEQUENCES = (
     Mutation(
         "memory outlives the episode in the update",
-        f"{RL}/networks/memory.py",
+        f"{RL}/networks/actor_critic.py",
         "torch.where(starts[:, None], torch.zeros_like(state), state)",
         "state",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::"
@@ -228,7 +228,7 @@ SEQUENCES = (
     ),
     Mutation(
         "sequences are given the memory of others",
-        f"{RL}/update/minibatches.py",
+        f"{RL}/transitions.py",
         "state[chosen]",
         "state[: len(chosen)]",
         f"{RL_TESTS}/update/test_minibatches.py::test_sequences_stay_whole_with_their_starts_and_state",
@@ -236,7 +236,7 @@ SEQUENCES = (
     ),
     Mutation(
         "the steps of a sequence come in another order",
-        f"{RL}/update/minibatches.py",
+        f"{RL}/transitions.py",
         "Minibatch(samples(batch.observations),",
         "Minibatch(samples(batch.observations).flip(0),",
         f"{RL_TESTS}/update/test_minibatches.py::test_sequences_stay_whole_with_their_starts_and_state",

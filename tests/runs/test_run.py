@@ -17,7 +17,7 @@ import torch
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs.run import Run, RunResult
 from ml_pipeline.runs.state import read_state

@@ -11,7 +11,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.distributed.rows import rows_of
-from ml_pipeline.models.rl.policies import device_choice
+from ml_pipeline.models.rl.policies import threads_and_device
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_envs, make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
@@ -85,7 +85,7 @@ def test_serial_environments_have_no_workers():
 
 @pytest.mark.parametrize(("device", "given"), [("auto", None), ("cpu", None), ("cuda", "cuda"), ("mps", "mps")])
 def test_batched_environments_are_tensors_where_the_policy_is_on_a_gpu(monkeypatch, device, given):
-    monkeypatch.setattr(device_choice, "choose_device", lambda name: name)  # this machine may have none
+    monkeypatch.setattr(threads_and_device, "choose_device", lambda name: name)  # this machine may have none
 
     class Recorder:
         def batched_train_env(self, n, *, device=None):

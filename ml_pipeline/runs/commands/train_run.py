@@ -135,7 +135,7 @@ def train_run(
     """
     with exiting_at_once(), keeping_imports():  # torch, which takes seconds
         from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
-        from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+        from ml_pipeline.models.rl.transitions import TrainingFailed
         from ml_pipeline.runs.run import Run
 
     is_first = place is None or place.rank == 0

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.models.rl.policies.compatibility import check_space
-from ml_pipeline.models.rl.policies.one_thread import one_thread
-from ml_pipeline.models.rl.preprocessing.space_data import space_as_data, space_name
+from ml_pipeline.models.rl.policies.policy import check_space
+from ml_pipeline.models.rl.policies.threads_and_device import one_thread
+from ml_pipeline.models.rl.preprocessing.spaces import space_as_data, space_name
 from ml_pipeline.runs.sb3.model import SpacesAlone, make_model
 from ml_pipeline.runs.sb3.state import OwnGenerators
 

@@ -21,9 +21,9 @@ from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_st
 from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.models.rl.policies.threads_and_device import learning_threads
 from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
-from ml_pipeline.models.rl.update.threads import learning_threads
+from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks
 from ml_pipeline.runs.sb3.arguments import is_on_policy

@@ -9,9 +9,9 @@ from gymnasium import spaces
 
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.wording import counted
-from ml_pipeline.models.rl.policies.device_choice import choose_device
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
+from ml_pipeline.models.rl.policies.threads_and_device import choose_device
+from ml_pipeline.models.rl.preprocessing.spaces import space_from_data
 from ml_pipeline.runs.checkpoint import reading, trained_steps
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import find_policy, load_run, make_saved_env

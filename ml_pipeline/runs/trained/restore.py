@@ -11,7 +11,7 @@ from gymnasium import spaces
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
+from ml_pipeline.models.rl.preprocessing.spaces import space_from_data
 from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
 from ml_pipeline.runs.gym_task import GymTask

@@ -6,7 +6,7 @@ import gymnasium
 
 from ml_pipeline.config.algorithms import OWN, check_actions
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.preprocessing.space_data import space_name
+from ml_pipeline.models.rl.preprocessing.spaces import space_name
 from ml_pipeline.runs.environments.gym_env import GymEnv
 from ml_pipeline.runs.environments.ids import check_registered, id_error, import_module_of, keyword_error
 from ml_pipeline.runs.train_config import TrainConfig

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
-from ml_pipeline.models.rl.preprocessing.observation_layout import channels_last, observation_layout
+from ml_pipeline.models.rl.preprocessing.observations import channels_last, observation_layout
 from ml_pipeline.runs.environments.gym_env import stacked
 
 MASKS = np.eye(3, dtype=np.int8)

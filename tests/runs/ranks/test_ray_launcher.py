@@ -123,7 +123,7 @@ def test_each_rank_of_a_machine_has_the_gpu_that_ray_gave_it(tmp_path):
     """Two on each machine, as far as Ray is told, of which it lets a rank see one: to torch that is number 0."""
     code = """
 import torch
-from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.models.rl.policies.threads_and_device import choose_device
 seen = os.environ["CUDA_VISIBLE_DEVICES"]
 torch.cuda.device_count = lambda: len(seen.split(","))
 print("rank", os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"], "of", seen, "takes", choose_device("cuda"))

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.algorithms.trainer import Every, Trainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.runs.sb3.trainer import SB3Trainer
 from ml_pipeline.runs.train_config import train_config
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.runs.checkpoint import resume_hint
 
 

@@ -14,22 +14,27 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.collector_choice import device_of, minibatch_generator, new_collector
-from ml_pipeline.models.rl.algorithms.env_states import carry_over, check_states, restore_states, states_of_all
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
-from ml_pipeline.models.rl.algorithms.iteration_clock import IterationClock
-from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, mean_or_nan
+from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationClock, IterationStatistics, mean_or_nan
 from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
-from ml_pipeline.models.rl.algorithms.vector_envs import vectorized
+from ml_pipeline.models.rl.algorithms.trainer_envs import (
+    carry_over,
+    check_states,
+    device_of,
+    minibatch_generator,
+    new_collector,
+    restore_states,
+    states_of_all,
+    vectorized,
+)
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.distributed.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.distributed.stop_agreement import new_stop
-from ml_pipeline.models.rl.policies.device_choice import choose_device
-from ml_pipeline.models.rl.policies.one_thread import one_thread
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout.estimates import Estimates, with_normalized_values
-from ml_pipeline.models.rl.rollout.finite_checks import check_policy
-from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed, UpdateStatistics
+from ml_pipeline.models.rl.policies.threads_and_device import choose_device, one_thread
+from ml_pipeline.models.rl.rollout.estimates import Estimates, check_policy, with_normalized_values
+from ml_pipeline.models.rl.transitions import TrainingFailed
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, UpdateStatistics
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sink import MetricsSink, Sinks

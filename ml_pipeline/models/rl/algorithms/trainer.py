@@ -1,5 +1,6 @@
-"""What a run needs of a trainer, whatever algorithm it is, and what a trainer does between its iterations."""
+"""What a run needs of a trainer, whatever algorithm it is; hooks that are called between iterations, and early ends."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -131,3 +132,42 @@ def is_due(trainer: Trainer, interval: int) -> bool:
 
 Hook = Callable[[Trainer, Statistics], Mapping[str, float] | None]
 """Called after each iteration; what it returns is written with the metrics of the iteration."""
+
+
+class StopAtReturn:
+    """Stops once the mean return of the last 100 training episodes reaches `target`."""
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+
+    def __call__(self, trainer: Trainer, statistics: Statistics) -> None:
+        if statistics.mean_return_100 >= self._target:
+            trainer.request_stop()
+
+
+class StopOnPlateau:
+    """Stops once the mean return of the last 100 training episodes has not risen for `patience` iterations.
+
+    A rise exceeds the best so far by more than `min_rise`. Save `state_dict` with the trainer's: a resumed run then
+    stops in the same iteration as an uninterrupted one.
+    """
+
+    def __init__(self, patience: int, *, min_rise: float = 0.0) -> None:
+        self._patience = patience
+        self._min_rise = min_rise
+        self._best = -math.inf
+        self._since = 0
+
+    def __call__(self, trainer: Trainer, statistics: Statistics) -> None:
+        if statistics.mean_return_100 > self._best + self._min_rise:
+            self._best, self._since = statistics.mean_return_100, 0
+        elif not math.isnan(statistics.mean_return_100):  # which it is before the first episode has ended
+            self._since += 1
+        if self._since >= self._patience:
+            trainer.request_stop()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best, "since": self._since}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._best, self._since = state["best"], state["since"]

@@ -16,7 +16,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.models.rl.compiled.arguments import (
+from ml_pipeline.models.rl.compiled.layout import (
     Acting,
     Learner,
     Samples,
@@ -25,8 +25,7 @@ from ml_pipeline.models.rl.compiled.arguments import (
     layer_of,
     parts_of,
 )
-from ml_pipeline.models.rl.compiled.distributions import draw
-from ml_pipeline.models.rl.compiled.losses import Part, policy_slopes, value_slopes
+from ml_pipeline.models.rl.compiled.losses import Part, draw, policy_slopes, value_slopes
 from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit, jit_entry
 from ml_pipeline.models.rl.compiled.minibatch_steps import steps_by
 from ml_pipeline.models.rl.compiled.perceptron import backward, forward, forward_some, transpose, whole_blocks

@@ -22,11 +22,10 @@ from ml_pipeline.models.rl.distributed.numbering import number_among_all
 from ml_pipeline.models.rl.distributed.ranks import Ranks
 from ml_pipeline.models.rl.distributed.rows import rows_of
 from ml_pipeline.models.rl.distributed.whole_rollout import OwnRollout, joined_state, rows_of_state, whole_arrays
-from ml_pipeline.models.rl.policies.act_blocks import ActRows
+from ml_pipeline.models.rl.policies.acting import ActRows
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout.array_collector import ArrayCollector
-from ml_pipeline.models.rl.rollout.collector import Collector
-from ml_pipeline.models.rl.rollout.resizing import resized
+from ml_pipeline.models.rl.rollout.collector import Collector, resized
+from ml_pipeline.models.rl.rollout.host_collector import ArrayCollector
 
 Array = np.ndarray
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ml_pipeline.models.rl.preprocessing.observation_layout import ObservationLayout
+from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout
 from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
 
 Array = np.ndarray

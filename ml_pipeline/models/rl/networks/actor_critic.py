@@ -1,15 +1,56 @@
-"""Actor and critic: two perceptrons that share nothing, and the distribution over actions."""
+"""Actor and critic: two perceptrons if these suffice, else a network with images, shared layers, memory or masks.
+
+B samples, D observation size, P parameters of the distribution; T steps, M sequences, S state size. A sequence is
+consecutive steps of one environment; the state is reset where an episode starts in it.
+"""
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple, Self
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ml_pipeline.config.ppo import Activation
-from ml_pipeline.models.rl.networks.distribution_choice import distribution_for
-from ml_pipeline.models.rl.networks.mlp import build_mlp
-from ml_pipeline.models.rl.networks.paired_mlp import paired_order
+from ml_pipeline.config.ppo import Activation, PPOConfig
+from ml_pipeline.models.rl.networks.distributions import distribution_for
+from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES, ImageEncoder
+from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, build_mlp, paired_order
+from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, leaves_of
+from ml_pipeline.models.rl.transitions import Sequences
+
+MemoryKind = Literal["gru", "lstm"]
+
+
+class NetworkConfig(NamedTuple):
+    """The part of `PPOConfig` that is about the network. memory: None means none. value_hidden_sizes: of the critic,
+    None means hidden_sizes.
+    """
+
+    hidden_sizes: Sequence[int]
+    activation: Activation
+    share_layers: bool = False
+    memory: MemoryKind | None = None
+    memory_size: int = 64
+    bfloat16: bool = False
+    value_hidden_sizes: Sequence[int] | None = None
+    share_encoder: bool = True
+
+    @classmethod
+    def of_config(cls, config: PPOConfig) -> Self:
+        """The network that the hyperparameters ask for."""
+        memory = None if config.memory == "none" else config.memory
+        return cls(
+            config.hidden_sizes,
+            config.activation,
+            config.share_layers,
+            memory,
+            config.memory_size,
+            config.bfloat16,
+            config.value_hidden_sizes,
+            config.share_encoder,
+        )
 
 
 class ActorCritic(nn.Module):
@@ -53,3 +94,242 @@ class ActorCritic(nn.Module):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(observations), self.critic(observations).squeeze(1)
+
+
+_FORBIDDEN = -1e8
+"""The logit of a forbidden choice: its probability is 0, and so is its part of the entropy."""
+
+
+class GeneralActorCritic(nn.Module):
+    """Observations (B, D) to the parameters of a distribution over actions, (B, P), and values, (B,).
+
+    Observations are float32, or uint8 where they are images alone. Gradients come from autograd.
+    Images go through convolutions, which actor and critic share unless `share_encoder` is off; their features and the
+    numbers go through the memory, if any, and the hidden layers, of which both have their own unless `share_layers` is
+    on.
+    """
+
+    def __init__(
+        self,
+        layout: ObservationLayout,
+        action_space: spaces.Space,
+        config: NetworkConfig,
+        *,
+        squash_actions: bool,
+        generator: torch.Generator,
+    ) -> None:
+        """Raises UnsupportedSpace if the observation's mask does not fit the actions."""
+        super().__init__()
+        self.distribution = distribution_for(action_space, squash=squash_actions)
+        self._mask = layout.mask
+        if layout.mask is not None:
+            _check_mask(layout.mask, action_space)
+        of_each = [config]
+        if not config.share_layers:
+            of_each.append(config._replace(hidden_sizes=config.value_hidden_sizes or config.hidden_sizes))
+        n_encoders = 1 if config.share_encoder or config.share_layers or not layout.images else 2
+        self._inputs = [_Inputs(layout, config, generator) for _ in range(n_encoders)]
+        self.inputs = nn.ModuleList(self._inputs)
+        self._towers = [_Tower(self._inputs[0].width, own, generator) for own in of_each]
+        self.towers = nn.ModuleList(self._towers)
+        of_actor = (of_each[0].hidden_sizes[-1], self.distribution.num_parameters)
+        of_critic = (of_each[-1].hidden_sizes[-1], 1)
+        activation = config.activation
+        self.actor_head = build_mlp(of_actor, activation=activation, output_gain=0.01, generator=generator)
+        self.critic_head = build_mlp(of_critic, activation=activation, output_gain=1.0, generator=generator)
+        self.state_size = sum(tower.state_size for tower in self._towers)
+
+    @property
+    def critic_output(self) -> nn.Linear:
+        """The critic's last layer."""
+        layer = self.critic_head[-1]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether observations go through convolutions."""
+        return len(self._inputs[0].encoders) > 0
+
+    @property
+    def sees_only_numbers(self) -> bool:
+        """Whether there are neither images nor a mask of actions."""
+        return not self.sees_images and self._mask is None
+
+    def parameter_order(self) -> list[Tensor]:
+        """All parameters, in any order."""
+        return list(self.parameters())
+
+    def weights_of_linear(self) -> list[Tensor]:
+        """The weights, (O, I), of all layers that are computed by `linear`, in the order of the forward pass."""
+        encoders = [encoder for inputs in self._inputs for encoder in inputs.encoders]
+        return [encoder.last.weight for encoder in encoders if isinstance(encoder, ImageEncoder)]
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """For networks without memory."""
+        assert self.state_size == 0
+        tops = [tower(features) for tower, features in zip(self._towers, self._features(observations), strict=True)]
+        return self._heads(observations, tops)
+
+    def parameters_of(self, observations: Tensor) -> Tensor:
+        """The parameters alone, without the critic."""
+        return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations))))
+
+    def drop_critic(self) -> None:
+        """Delete everything that `parameters_of` and `actor_step` do not need."""
+        del self.critic_head, self._towers[1:], self.towers[1:], self._inputs[1:], self.inputs[1:]
+
+    @property
+    def actor_state_size(self) -> int:
+        """The size of the actor's part of a state, which comes first."""
+        return self._towers[0].state_size
+
+    def actor_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the actor alone: the parameters, and its part of the state, float (B, S), after the step."""
+        starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
+        top, states = self._towers[0].over_sequences(self._inputs[0](observations), Sequences(starts, state))
+        return self._allowed(observations, self.actor_head(top)), states[0]
+
+    def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
+        """Observations (T * M, D), step after step, to parameters (T * M, P), values (T * M,), states (T, M, S)."""
+        parts = sequences.state.split([tower.state_size for tower in self._towers], dim=1)
+        remembered = [
+            tower.over_sequences(features, Sequences(sequences.starts, part))
+            for tower, features, part in zip(self._towers, self._features(observations), parts, strict=True)
+        ]
+        tops, states = zip(*remembered, strict=True)
+        return *self._heads(observations, tops), torch.cat(states, dim=2)
+
+    def _features(self, observations: Tensor) -> list[Tensor]:
+        """What each tower reads, float32 (B, width); both read the same where there is one encoder."""
+        features = [inputs(observations) for inputs in self._inputs]
+        return features if len(features) == len(self._towers) else features * len(self._towers)
+
+    def _heads(self, observations: Tensor, tops: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return self._allowed(observations, self.actor_head(tops[0])), self.critic_head(tops[-1]).squeeze(1)
+
+    def _allowed(self, observations: Tensor, parameters: Tensor) -> Tensor:
+        if self._mask is None:
+            return parameters
+        return torch.where(observations[:, self._mask] > 0.5, parameters, _FORBIDDEN)
+
+
+def network_for(
+    layout: ObservationLayout, action_space: spaces.Space, config: PPOConfig, generator: torch.Generator
+) -> ActorCritic | GeneralActorCritic:
+    """Two perceptrons (`ActorCritic`) if they suffice, else a `GeneralActorCritic`; weights come from `generator`.
+
+    Raises UnsupportedSpace if no network fits.
+    """
+    squash = config.squash_actions
+    if squash and not any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space)):
+        raise UnsupportedSpace(
+            f"squash_actions is about numbers, but the action space {action_space} has none; switch it off."
+        )
+    if config.bfloat16 and not layout.images:
+        raise UnsupportedSpace("bfloat16 is about images, but the observations have none; switch it off.")
+    if not config.share_encoder and not layout.images:
+        raise UnsupportedSpace("share_encoder is about images, but the observations have none; leave it on.")
+    network_config = NetworkConfig.of_config(config)
+    if not layout.is_plain or network_config.share_layers or network_config.memory is not None:
+        return GeneralActorCritic(layout, action_space, network_config, squash_actions=squash, generator=generator)
+    return ActorCritic(
+        len(layout.numbers),
+        action_space,
+        hidden_sizes=network_config.hidden_sizes,
+        value_hidden_sizes=network_config.value_hidden_sizes,
+        activation=network_config.activation,
+        squash_actions=squash,
+        generator=generator,
+    )
+
+
+class _Inputs(nn.Module):
+    """From observations (B, D) to the features that memory or hidden layers read, float32 (B, width)."""
+
+    _numbers: Tensor
+
+    def __init__(self, layout: ObservationLayout, config: NetworkConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self._images = layout.images
+        self.register_buffer("_numbers", torch.from_numpy(layout.numbers), persistent=False)
+        dtype = torch.bfloat16 if config.bfloat16 else torch.float32
+        self.encoders = nn.ModuleList([
+            ImageEncoder(image.shape, channels_last=image.channels_last, generator=generator, dtype=dtype)
+            for image in layout.images
+        ])  # fmt: skip
+        self.width = len(layout.numbers) + N_FEATURES * len(layout.images)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        parts = [encoder(observations[:, im.columns]) for encoder, im in zip(self.encoders, self._images, strict=True)]
+        if len(self._numbers):
+            parts.insert(0, observations[:, self._numbers])
+        return torch.cat(parts, dim=1)
+
+
+class _Tower(nn.Module):
+    """Everything between features and a head."""
+
+    def __init__(self, width: int, config: NetworkConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        self.memory = None
+        if config.memory is not None:
+            self.memory = Memory(width, config.memory_size, kind=config.memory, generator=generator)
+            width = config.memory_size
+        sizes = (width, *config.hidden_sizes)
+        hidden = build_mlp(sizes, activation=config.activation, output_gain=np.sqrt(2.0), generator=generator)
+        self.hidden = nn.Sequential(*hidden, ACTIVATIONS[config.activation].module())
+        self.state_size = 0 if self.memory is None else self.memory.state_size
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.hidden(features)
+
+    def over_sequences(self, features: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        assert self.memory is not None
+        outputs, states = self.memory(features.unflatten(0, sequences.starts.shape), sequences)  # (T, M, ...)
+        return self.hidden(outputs.flatten(0, 1)), states
+
+
+class Memory(nn.Module):
+    """A GRU or LSTM cell, run over sequences. Its state is (M, S), for an LSTM both parts side by side."""
+
+    def __init__(self, input_size: int, size: int, *, kind: MemoryKind, generator: torch.Generator) -> None:
+        super().__init__()
+        self.state_size = size * (2 if kind == "lstm" else 1)
+        self.cell = nn.LSTMCell(input_size, size) if kind == "lstm" else nn.GRUCell(input_size, size)
+        for name, parameter in self.cell.named_parameters():
+            if name.startswith("weight"):
+                nn.init.orthogonal_(parameter, 1.0, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
+
+    def forward(self, inputs: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Float (T, M, inputs) to outputs (T, M, size) and the states after each step, (T, M, S)."""
+        outputs, states, state = [], [], sequences.state
+        for step_inputs, starts in zip(inputs, sequences.starts, strict=True):
+            # By where(), not by a product: no gradient reaches back over the start of an episode.
+            state = torch.where(starts[:, None], torch.zeros_like(state), state)
+            if isinstance(self.cell, nn.LSTMCell):
+                hidden, carried = self.cell(step_inputs, state.chunk(2, dim=1))
+                state = torch.cat([hidden, carried], dim=1)
+            else:
+                hidden = state = self.cell(step_inputs, state)
+            outputs.append(hidden)
+            states.append(state)
+        return torch.stack(outputs), torch.stack(states)
+
+
+def _check_mask(mask: slice, action_space: spaces.Space) -> None:
+    if isinstance(action_space, spaces.Discrete):
+        expected = int(action_space.n)
+    elif isinstance(action_space, spaces.MultiDiscrete):
+        expected = int(action_space.nvec.sum())
+    else:
+        raise UnsupportedSpace(
+            f"Only Discrete and MultiDiscrete actions can be masked, but the action space is {action_space}."
+        )
+    size = mask.stop - mask.start
+    if size != expected:
+        raise UnsupportedSpace(
+            f"The mask of actions must have one entry per choice, {expected} for {action_space}, but has {size}."
+        )

@@ -1,16 +1,20 @@
-"""Distributions of actions. B samples, P parameters of the distribution, A action size.
+"""Distributions of actions, one for each action space. B samples, P parameters of the distribution, A action size.
 
 Actions are chosen in NumPy, from noise drawn ahead; log-probabilities and entropies are computed in torch, with their
 derivatives in closed form beside them, which the tests compare with autograd.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from gymnasium import spaces
 from torch import Tensor, nn
+
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, leaves_of
 
 Array = np.ndarray
 
@@ -19,8 +23,6 @@ Backward = Callable[[Tensor, float], Tensor]
 
 It adds derivatives by the distribution's own weights to their `.grad`.
 """
-
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActionDistribution(Protocol):
@@ -44,15 +46,27 @@ class ActionDistribution(Protocol):
         """The same two, and a function that does what backward() does, without a graph."""
 
 
-def choices_of(cumulative: Any, noise: Any) -> Any:
-    """Which of A choices each noise falls on, by the inverse of the cumulative distribution; arrays or tensors.
+def distribution_for(space: spaces.Space, *, squash: bool = False) -> Any:
+    """The distribution over actions of this (single) space; squash: map numbers into their bounds by tanh.
 
-    cumulative: float (B, A), sums of weights, which need not add up to 1. noise: float (B,), uniform in [0, 1). Returns
-    int64 (B,). NumPy and torch draw by this function, and the compiled kernel by its own copy, which a test compares.
+    Raises UnsupportedSpace if there is none.
     """
-    # float32 noise is at most 1 - 2^-24: its product with the last sum rounds to less than that sum, so that no choice
-    # of weight 0 is taken, be it the first or the last.
-    return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n))
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(math.prod(space.shape))
+    if isinstance(space, spaces.MultiDiscrete):
+        return Joint([Categorical(int(n)) for n in space.nvec.ravel()])
+    if isinstance(space, spaces.Box):
+        size = math.prod(space.shape)
+        return SquashedGaussian(size) if squash else DiagonalGaussian(size)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [distribution_for(leaf, squash=squash) for leaf in leaves_of(space)]
+        return Joint([each for part in parts for each in (part.parts if isinstance(part, Joint) else [part])])
+    raise UnsupportedSpace(
+        f"Actions of {type(space).__name__} are not supported; wrap the environment so that it takes a Box, Discrete, "
+        "MultiDiscrete, MultiBinary, or a Dict or Tuple of them."
+    )
 
 
 class Categorical(nn.Module):
@@ -92,6 +106,51 @@ class Categorical(nn.Module):
             return d_parameters
 
         return log_p.gather(1, chosen).squeeze(1), entropies, backward
+
+
+def choices_of(cumulative: Any, noise: Any) -> Any:
+    """Which of A choices each noise falls on, by the inverse of the cumulative distribution; arrays or tensors.
+
+    cumulative: float (B, A), sums of weights, which need not add up to 1. noise: float (B,), uniform in [0, 1). Returns
+    int64 (B,). NumPy and torch draw by this function, and the compiled kernel by its own copy, which a test compares.
+    """
+    # float32 noise is at most 1 - 2^-24: its product with the last sum rounds to less than that sum, so that no choice
+    # of weight 0 is taken, be it the first or the last.
+    return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
+
+
+class Bernoulli(nn.Module):
+    """A independent choices between 0 and 1; the parameters are the logits of 1. Actions are int64 (B, A)."""
+
+    def __init__(self, num_choices: int) -> None:
+        super().__init__()
+        self.num_parameters = num_choices
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        return generator.random((*shape, self.num_parameters), dtype=np.float32)
+
+    def sample(self, parameters: Array, noise: Array) -> Array:
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, and 1 / infinity the 0 that is meant
+            return (noise < 1.0 / (1.0 + np.exp(-parameters))).astype(np.int64)
+
+    def mode(self, parameters: Array) -> Array:
+        return (parameters > 0.0).astype(np.int64)
+
+    def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        # log p(a) = a l - log(1 + e^l);  H = log(1 + e^l) - p l
+        log_normalizers = F.softplus(parameters)
+        log_probs = (actions * parameters - log_normalizers).sum(dim=1)
+        return log_probs, (log_normalizers - torch.sigmoid(parameters) * parameters).sum(dim=1)
+
+    def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        p = torch.sigmoid(parameters)
+
+        def backward(d_log_probs: Tensor, d_entropy: float) -> Tensor:
+            # d log p(a) / d l = a - p;  d H / d l = -l p (1 - p)
+            d_parameters = (actions - p) * d_log_probs[:, None]
+            return d_parameters.sub_(parameters * p * (1.0 - p), alpha=d_entropy)
+
+        return *self.log_probs_and_entropies(parameters, actions), backward
 
 
 class DiagonalGaussian(nn.Module):
@@ -134,3 +193,122 @@ class DiagonalGaussian(nn.Module):
         log_probs = -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(dim=1)
         entropy = (self.log_std + 0.5 + _HALF_LOG_TWO_PI).sum()
         return log_probs, entropy.expand(len(z))
+
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class SquashedGaussian(DiagonalGaussian):
+    """tanh of a `DiagonalGaussian`; actions are stored before tanh, which loses no precision.
+
+    Densities are those of tanh(action), in (-1, 1): log p = log N(u) - sum log(1 - tanh(u)^2). The entropy has no
+    closed form: it is the Gaussian's plus the expectation of the log-determinant, by Gauss-Hermite quadrature.
+    Source: Haarnoja et al. 2018, Soft Actor-Critic, arXiv:1801.01290, appendix C.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_N_NODES)
+        self._nodes, self._weights = torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
+
+    def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, entropies = super().log_probs_and_entropies(parameters, actions)
+        values, weights = self._at_nodes(parameters)
+        return log_probs - _log_determinant(actions).sum(dim=1), entropies + _expected_determinant(values, weights)
+
+    def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        log_probs, entropies, gaussian_backward = super().closed_form(parameters, actions)
+        values, weights = self._at_nodes(parameters)
+
+        def backward(d_log_probs: Tensor, d_entropy: float) -> Tensor:
+            # The log-determinant of an action depends on no parameter; its expectation does: d log(1 - tanh(u)^2) / du
+            # = -2 tanh(u), and u = mean + std node.
+            d_parameters = gaussian_backward(d_log_probs, d_entropy)
+            d_values = torch.tanh(values) * weights * (-2.0 * d_entropy)
+            assert self.log_std.grad is not None
+            self.log_std.grad += (d_values * (values - parameters[:, :, None])).sum(dim=(0, 2))
+            return d_parameters.add_(d_values.sum(dim=2))
+
+        log_probs = log_probs - _log_determinant(actions).sum(dim=1)
+        return log_probs, entropies + _expected_determinant(values, weights), backward
+
+    def _at_nodes(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """The quadrature's actions before tanh, (B, A, nodes), and their weights."""
+        nodes, weights = self._nodes.to(parameters), self._weights.to(parameters)
+        return parameters[:, :, None] + torch.exp(self.log_std)[:, None] * nodes, weights
+
+
+_N_NODES = 16
+
+
+class Joint(nn.Module):
+    """Parts that are independent given the state: log-probabilities and entropies are sums over them.
+
+    Parameters, noise and actions of the parts stand side by side. Actions are float32 (B, K), one column per choice and
+    per number; choices are integers, exact in float32.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self._parts = list(parts)
+        self._is_choice = [isinstance(part, Categorical) for part in parts]  # their actions and noise are (B,)
+        self._parameters_of = _slices([part.num_parameters for part in self._parts])
+        self._columns_of = _slices(
+            [1 if choice else part.num_parameters for part, choice in zip(self._parts, self._is_choice, strict=True)]
+        )
+        self.num_parameters = self._parameters_of[-1].stop
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        return np.concatenate(
+            [part.draw_noise(generator, shape).reshape(*shape, -1) for part in self._parts], axis=-1, dtype=np.float32
+        )
+
+    def sample(self, parameters: Array, noise: Array) -> Array:
+        return self._joined(part.sample(parameters[:, p], drawn) for part, p, drawn in self._with_columns(noise))
+
+    def mode(self, parameters: Array) -> Array:
+        return self._joined(
+            part.mode(parameters[:, p]) for part, p in zip(self._parts, self._parameters_of, strict=True)
+        )
+
+    def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        of_parts = [
+            part.log_probs_and_entropies(parameters[:, p], columns) for part, p, columns in self._with_columns(actions)
+        ]
+        log_probs, entropies = zip(*of_parts, strict=True)
+        return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0)
+
+    def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        of_parts = [part.closed_form(parameters[:, p], columns) for part, p, columns in self._with_columns(actions)]
+        log_probs, entropies, backwards = zip(*of_parts, strict=True)
+
+        def backward(d_log_probs: Tensor, d_entropy: float) -> Tensor:
+            return torch.cat([each(d_log_probs, d_entropy) for each in backwards], dim=1)
+
+        return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0), backward
+
+    def _with_columns(self, columns: Any) -> list[tuple[ActionDistribution, slice, Any]]:
+        """Each part with the slice of its parameters and its own actions or noise, in the part's own form."""
+        found = []
+        for part, p, c, choice in zip(self._parts, self._parameters_of, self._columns_of, self._is_choice, strict=True):
+            own = columns[:, c.start] if choice else columns[:, c]
+            found.append((part, p, own.long() if choice and isinstance(own, Tensor) else own))
+        return found
+
+    def _joined(self, actions: Any) -> Array:
+        return np.concatenate([own.reshape(len(own), -1) for own in actions], axis=1, dtype=np.float32)
+
+
+def _expected_determinant(values: Tensor, weights: Tensor) -> Tensor:
+    return (_log_determinant(values) * weights).sum(dim=(1, 2))
+
+
+def _log_determinant(u: Tensor) -> Tensor:
+    """log(1 - tanh(u)^2), without the cancellation."""
+    return 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
+
+
+def _slices(widths: Sequence[int]) -> list[slice]:
+    ends = np.cumsum(widths).tolist()
+    return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]

@@ -1,28 +1,61 @@
-"""Multilayer perceptrons: built in torch, and run in NumPy for tiny batches."""
+"""Multilayer perceptrons: built in torch; run in NumPy for tiny batches; and two run forward and backward as one.
+
+B samples, H units of a hidden layer.
+"""
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ml_pipeline.config.ppo import Activation
-from ml_pipeline.models.rl.networks.activations import ACTIVATIONS, activation_in
 
 Array = np.ndarray
 
-_IN_NUMPY: dict[str, Callable[[Array], object]] = {
-    "tanh": lambda sums: np.tanh(sums, out=sums),
-    "relu": lambda sums: np.maximum(sums, 0.0, out=sums),
-}
-"""In place; the others are in torch alone."""
 
-# OpenBLAS divides a product among threads from 2^19 multiplications on, on some ARM processors from 125,000 on, and one
-# of a single row from 9,216 weights on; its bits are then others. How other libraries do is not known.
-_OPENBLAS = "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-_UNDIVIDED = 120_000
+class KnownActivation(NamedTuple):
+    """apply: in place. backward: takes the slopes by the outputs, and the outputs; returns the slopes by the inputs.
+
+    from_sums: `backward` takes the inputs instead, the sums of a layer: the slope does not follow from the output.
+    """
+
+    module: type[nn.Module]
+    apply: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]
+    from_sums: bool = False
+
+
+_aten = torch.ops.aten
+
+
+ACTIVATIONS: Mapping[str, KnownActivation] = {
+    "tanh": KnownActivation(nn.Tanh, torch.tanh_, _aten.tanh_backward),
+    "relu": KnownActivation(nn.ReLU, torch.relu_, lambda slopes, outputs: _aten.threshold_backward(slopes, outputs, 0)),
+    "elu": KnownActivation(
+        nn.ELU, _aten.elu_, lambda slopes, outputs: _aten.elu_backward(slopes, 1, 1, 1, True, outputs)
+    ),
+    "gelu": KnownActivation(nn.GELU, _aten.gelu_, _aten.gelu_backward, from_sums=True),
+    "silu": KnownActivation(nn.SiLU, _aten.silu_, _aten.silu_backward, from_sums=True),
+    "leaky_relu": KnownActivation(
+        nn.LeakyReLU,
+        _aten.leaky_relu_,
+        lambda slopes, outputs: _aten.leaky_relu_backward(slopes, outputs, 0.01, True),
+    ),
+}
+
+
+def activation_in(network: nn.Sequential) -> str:
+    """The name of the activation in a `build_mlp` network; tanh where it has no hidden layer.
+
+    >>> activation_in(nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1)))
+    'silu'
+    """
+    kinds = {type(layer) for layer in network}
+    return next((name for name, known in ACTIVATIONS.items() if known.module in kinds), "tanh")
 
 
 def build_mlp(
@@ -94,3 +127,129 @@ class NumpyMlp:
         weight, bias = self._last_in_torch
         outputs: Array = torch.addmm(bias, activations, weight).numpy()
         return outputs
+
+
+class PairedMlp:
+    """Forward and backward of two `build_mlp` networks whose parameters lie in `paired_order`, with their gradients."""
+
+    def __init__(self, first: nn.Sequential, second: nn.Sequential) -> None:
+        hidden, outputs = _paired_layers(first, second)
+        self._activation = ACTIVATIONS[activation_in(first)]
+        self._hidden = [
+            _Layer.of(_stacked(a.weight, b.weight), _stacked(a.bias, b.bias)[:, None], *_stacked_gradients(a, b))
+            for a, b in hidden
+        ]
+        self._outputs = [_Layer.of(layer.weight.detach(), layer.bias.detach(), *_gradients(layer)) for layer in outputs]
+        self._buffers: dict[int, _Buffers] = {}
+        self._inputs = torch.empty(0)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Float (B, inputs) to the outputs of both networks; `backward` belongs to the latest call."""
+        below = self._inputs = inputs.expand(2, -1, -1)
+        buffers = self._buffers_for(inputs)
+        for layer, above, kept in zip(self._hidden, buffers.activations, buffers.kept, strict=True):
+            torch.baddbmm(layer.bias, below, layer.transposed, out=above)
+            if kept is not above:
+                kept.copy_(above)
+            below = self._activation.apply(above)
+        tops = buffers.tops if self._hidden else below.unbind()
+        return [torch.addmm(o.bias, top, o.transposed) for o, top in zip(self._outputs, tops, strict=True)]
+
+    def backward(self, d_outputs: list[Tensor]) -> None:
+        """Write gradients to the parameters' `.grad`, for these derivatives by the outputs."""
+        buffers = self._buffers_for(self._inputs[0])
+        tops = buffers.tops if self._hidden else self._inputs.unbind()
+        for output, d_output, top, d_top in zip(self._outputs, d_outputs, tops, buffers.d_tops, strict=True):
+            torch.mm(d_output.t(), top, out=output.d_weight)
+            torch.sum(d_output, 0, out=output.d_bias)
+            torch.mm(d_output, output.weight, out=d_top)
+        d_above = buffers.d_top
+        for i in range(len(self._hidden) - 1, -1, -1):
+            layer = self._hidden[i]
+            d_sums = self._activation.backward(d_above, buffers.kept[i])
+            torch.bmm(d_sums.transpose(1, 2), buffers.activations[i - 1] if i else self._inputs, out=layer.d_weight)
+            torch.sum(d_sums, 1, keepdim=True, out=layer.d_bias)
+            if i:
+                d_above = torch.bmm(d_sums, layer.weight)
+
+    def _buffers_for(self, inputs: Tensor) -> "_Buffers":
+        buffers = self._buffers.get(len(inputs))
+        if buffers is None:
+            activations = [inputs.new_empty(2, len(inputs), layer.weight.shape[1]) for layer in self._hidden]
+            kept = [torch.empty_like(each) for each in activations] if self._activation.from_sums else activations
+            d_top = torch.empty_like(activations[-1] if activations else inputs.expand(2, -1, -1))
+            tops = activations[-1].unbind() if activations else ()
+            buffers = self._buffers[len(inputs)] = _Buffers(activations, kept, tops, d_top, d_top.unbind())
+        return buffers
+
+
+def paired_order(first: nn.Sequential, second: nn.Sequential) -> list[Tensor]:
+    """The parameters of both in the order in memory that `PairedMlp` needs: those of a hidden layer side by side."""
+    hidden, outputs = _paired_layers(first, second)
+    order = [parameter for a, b in hidden for parameter in (a.weight, b.weight, a.bias, b.bias)]
+    return order + [parameter for layer in outputs for parameter in (layer.weight, layer.bias)]
+
+
+_IN_NUMPY: dict[str, Callable[[Array], object]] = {
+    "tanh": lambda sums: np.tanh(sums, out=sums),
+    "relu": lambda sums: np.maximum(sums, 0.0, out=sums),
+}
+"""In place; the others are in torch alone."""
+
+# OpenBLAS divides a product among threads from 2^19 multiplications on, on some ARM processors from 125,000 on, and one
+# of a single row from 9,216 weights on; its bits are then others. How other libraries do is not known.
+_OPENBLAS = "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+_UNDIVIDED = 120_000
+
+
+class _Layer(NamedTuple):
+    """Weights of one layer, its bias and their gradients; for two layers at once, each with a first axis of 2."""
+
+    weight: Tensor
+    transposed: Tensor
+    bias: Tensor
+    d_weight: Tensor
+    d_bias: Tensor
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor, d_weight: Tensor, d_bias: Tensor) -> "_Layer":
+        return _Layer(weight, weight.transpose(-1, -2), bias, d_weight, d_bias)
+
+
+class _Buffers(NamedTuple):
+    """For one batch size: activations (2, B, H), the last of them and its derivative, also as one view per network.
+
+    kept: what the slopes of the activations follow from: themselves, or the sums before them.
+    """
+
+    activations: list[Tensor]
+    kept: list[Tensor]
+    tops: tuple[Tensor, ...]
+    d_top: Tensor
+    d_tops: tuple[Tensor, ...]
+
+
+def _paired_layers(
+    first: nn.Sequential, second: nn.Sequential
+) -> tuple[list[tuple[nn.Linear, nn.Linear]], tuple[nn.Linear, nn.Linear]]:
+    one, other = ([layer for layer in network if isinstance(layer, nn.Linear)] for network in (first, second))
+    *hidden, outputs = zip(one, other, strict=True)
+    return hidden, outputs
+
+
+def _gradients(layer: nn.Linear) -> tuple[Tensor, Tensor]:
+    assert layer.weight.grad is not None
+    assert layer.bias.grad is not None
+    return layer.weight.grad, layer.bias.grad
+
+
+def _stacked_gradients(first: nn.Linear, second: nn.Linear) -> tuple[Tensor, Tensor]:
+    weights, biases = zip(_gradients(first), _gradients(second), strict=True)
+    return _stacked(*weights), _stacked(*biases)[:, None]
+
+
+def _stacked(first: Tensor, second: Tensor) -> Tensor:
+    """Two tensors of the same shape that lie side by side in memory, as a view of (2, *shape)."""
+    assert first.is_contiguous()
+    assert second.data_ptr() == first.data_ptr() + first.numel() * first.element_size()
+    return first.detach().as_strided((2, *first.shape), (first.numel(), *first.stride()))

@@ -1,29 +1,42 @@
-"""Acting with a network that is not compiled, in blocks of fixed rows. N environments, n of them at hand, S state size.
+"""Acting with a network that is not compiled, in blocks of fixed rows, so that no action depends on who else acts.
+
+The bits of a row of a matrix product depend on the number of rows and on the row's place, for torch's as for NumPy's
+products; they do not depend on what the other rows hold. Environments are therefore cut into blocks by their index, and
+a rank that has some of a block's environments acts on a whole block in which the other rows are 0.
 
 A row costs least in large blocks, but a rank computes whole blocks, and threads share blocks. On a Zen 4 core in us, in
 a block of 8, of 32 and of 64 rows: GRU of 64 units 262, 336, 430; LSTM of 128 units 341, 524, 785; two layers of 512,
 shared 154, 351, 613. Images of 84x84x4 in a block of 4 and of 8: 1594, 2410, so that
 two threads take less for 8 environments.
+
+Arrays go to a device and back, on cuda through page-locked memory. N environments of all ranks, n of them at hand, S
+state size.
 """
 
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
-from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
 from ml_pipeline.models.rl.networks.mlp import NumpyMlp
-from ml_pipeline.models.rl.policies.act_blocks import ActRows, act_in_blocks
-from ml_pipeline.models.rl.policies.one_thread import in_threads
-from ml_pipeline.models.rl.policies.transfers import Transfers
+from ml_pipeline.models.rl.policies.threads_and_device import in_threads
+from ml_pipeline.models.rl.transitions import Sequences
 
 Array = np.ndarray
 
 _BLOCK = 32
 _BLOCK_OF_IMAGES = 4
 _BLOCK_ON_GPU = 256  # whose rows cost next to nothing
+
+
+class ActRows(NamedTuple):
+    """Which of N environments the rows at hand are: those from index `first` on."""
+
+    first: int
+    num_envs: int
 
 
 class Actor(Protocol):
@@ -128,3 +141,114 @@ def block_size(network: GeneralActorCritic) -> int:
     if next(network.parameters()).device.type != "cpu":
         return _BLOCK_ON_GPU
     return _BLOCK_OF_IMAGES if network.sees_images else _BLOCK
+
+
+class Block(NamedTuple):
+    """Environments start to stop of N, of which those from `first` to `last` are at hand."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+    def filled(self, rows: Array, at_hand: ActRows) -> Array:
+        """The rows of the whole block, (stop - start, ...), of the rows at hand, (n, ...), and zeros."""
+        own = rows[self.first - at_hand.first : self.last - at_hand.first]
+        if len(own) == self.stop - self.start:
+            return own
+        whole = np.zeros((self.stop - self.start, *rows.shape[1:]), rows.dtype)
+        whole[self.first - self.start : self.last - self.start] = own
+        return whole
+
+    def own(self, of_block: Array) -> Array:
+        """The rows at hand of the whole block's."""
+        return of_block[self.first - self.start : self.last - self.start]
+
+
+def blocks_of(at_hand: ActRows, n_rows: int, *, size: int) -> Iterator[Block]:
+    """The blocks that hold any of the n_rows rows at hand; the last of all has what remains of N.
+
+    >>> [tuple(block) for block in blocks_of(ActRows(first=6, num_envs=20), 4, size=8)]
+    [(0, 8, 6, 8), (8, 16, 8, 10)]
+    """
+    end = at_hand.first + n_rows
+    for start in range(at_hand.first // size * size, end, size):
+        stop = min(start + size, at_hand.num_envs)
+        yield Block(start, stop, max(start, at_hand.first), min(stop, end))
+
+
+def act_in_blocks(
+    act: Callable[..., Array],
+    *inputs: Array,
+    at_hand: ActRows | None,
+    size: int,
+    each: Callable[[Callable[[int], None], int], None] | None = None,
+) -> Array:
+    """The outputs (n, ...) of `act` for inputs of n rows, in blocks of `size`.
+
+    act: takes the rows of one block of each of the inputs, and returns an array of as many.
+    at_hand: which environments the rows are; None means all of n.
+    each: calls a function with 0 to n_blocks - 1, such as `in_threads`; None means one after another.
+    """
+    n_rows = len(inputs[0])
+    at_hand = at_hand or ActRows(0, n_rows)
+    if n_rows == at_hand.num_envs <= size:
+        return act(*inputs)
+    blocks = list(blocks_of(at_hand, n_rows, size=size))
+    outputs: list[Array] = [np.empty(0)] * len(blocks)
+
+    def act_on(i: int) -> None:
+        block = blocks[i]
+        # A copy, since an actor on a device returns the same memory again.
+        outputs[i] = block.own(act(*(block.filled(rows, at_hand) for rows in inputs))).copy()
+
+    if each is None or len(blocks) == 1:
+        for i in range(len(blocks)):
+            act_on(i)
+    else:
+        each(act_on, len(blocks))
+    return np.concatenate(outputs)
+
+
+class Transfers:
+    """Between NumPy on the host and tensors on `device`; page-locked memory is reused from call to call.
+
+    Call `to_device`, then `to_host`: an array that is sent may be read until the next `to_host` returns, and the array
+    that `to_host` returns is valid until the next call of it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.pins = device.type == "cuda"
+        self._kept: dict[str, Tensor] = {}
+
+    def to_device(self, array: Array, name: str = "sent") -> Tensor:
+        """The array on the device; name: each array that one step sends has its own."""
+        source = torch.from_numpy(array)
+        if not self.pins:
+            return source.to(self._device)
+        return self._pinned(name, source).copy_(source).to(self._device, non_blocking=True)
+
+    def to_host(self, tensor: Tensor) -> Array:
+        """The tensor as an array; waits for the device."""
+        if not self.pins:
+            return tensor.cpu().numpy()
+        received = self._pinned("received", tensor).copy_(tensor, non_blocking=True)
+        wait_for(self._device)
+        return received.numpy()
+
+    def _pinned(self, name: str, like: Tensor) -> Tensor:
+        kept = self._kept.get(name)
+        if kept is None or kept.shape != like.shape or kept.dtype != like.dtype:
+            kept = self._kept[name] = pin(like)
+        return kept
+
+
+def pin(like: Tensor) -> Tensor:
+    """Page-locked memory on the host, of this shape and dtype."""
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has finished all work so far."""
+    torch.cuda.current_stream(device).synchronize()

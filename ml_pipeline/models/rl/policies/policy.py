@@ -1,33 +1,31 @@
 """A policy ready to act: it preprocesses observations, chooses, and fits the choice to the action space."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
-from ml_pipeline.models.rl.networks.network_choice import network_for
-from ml_pipeline.models.rl.policies.act_blocks import ActRows
-from ml_pipeline.models.rl.policies.acting import ActingMemory, TorchActor, actor_for
-from ml_pipeline.models.rl.policies.compatibility import check_space, check_traits, traits_of
-from ml_pipeline.models.rl.policies.compiled_memory import CompiledMemory, CompiledRecurrent
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic, network_for
+from ml_pipeline.models.rl.policies.acting import ActingMemory, ActRows, TorchActor, actor_for
 from ml_pipeline.models.rl.policies.compiled_networks import (
+    CompiledMemory,
     CompiledNetworks,
+    CompiledRecurrent,
     can_compile,
     compile_if_possible,
     give_up_compiling,
 )
-from ml_pipeline.models.rl.policies.one_thread import one_thread
-from ml_pipeline.models.rl.policies.value_units import ValueUnits
+from ml_pipeline.models.rl.policies.threads_and_device import one_thread
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
-from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor
-from ml_pipeline.models.rl.preprocessing.space_data import space_as_data, space_name
-from ml_pipeline.models.rl.preprocessing.spaces import action_fitter, only_row
+from ml_pipeline.models.rl.preprocessing.normalization import ValueNormalizer
+from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor, observation_layout
+from ml_pipeline.models.rl.preprocessing.spaces import action_fitter, only_row, space_as_data, space_name
 from ml_pipeline.runtime.seeding import random_generator
 
 Array = np.ndarray
@@ -235,3 +233,107 @@ class Acting:
         else:
             chosen = policy.choose(normalized, policy.distribution.draw_noise(generator, (1,)), self._memory)
         return only_row(policy.fit_actions(chosen))
+
+
+class ValueUnits:
+    """Converts between the two. Without a `normalizer` they are the same."""
+
+    def __init__(self, network: ActorCritic | GeneralActorCritic, *, normalize: bool) -> None:
+        self._network = network
+        self.normalizer = ValueNormalizer() if normalize else None
+
+    def to_rewards(self, predictions: Tensor) -> Tensor:
+        """The critic's predictions in the units of rewards; of any shape."""
+        normalizer = self.normalizer
+        return predictions if normalizer is None else predictions * normalizer.deviation + normalizer.mean
+
+    def from_rewards(self, values: Tensor) -> Tensor:
+        """Values in the units of rewards as the critic predicts them; of any shape."""
+        normalizer = self.normalizer
+        return values if normalizer is None else (values - normalizer.mean) / normalizer.deviation
+
+    def learn(self, returns: Array) -> None:
+        """Move the units with the mean and deviation of returns, float (B,), in the units of rewards.
+
+        The critic's last layer changes with them, so that its values in the units of rewards stay the same. Needs a
+        `normalizer`.
+        """
+        assert self.normalizer is not None
+        scale, shift = self.normalizer.update(returns)
+        output = self._network.critic_output
+        with torch.no_grad():
+            output.weight.mul_(scale)
+            output.bias.mul_(scale).add_(shift)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        return None if self.normalizer is None else self.normalizer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        if self.normalizer is not None:
+            assert state is not None
+            self.normalizer.load_state_dict(dict(state))
+
+
+_ENCODERS = "encoders of images"
+"""A trait of policies that see images; those of versions before it read them in another order of points."""
+
+
+def traits_of(observation_space: spaces.Space, action_space: spaces.Space, config: PPOConfig) -> dict[str, str]:
+    """The traits of a policy by name; a checkpoint holds them, and a policy with others cannot load it."""
+    sizes = str(list(config.hidden_sizes))
+    if config.value_hidden_sizes not in (None, config.hidden_sizes):
+        sizes += f" and of the value network {list(config.value_hidden_sizes)}"
+    normalization = _on_or_off(config.normalize_obs)
+    if config.clip_obs != PPOConfig.clip_obs:
+        normalization += f", clipped to {config.clip_obs:g}"
+    encoders = {} if not observation_layout(observation_space).images else {_ENCODERS: _encoders(config)}
+    return {
+        "observation space": _describe(observation_space),
+        "action space": _describe(action_space),
+        "hidden sizes": sizes,
+        "activation": config.activation,
+        "observation normalization": normalization,
+        "value normalization": _on_or_off(config.normalize_values),
+        "squashing of actions": _on_or_off(config.squash_actions),
+        "sharing of layers": _on_or_off(config.share_layers),
+        "memory": "none" if config.memory == "none" else f"{config.memory} of {config.memory_size}",
+        **encoders,
+    }
+
+
+def check_traits(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
+    """Raise UserError at the first trait in which a saved policy differs from the one that loads it."""
+    for trait, ours in here.items():  # spaces come first: other ones are told before what follows from them
+        if trait == _ENCODERS and trait not in saved:
+            raise UserError(
+                "The saved policy reads images by a network of an earlier version of this package, which this version "
+                "does not have; train it anew, or load it with that version."
+            )
+        if saved[trait] != ours:
+            raise UserError(
+                f"The saved policy has {trait} {saved[trait]}, but here it is {ours}; load it where that is the same."
+            )
+
+
+def check_space(what: str, *, of_policy: spaces.Space, of_envs: spaces.Space) -> None:
+    """Raise UserError if a policy was made for another space than that of a single environment; what: its name."""
+    if _describe(of_envs) != _describe(of_policy):
+        raise UserError(
+            f"The policy was made for {what} {of_policy}, but those of the environments are {of_envs}; make it anew "
+            "for their spaces."
+        )
+
+
+def _encoders(config: PPOConfig) -> str:
+    return "one for both networks" if config.share_encoder or config.share_layers else "one per network"
+
+
+def _on_or_off(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def _describe(space: spaces.Space) -> str:
+    """Kind and shape, without bounds: a Box whose bounds moved still fits."""
+    if isinstance(space, spaces.Box):
+        return f"Box{space.shape}"
+    return str(space)

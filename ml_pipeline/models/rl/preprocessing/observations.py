@@ -1,13 +1,19 @@
-"""From the observations of an environment to what a network reads. N environments, D observation size."""
+"""From the observations of an environment to what a network reads, and what each of its columns is.
 
+N environments, D observation size.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.models.rl.preprocessing.normalization import CLIP, ObservationNormalizer
-from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
-from ml_pipeline.models.rl.preprocessing.spaces import observation_encoder
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, flat_size, observation_encoder
+from ml_pipeline.runtime.action_masks import ACTION_MASK
 
 Array = np.ndarray
 
@@ -43,3 +49,97 @@ class ObservationPreprocessor:
     def normalize(self, encoded: Array) -> Array:
         """Encoded observations, (N, D), as the network reads them; the statistics do not change."""
         return encoded if self.normalizer is None else self.normalizer(encoded)
+
+
+@dataclass(frozen=True)
+class ImageColumns:
+    """An image's columns, and its shape as (channels, height, width); channels_last: as environments give it."""
+
+    columns: slice
+    shape: tuple[int, int, int]
+    channels_last: bool
+
+
+@dataclass(frozen=True)
+class ObservationLayout:
+    """The columns of numbers, of images and of the mask of actions; together all D columns."""
+
+    numbers: np.ndarray
+    images: tuple[ImageColumns, ...]
+    mask: slice | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every column is a number."""
+        return not self.images and self.mask is None
+
+    @property
+    def is_images_alone(self) -> bool:
+        """Whether every column is a point of an image."""
+        return bool(self.images) and not len(self.numbers) and self.mask is None
+
+
+_SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
+
+
+def observation_layout(space: spaces.Space) -> ObservationLayout:
+    """The columns that `observation_encoder` makes of this (single) space.
+
+    An image is a Box of uint8 with three dimensions, the smallest first or last, and at least 36 x 36 points. A mask is
+    the part "action_mask" of a Dict. Raises UnsupportedSpace if the mask does not consist of zeros and ones.
+    """
+    numbers: list[int] = []
+    images: list[ImageColumns] = []
+    mask = None
+    start = 0
+    for key, part, size in _leaves(space):
+        columns = slice(start, start + size)
+        start += size
+        if key == ACTION_MASK:
+            _check_mask(part)
+            mask = columns
+        elif (image := _image(part, columns)) is not None:
+            images.append(image)
+        else:
+            numbers.extend(range(columns.start, columns.stop))
+    return ObservationLayout(np.array(numbers, dtype=np.int64), tuple(images), mask)
+
+
+def channels_last(shape: Sequence[int]) -> bool:
+    """Whether an image of this shape is (height, width, channels), rather than (channels, height, width).
+
+    >>> channels_last((84, 84, 4)), channels_last((4, 84, 84))
+    (True, False)
+    """
+    return shape[2] <= shape[0]
+
+
+def _leaves(space: spaces.Space, key: str | None = None) -> Iterator[tuple[str | None, spaces.Space, int]]:
+    """The parts in the order in which they are encoded: the key in a Dict, the space, the number of its columns."""
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            yield from _leaves(part, name)
+    elif isinstance(space, spaces.Tuple):
+        for part in space.spaces:
+            yield from _leaves(part)
+    else:
+        yield key, space, flat_size(space, key)
+
+
+def _image(part: spaces.Space, columns: slice) -> ImageColumns | None:
+    if not isinstance(part, spaces.Box) or part.dtype != np.uint8 or len(part.shape) != 3:
+        return None
+    is_last = channels_last(part.shape)
+    channels, height, width = np.roll(part.shape, 1).tolist() if is_last else part.shape
+    if min(height, width) < _SMALLEST_IMAGE:
+        return None
+    return ImageColumns(columns, (channels, height, width), is_last)
+
+
+def _check_mask(part: spaces.Space) -> None:
+    binary = isinstance(part, spaces.MultiBinary)
+    flags = isinstance(part, spaces.Box) and part.low.min() >= 0 and part.high.max() <= 1
+    if not (binary or flags) or math.prod(part.shape or ()) == 0:
+        raise UnsupportedSpace(
+            f'The observation\'s part "{ACTION_MASK}" must be MultiBinary or a Box of zeros and ones, but is {part}.'
+        )

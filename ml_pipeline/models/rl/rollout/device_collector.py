@@ -15,19 +15,18 @@ from torch import Tensor
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.policies.device_actions import device_actions
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.device_normalization import DeviceNormalizer, DeviceRewardScaler
+from ml_pipeline.models.rl.rollout.buffer import DeviceBuffer
 from ml_pipeline.models.rl.rollout.collector import Collector
-from ml_pipeline.models.rl.rollout.device_buffer import DeviceBuffer
-from ml_pipeline.models.rl.rollout.device_seeding import device_generator
-from ml_pipeline.models.rl.rollout.estimates import Estimates, estimate_on_device
-from ml_pipeline.models.rl.rollout.finite_checks import check_device_rollout
+from ml_pipeline.models.rl.rollout.estimates import Estimates, check_device_rollout, estimate_on_device
+from ml_pipeline.models.rl.transitions import Sequences
+from ml_pipeline.runtime.seeding import random_generator
 
 
 class DeviceCollector(Collector):
-    """`RolloutCollector` for environments that take and return tensors; its results are the same but for rounding.
+    """`HostCollector` for environments that take and return tensors; its results are the same but for rounding.
 
     The environments' `device` is the policy's. They return infos["final_obs"], a tensor (N, D), in every step that may
     end an episode. Rewards are fetched, and episodes counted, at the end of a rollout. `stepping_s` is the time for
@@ -157,3 +156,14 @@ def _check_fitting(envs: Any, policy: Policy) -> None:
         raise UserError(
             f"Environments with a device must have a one-dimensional Box of numbers as observations, but have {space}."
         )
+
+
+def device_generator(seed: int, purpose: str, device: torch.device) -> torch.Generator:
+    """As `random_generator`, on a device; its numbers differ from that one's, and between kinds of devices.
+
+    >>> cpu = torch.device("cpu")
+    >>> first, again = (torch.rand(2, generator=device_generator(3, "actions", cpu)) for _ in range(2))
+    >>> torch.equal(first, again)
+    True
+    """
+    return torch.Generator(device).manual_seed(int(random_generator(seed, purpose).integers(2**63 - 1)))

@@ -1,22 +1,22 @@
-"""From a full rollout to the inputs of an update. T steps, N environments, B = T * N."""
+"""From a full rollout to the inputs of an update, with checks that its numbers are finite before they reach weights.
 
+Images are evaluated in parts that threads share; how many threads does not change the bits. T steps, N environments,
+B = T * N, D observation size, P parameters of the distribution, S state size.
+"""
+
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
-from ml_pipeline.models.rl.networks.memory import Sequences
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
-from ml_pipeline.models.rl.rollout.device_buffer import DeviceBuffer
-from ml_pipeline.models.rl.rollout.evaluation_parts import outputs_of, outputs_over_sequences
-from ml_pipeline.models.rl.rollout.gae import compute_gae
-from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
-from ml_pipeline.models.rl.update.minibatches import with_shorter_sequences
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs
+from ml_pipeline.models.rl.policies.threads_and_device import in_threads
+from ml_pipeline.models.rl.rollout.buffer import DeviceBuffer, RolloutBuffer
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences, TrainingFailed, with_shorter_sequences
 
 
 class Estimates(NamedTuple):
@@ -168,13 +168,41 @@ def with_normalized_values(batch: Minibatch, policy: Policy) -> Minibatch:
     return batch._replace(inputs=batch.inputs._replace(returns=returns, old_values=old_values))
 
 
-def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, remembered: Tensor | None) -> Tensor:
-    if isinstance(network, ActorCritic):
-        return network.critic(observations).squeeze(1)
-    if remembered is None:
-        return outputs_of(network, observations)[1]
-    no_starts = torch.zeros(1, len(observations), dtype=torch.bool, device=observations.device)
-    return network.over_sequences(observations, Sequences(no_starts, remembered))[1]
+class ShapeError(UserError):
+    """Arrays that belong together have different shapes."""
+
+
+def compute_gae(
+    rewards: Any,
+    values: Any,
+    next_values: Any,
+    terminated: Any,
+    done: Any,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[Any, Any]:
+    """Generalized advantage estimates of one rollout.
+
+    rewards, values, next_values: float32 (T, N); next_values[t] is V(final_obs) where an episode ended in step t.
+    terminated: bool (T, N), no bootstrap past it. done: bool (T, N), terminated or truncated: the sum is cut there.
+    Returns (advantages, returns), each float32 (T, N).
+    Raises ShapeError where shapes differ.
+    Source: Schulman et al. 2016, arXiv:1506.02438, eq. 16.
+    """
+    for name, array in {
+        "values": values,
+        "next_values": next_values,
+        "terminated": terminated,
+        "done": done,
+    }.items():
+        if array.shape != rewards.shape:
+            raise ShapeError(f"{name} must have the shape of rewards, {rewards.shape}, but has {array.shape}.")
+    advantages = rewards + gamma * next_values * ~terminated - values  # of one step each, so far
+    decay = ~done * np.float32(gamma * gae_lambda)
+    for t in range(len(rewards) - 2, -1, -1):
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages, advantages + values
 
 
 def explained_variance(values: Any, returns: Any) -> float:
@@ -184,3 +212,111 @@ def explained_variance(values: Any, returns: Any) -> float:
     """
     variance = float(returns.var())
     return float("nan") if variance == 0.0 else 1.0 - float((returns - values).var()) / variance
+
+
+_ROWS = 256
+_ENVS = 8
+"""In a part: of images without memory, and of images with memory, whose steps follow each other."""
+
+
+def outputs_of(network: GeneralActorCritic, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Parameters (B, P) and values (B,) for observations (B, D), without gradients."""
+    if not _shares(network, rows):
+        return network(rows)
+    parts = _evaluated(list(rows.split(_ROWS)), network)
+    parameters, values = (torch.cat(column) for column in zip(*parts, strict=True))
+    return parameters, values
+
+
+def outputs_over_sequences(
+    network: GeneralActorCritic, observations: Tensor, sequences: Sequences
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Parameters (T * N, P), values (T * N,) and states (T, N, S) for observations (T, N, D), without gradients."""
+    if not _shares(network, observations):
+        return network.over_sequences(observations.flatten(0, 1), sequences)
+
+    def run(part: tuple[Tensor, Tensor, Tensor]) -> list[Tensor]:
+        own, starts, state = part
+        parameters, values, states = network.over_sequences(own.flatten(0, 1), Sequences(starts, state))
+        return [parameters.unflatten(0, starts.shape), values.view(starts.shape), states]
+
+    columns = (observations.split(_ENVS, 1), sequences.starts.split(_ENVS, 1), sequences.state.split(_ENVS))
+    parts = _evaluated(list(zip(*columns, strict=True)), run)
+    parameters, values, states = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
+    return parameters.flatten(0, 1), values.flatten(), states
+
+
+def check_observations(observations: np.ndarray, *, step: int, first: int = 0) -> None:
+    """Raise TrainingFailed at the first number of float (N, D) that is not finite; for the message: the step, and which
+    environment the first row is of."""
+    if not np.isfinite(observations).all():
+        env, number = np.argwhere(~np.isfinite(observations))[0]
+        raise _failed(
+            f"observation of environment {first + env}", step, observations[env, number], f", its number {number},"
+        )
+
+
+def check_rollout(buffer: RolloutBuffer) -> None:
+    """Raise TrainingFailed at the first observation or reward of a full rollout that is not finite.
+
+    One pass over each array: 20 µs for 256 steps of 8 environments with 4 numbers.
+    """
+    if buffer.observations.dtype != np.uint8 and not np.isfinite(buffer.observations).all():
+        for step, observations in enumerate(buffer.observations):
+            check_observations(observations, step=step)
+    if not np.isfinite(buffer.rewards).all():
+        t, env = np.argwhere(~np.isfinite(buffer.rewards))[0]
+        raise _failed(f"reward of environment {env}", t + 1, buffer.rewards[t, env])
+
+
+def check_device_rollout(buffer: DeviceBuffer) -> None:
+    """The same for a full rollout on a device, in one transfer; the message does not say which number it was."""
+    if not buffer.finite.all():
+        t, env = (~buffer.finite).nonzero()[0].tolist()
+        raise TrainingFailed(
+            f"The observation or reward of environment {env} after step {t + 1} of the rollout is not finite; look "
+            "there for a division by zero, a logarithm or missing data."
+        )
+
+
+def check_policy(inputs: LossInputs, num_envs: int) -> None:
+    """Raise TrainingFailed if a value or log-probability of the policy is not finite although the rollout is."""
+    for what, rows in {"log-probability": inputs.old_log_probs, "value": inputs.old_values}.items():
+        if not math.isfinite(rows.sum().item()):
+            first = int((~rows.isfinite()).nonzero()[0])
+            t, env = divmod(first, num_envs)
+            raise TrainingFailed(
+                f"The policy's {what} in step {t + 1} of the rollout, for environment {env}, is {rows[first]}; "
+                "its weights are damaged or huge: continue from an earlier checkpoint with a smaller --learning-rate."
+            )
+
+
+def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, remembered: Tensor | None) -> Tensor:
+    if isinstance(network, ActorCritic):
+        return network.critic(observations).squeeze(1)
+    if remembered is None:
+        return outputs_of(network, observations)[1]
+    no_starts = torch.zeros(1, len(observations), dtype=torch.bool, device=observations.device)
+    return network.over_sequences(observations, Sequences(no_starts, remembered))[1]
+
+
+def _shares(network: GeneralActorCritic, observations: Tensor) -> bool:
+    return network.sees_images and observations.device.type == "cpu"
+
+
+def _evaluated(parts: list[Any], run: Any) -> list[Any]:
+    found = [None] * len(parts)
+
+    def evaluate(i: int) -> None:
+        with torch.no_grad():  # holds for one thread
+            found[i] = run(parts[i])
+
+    in_threads(evaluate, len(parts))
+    return found
+
+
+def _failed(what: str, step: int, value: float, part: str = "") -> TrainingFailed:
+    return TrainingFailed(
+        f"The {what} after step {step} of the rollout{part} is {value}; look there for a division by zero, a "
+        "logarithm or missing data."
+    )

@@ -1,29 +1,36 @@
 """The steps of an update by a compiled kernel: for perceptrons, and for memory, on a CPU, if numba is installed.
 
-`can_compile` says whether it can be used.
+`can_compile` says whether it can be used. B samples, P numbers in a padded vector, E epochs, T steps, M sequences.
 """
 
 import math
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
-from ml_pipeline.models.rl.update.compiled_kernels import kernel_for
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences
 from ml_pipeline.models.rl.update.flat_adam import FlatAdam
-from ml_pipeline.models.rl.update.gradient_steps import StepSettings, StepsTaken, normalizes_minibatches
-from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
-from ml_pipeline.models.rl.update.minibatches import Generator, draw_orders
+from ml_pipeline.models.rl.update.gradient_steps import (
+    Generator,
+    StepSettings,
+    StepsTaken,
+    draw_orders,
+    normalizes_minibatches,
+)
 from ml_pipeline.models.rl.update.ppo_loss import LossRows, LossWeights
 from ml_pipeline.runtime.cores import usable_cores
 
 if TYPE_CHECKING:
-    from ml_pipeline.models.rl.compiled.arguments import Results, Settings
+    from ml_pipeline.models.rl.compiled.layout import Layout, Results, Settings
+
+
+Array = np.ndarray
+
 
 _WORTH_SHARING = 128
 """Below this many samples in a minibatch, threads would wait for each other longer than they work."""
@@ -101,13 +108,13 @@ class CompiledSteps:
         self, learner: Any, batch: Minibatch, orders: np.ndarray, settings: "Settings", *, n_threads: int
     ) -> tuple["Results", int]:
         """orders: int64 (E, M), of sequences, or of samples where there are none."""
-        from ml_pipeline.models.rl.compiled import arguments
+        from ml_pipeline.models.rl.compiled import layout
 
         n_epochs, n_sequences = orders.shape
         n_samples = n_sequences * settings.sequence_length
         of_steps = n_sequences * np.arange(settings.sequence_length)
         samples = self._kernel.samples(batch, (orders[:, :, None] + of_steps).reshape(n_epochs, n_samples))
-        results = arguments.Results(
+        results = layout.Results(
             rows=np.zeros((n_epochs, 4, n_samples), np.float32),
             norms=np.zeros(n_epochs * -(-n_samples // settings.minibatch_size)),
             kls=np.zeros((self._n_chunks, self._kernel.n_units)),
@@ -117,7 +124,7 @@ class CompiledSteps:
         workspaces = self._kernel.workspaces(n_threads, batch)
 
         def run(thread: int) -> int:
-            worker = arguments.Worker(thread, n_threads, workspaces[thread])
+            worker = layout.Worker(thread, n_threads, workspaces[thread])
             n_done: int = self._kernel.update(worker, learner, samples, settings, results)
             return n_done
 
@@ -142,10 +149,10 @@ class CompiledSteps:
     def _settings(
         self, weights: LossWeights, learning_rate: float, kl_limit: float, size: int, length: int
     ) -> "Settings":
-        from ml_pipeline.models.rl.compiled import arguments
+        from ml_pipeline.models.rl.compiled import layout
 
         bound = weights.clip_range_vf
-        return arguments.Settings(
+        return layout.Settings(
             minibatch_size=size,
             sequence_length=length,
             normalizes=normalizes_minibatches(self._config),
@@ -161,9 +168,119 @@ class CompiledSteps:
         )
 
 
+class NetworkKernel(Protocol):
+    """One network's update and its arguments, as the modules `layout` of `compiled` describe them."""
+
+    update: Any
+    layout: "Layout"
+    n_units: int
+    """Parts of a chunk's gradient that threads compute side by side."""
+
+    def learner(self, *, parameters: Array, **vectors: Array) -> Any:
+        """parameters: float32 (P,). vectors: transposed, means and squares, float32 (P,), gradients, float32 (C, P)."""
+
+    def samples(self, batch: Minibatch, orders: Array) -> Any:
+        """orders: int64 (E, B)."""
+
+    def workspaces(self, n_threads: int, batch: Minibatch) -> list[Any]:
+        """For as many threads; batch: of the size, or the shape of sequences, that they are for."""
+
+    def smallest_batch(self) -> Minibatch:
+        """One sample of zeros."""
+
+
+def kernel_for(network: ActorCritic | GeneralActorCritic) -> NetworkKernel:
+    """Raises what numba raises if it fails."""
+    return PerceptronKernel(network) if isinstance(network, ActorCritic) else RecurrentKernel(network)
+
+
+class PerceptronKernel:
+    """Two perceptrons."""
+
+    n_units = 1
+
+    def __init__(self, network: ActorCritic) -> None:
+        from ml_pipeline.models.rl.compiled import kernel, layout
+
+        self.update = kernel.update
+        self.layout = layout.layout_of(network)
+        self._arguments = layout
+        self._new_workspace = layout.new_workspace
+        self._workspaces: list[Any] = []
+        self._network = network
+
+    def learner(self, *, parameters: Array, **vectors: Array) -> Any:
+        return self._arguments.Learner(self.layout.networks(parameters), self.layout.ends, **vectors)
+
+    def samples(self, batch: Minibatch, orders: Array) -> Any:
+        observations, inputs = batch.observations.contiguous().numpy(), torch.stack(batch.inputs).numpy()
+        return self._arguments.Samples(observations, batch.actions.numpy(), inputs, orders)
+
+    def workspaces(self, n_threads: int, batch: Minibatch) -> list[Any]:
+        while len(self._workspaces) < n_threads:
+            self._workspaces.append(self._new_workspace(self.layout))
+        return self._workspaces
+
+    def smallest_batch(self) -> Minibatch:
+        return _one_sample(self._network, observation_size=self.layout.layer(0, 0).inputs)
+
+
+class RecurrentKernel:
+    """One or two recurrent networks; each is a unit."""
+
+    def __init__(self, network: GeneralActorCritic) -> None:
+        from ml_pipeline.models.rl.compiled.recurrent import kernel, layout
+
+        self.update = kernel.update
+        self._layout = layout.layout_of(network)
+        self.layout = self._layout.heads
+        self.n_units = len(self._layout.cells.places)
+        self._arguments = layout
+        self._new_workspace = layout.new_workspace
+        self._workspaces: list[Any] = []
+        self._shape = torch.Size((0, 0))
+        self._network = network
+
+    def learner(self, *, parameters: Array, **vectors: Array) -> Any:
+        networks = self.layout.networks(parameters)
+        return self._arguments.RecurrentLearner(networks, self.layout.ends, **vectors, cells=self._layout.cells)
+
+    def samples(self, batch: Minibatch, orders: Array) -> Any:
+        assert batch.sequences is not None
+        starts, state = batch.sequences
+        sequences = self._arguments.SequenceArrays(
+            len(starts),
+            batch.observations.contiguous().numpy(),
+            starts.contiguous().view(-1).numpy(),
+            state.contiguous().numpy(),
+        )
+        inputs = torch.stack(batch.inputs).numpy()
+        return self._arguments.RecurrentSamples(batch.actions.numpy(), inputs, orders, sequences)
+
+    def workspaces(self, n_threads: int, batch: Minibatch) -> list[Any]:
+        assert batch.sequences is not None
+        shape = batch.sequences.starts.shape
+        if shape != self._shape or len(self._workspaces) < n_threads:
+            length, n_sequences = self._shape = shape
+            self._workspaces = [
+                self._new_workspace(self._layout, length=length, n_sequences=n_sequences) for _ in range(n_threads)
+            ]
+        return self._workspaces
+
+    def smallest_batch(self) -> Minibatch:
+        sequences = Sequences(torch.zeros(1, 1, dtype=torch.bool), torch.zeros(1, self._network.state_size))
+        return _one_sample(self._network, observation_size=self._layout.cells.inputs)._replace(sequences=sequences)
+
+
 def _shape_of(batch: Minibatch) -> tuple[int, int]:
     """The length of sequences, and how many there are; without memory, each sample is one."""
     if batch.sequences is None:
         return 1, len(batch.observations)
     length, n_sequences = batch.sequences.starts.shape
     return length, n_sequences
+
+
+def _one_sample(network: ActorCritic | GeneralActorCritic, *, observation_size: int) -> Minibatch:
+    action = network.distribution.mode(np.zeros((1, network.distribution.num_parameters), np.float32))
+    zero = torch.zeros(1)
+    return Minibatch(torch.zeros(1, observation_size), torch.from_numpy(action), LossInputs(zero, zero, zero, zero))

@@ -1,20 +1,30 @@
-"""The minibatches of an update, each a clipped gradient and a step of Adam: in torch, for any network.
+"""The minibatches of an update, in random order, each a clipped gradient and a step of Adam: in torch, for any network.
 
-B samples, P parameters.
+B samples, P parameters, T steps, M sequences.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, of_sequences
 from ml_pipeline.models.rl.update.flat_adam import FlatAdam
-from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch, MinibatchGradients
-from ml_pipeline.models.rl.update.minibatches import Generator, epochs_of_samples, epochs_of_sequences
-from ml_pipeline.models.rl.update.ppo_loss import LossRows, LossWeights, approx_kl, normalize_advantages
+from ml_pipeline.models.rl.update.ppo_loss import (
+    LossRows,
+    LossWeights,
+    MinibatchGradients,
+    approx_kl,
+    normalize_advantages,
+)
+from ml_pipeline.runtime.seeding import generator_state, restore_generator
+
+Generator = np.random.Generator | torch.Generator
+"""The source of random orders; one of torch's draws them on its own device, without a transfer."""
 
 
 class StepSettings(NamedTuple):
@@ -114,3 +124,54 @@ def normalizes_minibatches(config: PPOConfig) -> bool:
 def with_normalized_advantages(batch: Minibatch) -> Minibatch:
     advantages = normalize_advantages(batch.inputs.advantages)
     return batch._replace(inputs=batch.inputs._replace(advantages=advantages))
+
+
+def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
+    """Minibatches of `size` samples without replacement, in a new order each epoch; the last may be smaller."""
+    n_samples = len(batch.observations)
+    inputs = torch.stack(batch.inputs)
+    for drawn in draw_orders(n_samples, n_epochs, generator):
+        order = drawn.to(batch.observations.device)
+        if batch.observations.dtype == torch.uint8:
+            # Images: one minibatch of them at a time, not a copy of the rollout.
+            for chosen in order.split(size):
+                frames = batch.observations.index_select(0, chosen)  # 128 of 84x84x4: 0.09 ms, 2.1 ms by [chosen]
+                yield Minibatch(frames, batch.actions[chosen], LossInputs(*inputs[:, chosen].unbind()))
+            continue
+        parts = zip(
+            batch.observations[order].split(size),
+            batch.actions[order].split(size),
+            inputs[:, order].split(size, dim=1),
+            strict=True,
+        )
+        for observations, actions, columns in parts:
+            yield Minibatch(observations, actions, LossInputs(*columns.unbind()))
+
+
+def epochs_of_sequences(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
+    """Minibatches of whole sequences, at least one each, of at most `size` samples; the last may be smaller."""
+    assert batch.sequences is not None
+    length, n_sequences = batch.sequences.starts.shape
+    for drawn in draw_orders(n_sequences, n_epochs, generator):
+        for chosen in drawn.to(batch.observations.device).split(max(1, size // length)):
+            yield of_sequences(batch, chosen)
+
+
+def draw_orders(n: int, n_epochs: int, generator: Generator) -> list[torch.Tensor]:
+    """A permutation of n for each epoch, all drawn at once, so that an update that stops early draws as many."""
+    if isinstance(generator, torch.Generator):
+        return [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_epochs)]
+    return [torch.from_numpy(generator.permutation(n)) for _ in range(n_epochs)]
+
+
+def state_of(generator: Generator) -> Any:
+    """The state of a generator, for a checkpoint."""
+    return generator.get_state() if isinstance(generator, torch.Generator) else generator_state(generator)
+
+
+def restore(generator: Generator, state: Any) -> None:
+    """Set `generator` to a state that `state_of` returned."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    else:
+        restore_generator(generator, state)

@@ -1,14 +1,19 @@
-"""The clipped PPO loss, and its derivatives in closed form. B samples; every tensor is float (B,).
+"""The clipped PPO loss and its gradient: by autograd for any network, in closed form for two perceptrons. B samples.
 
 loss = policy_loss + vf_coef * value_loss - ent_coef * entropy, each a mean over the B samples. The value loss is the
 mean square error, as in Stable-Baselines3; implementations that halve it (CleanRL) need half our `vf_coef`.
-Source: Schulman et al. 2017, arXiv:1707.06347, eqs. 7 and 9.
+Source: Schulman et al. 2017, arXiv:1707.06347, eqs. 7 and 9. Tensors of the loss are float (B,). Both gradients are
+written to the `.grad` of the parameters; for the same minibatch they agree but for rounding.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
+from ml_pipeline.models.rl.networks.mlp import PairedMlp
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
 
 
 class LossWeights(NamedTuple):
@@ -18,15 +23,6 @@ class LossWeights(NamedTuple):
     clip_range_vf: float | None
     ent_coef: float
     vf_coef: float
-
-
-class LossInputs(NamedTuple):
-    """The rollout's part in the loss; `old_values` matter only with value clipping."""
-
-    old_log_probs: Tensor
-    advantages: Tensor
-    returns: Tensor
-    old_values: Tensor
 
 
 class LossRows(NamedTuple):
@@ -106,12 +102,6 @@ def ppo_loss_gradients(
     return LossGradients(d_log_probs, d_values, -weights.ent_coef * scale), rows
 
 
-def _surrogates(log_ratios: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
-    """The advantages times the ratios, and times the clipped ratios: the smaller of the two is the objective."""
-    ratios = log_ratios.exp()
-    return advantages * ratios, advantages * ratios.clamp(1.0 - clip_range, 1.0 + clip_range)
-
-
 def loss_terms(rows: LossRows, clip_range: float) -> LossTerms:
     """Means of the loss's parts, and of how far the policy has moved."""
     moved = (rows.log_ratios.exp() - 1.0).abs() > clip_range
@@ -127,3 +117,61 @@ def loss_terms(rows: LossRows, clip_range: float) -> LossTerms:
 def approx_kl(log_ratios: Tensor) -> Tensor:
     """mean(ratio - 1 - log ratio), never negative. Source: Schulman 2020, Approximating KL Divergence, k3."""
     return (log_ratios.exp() - 1.0 - log_ratios).mean()
+
+
+class MinibatchGradients(Protocol):
+    """Computes the gradients of one minibatch."""
+
+    def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows: ...
+
+
+class AutogradGradients:
+    """For any network; the closed form, the compiled kernel and chunks are tested against it."""
+
+    def __init__(self, network: ActorCritic | GeneralActorCritic) -> None:
+        self._network = network
+
+    def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
+        self._network.zero_grad(set_to_none=False)
+        loss, rows = loss_of(self._network, minibatch, weights)
+        loss.backward()
+        return rows
+
+
+class ClosedFormGradients:
+    """For two perceptrons whose parameters lie in `paired_order`: without a graph, and with one product for both."""
+
+    def __init__(self, network: ActorCritic) -> None:
+        self._distribution = network.distribution
+        self._networks = PairedMlp(network.actor, network.critic)
+
+    @torch.inference_mode()
+    def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
+        for parameter in self._distribution.parameters():
+            assert parameter.grad is not None
+            parameter.grad.zero_()
+        parameters, values = self._networks.forward(minibatch.observations)
+        log_probs, entropies, backward = self._distribution.closed_form(parameters, minibatch.actions)
+        gradients, rows = ppo_loss_gradients(log_probs, entropies, values.squeeze(1), minibatch.inputs, weights)
+        d_parameters = backward(gradients.d_log_probs, gradients.d_entropy)
+        self._networks.backward([d_parameters, gradients.d_values[:, None]])
+        return rows
+
+
+def loss_of(
+    network: ActorCritic | GeneralActorCritic, minibatch: Minibatch, weights: LossWeights
+) -> tuple[Tensor, LossRows]:
+    """The PPO loss, differentiable by the network's parameters, and its parts."""
+    if minibatch.sequences is None:
+        parameters, values = network(minibatch.observations)
+    else:
+        assert isinstance(network, GeneralActorCritic)
+        parameters, values, _ = network.over_sequences(minibatch.observations, minibatch.sequences)
+    log_probs, entropies = network.distribution.log_probs_and_entropies(parameters, minibatch.actions)
+    return ppo_loss(log_probs, entropies, values, minibatch.inputs, weights)
+
+
+def _surrogates(log_ratios: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
+    """The advantages times the ratios, and times the clipped ratios: the smaller of the two is the objective."""
+    ratios = log_ratios.exp()
+    return advantages * ratios, advantages * ratios.clamp(1.0 - clip_range, 1.0 + clip_range)

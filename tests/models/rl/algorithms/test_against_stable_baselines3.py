@@ -21,16 +21,21 @@ from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
-from ml_pipeline.models.rl.networks.activations import ACTIVATIONS
-from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
+from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.estimates import estimate
-from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.rollout.host_collector import HostCollector
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
 from ml_pipeline.models.rl.update import step_choice
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, loss_terms, normalize_advantages
+from ml_pipeline.models.rl.update.flat_adam import FlatAdam, flatten_parameters
+from ml_pipeline.models.rl.update.ppo_loss import (
+    AutogradGradients,
+    ClosedFormGradients,
+    LossWeights,
+    loss_terms,
+    normalize_advantages,
+)
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
 
@@ -77,7 +82,7 @@ class Pair(NamedTuple):
     kind: str
     theirs: "sb3.PPO"
     policy: Policy
-    collector: RolloutCollector
+    collector: HostCollector
     config: PPOConfig
 
 
@@ -115,7 +120,7 @@ def pair(kind, **settings):
     policy = Policy(envs.single_observation_space, envs.single_action_space, config, seed=0)
     take_weights(theirs.policy, policy.network)
     policy.refresh()
-    collector = RolloutCollector(envs, policy, config, seed=SEED)
+    collector = HostCollector(envs, policy, config, seed=SEED)
     their_actions = iter(theirs.rollout_buffer.actions)
     policy.choose = lambda *_: as_ours(kind, next(their_actions))
     assert collector.collect(should_stop=lambda: False)

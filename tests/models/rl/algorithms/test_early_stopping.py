@@ -5,8 +5,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
+from ml_pipeline.models.rl.algorithms.trainer import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 
 CONFIG = PPOConfig(n_steps=8, minibatch_size=16, n_epochs=2, hidden_sizes=(8,))

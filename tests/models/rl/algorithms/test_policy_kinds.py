@@ -12,12 +12,11 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
-from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.policies import policy as policy_module
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout.estimates import estimate
-from ml_pipeline.models.rl.rollout.gae import compute_gae
-from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.rollout.estimates import compute_gae, estimate
+from ml_pipeline.models.rl.rollout.host_collector import HostCollector
+from ml_pipeline.models.rl.transitions import Sequences
 from ml_pipeline.models.rl.update import step_choice
 
 NUM_ENVS, N_ITERATIONS, N_STEPS = 3, 3, 8
@@ -176,7 +175,7 @@ def collected(kind):
     policy = Policy(envs.single_observation_space, envs.single_action_space, config_for(kind), seed=3)
     with torch.no_grad():
         policy.network.actor_head[-1].weight *= 100.0
-    collector = RolloutCollector(envs, policy, config_for(kind), seed=3)
+    collector = HostCollector(envs, policy, config_for(kind), seed=3)
     for _ in range(2):  # so that the second begins in mid-episode, with something to remember
         assert collector.collect(should_stop=lambda: False)
     return policy, collector

@@ -86,12 +86,12 @@ def policy_for(n_numbers=2, n_actions=2):
 NOTEBOOK = """
 import functools, signal, time, gymnasium, psutil, torch
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.algorithms import vector_envs
+from ml_pipeline.models.rl.algorithms import trainer_envs
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
-vector_envs.ParallelEnv = functools.partial(ParallelEnv, num_workers=NUM_WORKERS)  # whatever "auto" would measure
+trainer_envs.ParallelEnv = functools.partial(ParallelEnv, num_workers=NUM_WORKERS)  # whatever "auto" would measure
 
 def n_workers():  # without the two servers that multiprocessing starts with the first and keeps until the end
     this = psutil.Process()

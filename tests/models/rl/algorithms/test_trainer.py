@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.algorithms.early_stopping import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
-from ml_pipeline.models.rl.algorithms.trainer import Every, Trainer
+from ml_pipeline.models.rl.algorithms.trainer import Every, StopAtReturn, StopOnPlateau, Trainer
 
 
 class Counter(NamedTuple):

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from ml_pipeline.config.ppo import Activation
-from ml_pipeline.models.rl.compiled import activations
-from ml_pipeline.models.rl.compiled.activations import CODES, FROM_SUMS
+from ml_pipeline.models.rl.compiled import perceptron
+from ml_pipeline.models.rl.compiled.layout import CODES, FROM_SUMS
 from ml_pipeline.models.rl.compiled.machine import jit_entry
-from ml_pipeline.models.rl.networks.activations import ACTIVATIONS
+from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS
 
-activate = jit_entry(activations.activate.py_func)
-through_activation = jit_entry(activations.through_activation.py_func)
-every_tanh = numba.vectorize(["float32(float32)"])(activations.tanh.py_func)
+activate = jit_entry(perceptron.activate.py_func)
+through_activation = jit_entry(perceptron.through_activation.py_func)
+every_tanh = numba.vectorize(["float32(float32)"])(perceptron.tanh.py_func)
 NUMBERS = np.concatenate([np.linspace(-90, 90, 100_001), np.logspace(-37, 0, 10_000), -np.logspace(-37, 0, 10_000)])
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.compiled.distributions import draw
+from ml_pipeline.models.rl.compiled.losses import draw
 from ml_pipeline.models.rl.compiled.machine import jit_entry
 from ml_pipeline.models.rl.networks.distributions import Categorical
 from ml_pipeline.models.rl.policies.device_actions import device_actions

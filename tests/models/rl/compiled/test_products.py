@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.models.rl.compiled.machine import LANES, jit_entry
-from ml_pipeline.models.rl.compiled.products import Matrix, product_of_any
+from ml_pipeline.models.rl.compiled.machine import LANES, Matrix, jit_entry, product_of_any
 
 MOST_ROWS = 21
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ml_pipeline.models.rl.networks.convolutions import Layer, convolve
+from ml_pipeline.models.rl.networks.image_encoder import Layer, convolve
 
 STRIDES = (2, 1)
 

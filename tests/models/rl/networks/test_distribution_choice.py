@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from ml_pipeline.models.rl.networks.distribution_choice import distribution_for
+from ml_pipeline.models.rl.networks.distributions import distribution_for
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, action_fitter
 
 SPACES = [

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from ml_pipeline.models.rl.networks.bernoulli import Bernoulli
-from ml_pipeline.models.rl.networks.distributions import Categorical, DiagonalGaussian
-from ml_pipeline.models.rl.networks.joint_distribution import Joint
-from ml_pipeline.models.rl.networks.squashed_gaussian import SquashedGaussian
+from ml_pipeline.models.rl.networks.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Joint,
+    SquashedGaussian,
+)
 
 N_SAMPLES = 7
 

@@ -7,12 +7,11 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
-from ml_pipeline.models.rl.networks.memory import Sequences
-from ml_pipeline.models.rl.networks.network_config import NetworkConfig
+from ml_pipeline.models.rl.networks.actor_critic import GeneralActorCritic, NetworkConfig
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+from ml_pipeline.models.rl.preprocessing.observations import observation_layout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
+from ml_pipeline.models.rl.transitions import Sequences
 
 VECTOR = spaces.Box(-1, 1, (2,))
 N_STEPS, N_SEQUENCES = 6, 3

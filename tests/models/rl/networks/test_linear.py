@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from ml_pipeline.models.rl.networks.linear import factors_of_weights, linear
+from ml_pipeline.models.rl.networks.image_encoder import factors_of_weights, linear
 
 GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(6, 5, generator=GENERATOR)

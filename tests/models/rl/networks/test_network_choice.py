@@ -5,10 +5,8 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
-from ml_pipeline.models.rl.networks.network_choice import network_for
-from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic, network_for
+from ml_pipeline.models.rl.preprocessing.observations import observation_layout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 
 VECTOR, CHOICES = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)

@@ -10,12 +10,12 @@ from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.networks.mlp import NumpyMlp
 from ml_pipeline.models.rl.policies import acting
-from ml_pipeline.models.rl.policies.act_blocks import ActRows
-from ml_pipeline.models.rl.policies.one_thread import in_threads
+from ml_pipeline.models.rl.policies.acting import ActRows
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.policies.threads_and_device import in_threads
+from ml_pipeline.models.rl.transitions import Sequences
 
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 NUMBERS = spaces.Box(-np.inf, np.inf, (7,), np.float32)

@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.policies.compatibility import check_space, check_traits, traits_of
+from ml_pipeline.models.rl.policies.policy import check_space, check_traits, traits_of
 
 
 def test_the_format_of_traits():

@@ -6,11 +6,10 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.policies.acting import ActingMemory
-from ml_pipeline.models.rl.policies.compiled_memory import CompiledMemory
-from ml_pipeline.models.rl.policies.compiled_networks import can_compile
+from ml_pipeline.models.rl.policies.compiled_networks import CompiledMemory, can_compile
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.transitions import Sequences
 
 OBSERVATIONS = spaces.Box(-1, 1, (5,))
 CHOICES, NUMBERS = spaces.Discrete(3), spaces.Box(-1, 1, (2,))

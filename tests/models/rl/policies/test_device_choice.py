@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.policies.device_choice import choose_device
+from ml_pipeline.models.rl.policies.threads_and_device import choose_device
 
 
 def test_auto_is_the_cpu():

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from ml_pipeline.models.rl.policies.one_thread import begin_with_usual_threads, in_threads, one_thread
+from ml_pipeline.models.rl.policies.threads_and_device import begin_with_usual_threads, in_threads, one_thread
 
 
 @pytest.fixture(autouse=True)

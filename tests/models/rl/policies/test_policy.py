@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.preprocessing.space_data import space_from_data
+from ml_pipeline.models.rl.preprocessing.spaces import space_from_data
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,))
 ACTIONS = spaces.Discrete(3, start=4)

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from ml_pipeline.models.rl.policies import transfers
-from ml_pipeline.models.rl.policies.transfers import Transfers
+from ml_pipeline.models.rl.policies import acting
+from ml_pipeline.models.rl.policies.acting import Transfers
 
 
 @pytest.fixture
 def pinned(monkeypatch):
     """Transfers that take the way of a GPU, and what was pinned and waited for."""
     calls = []
-    monkeypatch.setattr(transfers, "pin", lambda like: calls.append("pin") or torch.empty_like(like))
-    monkeypatch.setattr(transfers, "wait_for", lambda device: calls.append("wait"))
+    monkeypatch.setattr(acting, "pin", lambda like: calls.append("pin") or torch.empty_like(like))
+    monkeypatch.setattr(acting, "wait_for", lambda device: calls.append("wait"))
     both = Transfers(torch.device("cpu"))
     both.pins = True
     return both, calls

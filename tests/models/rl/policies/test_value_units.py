@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.policies.value_units import ValueUnits
+from ml_pipeline.models.rl.policies.policy import ValueUnits
 
 
 def critic():

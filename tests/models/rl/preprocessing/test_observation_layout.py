@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
+from ml_pipeline.models.rl.preprocessing.observations import observation_layout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, observation_encoder
 
 

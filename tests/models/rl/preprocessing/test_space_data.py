@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.preprocessing.space_data import space_as_data, space_from_data, space_name
+from ml_pipeline.models.rl.preprocessing.spaces import space_as_data, space_from_data, space_name
 
 SPACES = [
     spaces.Box(-1, 1, (3,), np.float32),

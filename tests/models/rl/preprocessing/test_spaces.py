@@ -5,8 +5,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from ml_pipeline.models.rl.preprocessing.observation_layout import observation_layout
-from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor
+from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor, observation_layout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, action_fitter, observation_encoder
 
 SPACES = [

@@ -19,9 +19,9 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector
-from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.rollout.host_collector import HostCollector
+from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.models.rl.update import step_choice
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
 
 NUM_ENVS = 6
 CONFIG = PPOConfig(n_steps=12, minibatch_size=24, n_epochs=2, hidden_sizes=(8,))
@@ -101,7 +101,7 @@ def test_the_same_noise_gives_what_arrays_give(kind, settings, monkeypatch):
             for weight in each.network.parameters():
                 weight.mul_(3.0)
             each.refresh()
-    on_host = RolloutCollector(envs, policy, config, seed=3)
+    on_host = HostCollector(envs, policy, config, seed=3)
     on_device = DeviceCollector(device_envs, device_policy, config, seed=3)
     generator = np.random.default_rng(5)
     monkeypatch.setattr(

@@ -10,8 +10,7 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
-from ml_pipeline.models.rl.rollout.estimates import estimate, explained_variance, with_normalized_values
-from ml_pipeline.models.rl.rollout.gae import compute_gae
+from ml_pipeline.models.rl.rollout.estimates import compute_gae, estimate, explained_variance, with_normalized_values
 
 N_STEPS, NUM_ENVS = 5, 3
 

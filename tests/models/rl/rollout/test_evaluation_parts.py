@@ -8,11 +8,11 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.memory import Sequences
-from ml_pipeline.models.rl.policies.one_thread import in_threads, one_thread
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout import evaluation_parts
-from ml_pipeline.models.rl.rollout.evaluation_parts import outputs_of, outputs_over_sequences
+from ml_pipeline.models.rl.policies.threads_and_device import in_threads, one_thread
+from ml_pipeline.models.rl.rollout import estimates
+from ml_pipeline.models.rl.rollout.estimates import outputs_of, outputs_over_sequences
+from ml_pipeline.models.rl.transitions import Sequences
 
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 T, N = 14, 20  # 280 rows: a part of 256, and one of 24; environments: two parts of 8, and one of 4
@@ -45,7 +45,7 @@ def test_parts_give_what_one_call_gives_for_any_number_of_threads(settings, monk
     try:
         for n_threads in (1, 2, 4):
             torch.set_num_threads(n_threads)
-            monkeypatch.setattr(evaluation_parts, "in_threads", partial(in_threads, n_threads=n_threads))
+            monkeypatch.setattr(estimates, "in_threads", partial(in_threads, n_threads=n_threads))
             with one_thread():
                 found.append(evaluate(network, observations, sequences))
     finally:

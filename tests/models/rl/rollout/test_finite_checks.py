@@ -11,7 +11,7 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
-from ml_pipeline.models.rl.update.ppo_update import TrainingFailed
+from ml_pipeline.models.rl.transitions import TrainingFailed
 
 CONFIG = PPOConfig(n_steps=8, minibatch_size=16, hidden_sizes=(8,))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.models.rl.rollout.gae import ShapeError, compute_gae
+from ml_pipeline.models.rl.rollout.estimates import ShapeError, compute_gae
 
 
 def column(*values, dtype=np.float32):

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.rollout.host_collector import RolloutCollector
+from ml_pipeline.models.rl.rollout.host_collector import HostCollector
 
 N_STEPS = 12
 CONFIG = PPOConfig(n_steps=N_STEPS, minibatch_size=4, normalize_rewards=False)
@@ -38,7 +38,7 @@ def collected(*, normalize_obs=False):
     policy = Policy(
         envs.single_observation_space, envs.single_action_space, PPOConfig(normalize_obs=normalize_obs), seed=0
     )
-    collector = RolloutCollector(envs, policy, CONFIG, seed=0)
+    collector = HostCollector(envs, policy, CONFIG, seed=0)
     assert collector.collect(should_stop=lambda: False)
     return envs, policy, collector
 

@@ -6,17 +6,16 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.compiled.activations import RELU
-from ml_pipeline.models.rl.networks.activations import ACTIVATIONS
+from ml_pipeline.models.rl.compiled.layout import RELU
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
-from ml_pipeline.models.rl.update import checked_steps
-from ml_pipeline.models.rl.update.checked_steps import CheckedSteps
+from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
+from ml_pipeline.models.rl.update import step_choice
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam
+from ml_pipeline.models.rl.update.flat_adam import FlatAdam, flatten_parameters
 from ml_pipeline.models.rl.update.gradient_steps import StepSettings, TorchSteps
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights
+from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, ClosedFormGradients, LossWeights
+from ml_pipeline.models.rl.update.step_choice import CheckedSteps
 
 CONFIG = PPOConfig(minibatch_size=16, n_epochs=2)
 SETTINGS = StepSettings(LossWeights(0.2, None, 0.01, 0.5), 1e-2, float("inf"))
@@ -81,7 +80,7 @@ def test_steps_that_differ_are_reported_once_and_replaced_by_autograd(kind):
 
 def test_only_the_first_update_is_compared(monkeypatch):
     compared = []
-    monkeypatch.setattr(checked_steps, "agrees_with_autograd", lambda *_: compared.append(1) or True)
+    monkeypatch.setattr(step_choice, "agrees_with_autograd", lambda *_: compared.append(1) or True)
     network, fast = fast_steps("torch")
     checked = CheckedSteps(fast, network, CONFIG)
     for _ in range(3):

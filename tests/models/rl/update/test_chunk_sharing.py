@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ml_pipeline.models.rl.update import chunk_sharing
-from ml_pipeline.models.rl.update.chunk_sharing import ChunkSharing
+from ml_pipeline.models.rl.update import gradient_chunks
+from ml_pipeline.models.rl.update.gradient_chunks import ChunkSharing
 
 CPU = torch.device("cpu")
 
@@ -78,7 +78,7 @@ def test_gradients_go_through_the_host_where_ranks_share_a_gpu(n_ranks_here, n_g
         def cpu(self):
             return torch.zeros(3)
 
-    monkeypatch.setattr(chunk_sharing, "is_nccl_available", lambda: nccl)
+    monkeypatch.setattr(gradient_chunks, "is_nccl_available", lambda: nccl)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     if n_ranks_here is None:
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)

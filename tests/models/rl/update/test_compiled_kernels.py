@@ -9,14 +9,12 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
-from ml_pipeline.models.rl.networks.memory import Sequences
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam
+from ml_pipeline.models.rl.update.flat_adam import FlatAdam, flatten_parameters
 from ml_pipeline.models.rl.update.gradient_steps import StepSettings, TorchSteps
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, Minibatch
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights
+from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, LossWeights
 
 CHOICES, NUMBERS = spaces.Discrete(3), spaces.Box(-1, 1, (2,))
 WEIGHTS = LossWeights(0.2, None, 0.01, 0.5)

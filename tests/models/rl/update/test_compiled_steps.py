@@ -11,12 +11,11 @@ from gymnasium import spaces
 
 from ml_pipeline.config.ppo import Activation, PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam
+from ml_pipeline.models.rl.update.flat_adam import FlatAdam, flatten_parameters
 from ml_pipeline.models.rl.update.gradient_steps import StepSettings, TorchSteps
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, Minibatch
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights
+from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, LossWeights
 
 CHOICES, NUMBERS = spaces.Discrete(3), spaces.Box(-1, 1, (2,))
 WEIGHTS = LossWeights(0.2, 0.2, 0.01, 0.5)

@@ -10,15 +10,13 @@ import torch
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
-from ml_pipeline.models.rl.networks.memory import Sequences
-from ml_pipeline.models.rl.policies.one_thread import in_threads, one_thread
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.policies.threads_and_device import in_threads, one_thread
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences
 from ml_pipeline.models.rl.update import gradient_chunks
-from ml_pipeline.models.rl.update.chunk_sharing import ChunkSharing
-from ml_pipeline.models.rl.update.gradient_chunks import ChunkedGradients, branches, chunks_of
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, Minibatch
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights
+from ml_pipeline.models.rl.update.flat_adam import flatten_parameters
+from ml_pipeline.models.rl.update.gradient_chunks import ChunkedGradients, ChunkSharing, branches, chunks_of
+from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, LossWeights
 
 WEIGHTS = LossWeights(clip_range=0.2, clip_range_vf=0.3, ent_coef=0.01, vf_coef=0.5)
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)

@@ -8,9 +8,9 @@ from gymnasium import spaces
 
 from ml_pipeline.config.ppo import Activation
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.networks.flat_parameters import flatten_parameters
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, ClosedFormGradients, Minibatch
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
+from ml_pipeline.models.rl.update.flat_adam import flatten_parameters
+from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, ClosedFormGradients, LossWeights
 
 
 @pytest.mark.parametrize("hidden_sizes", [(16, 16), (8,), ()], ids=str)

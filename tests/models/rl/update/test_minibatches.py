@@ -3,15 +3,8 @@
 import numpy as np
 import torch
 
-from ml_pipeline.models.rl.networks.memory import Sequences
-from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
-from ml_pipeline.models.rl.update.minibatches import (
-    epochs_of_samples,
-    epochs_of_sequences,
-    first_of,
-    with_shorter_sequences,
-)
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences, first_of, with_shorter_sequences
+from ml_pipeline.models.rl.update.gradient_steps import epochs_of_samples, epochs_of_sequences
 
 N_STEPS, N_SEQUENCES = 4, 5
 

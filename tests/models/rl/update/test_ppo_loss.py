@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from ml_pipeline.models.rl.transitions import LossInputs
 from ml_pipeline.models.rl.update.ppo_loss import (
-    LossInputs,
     LossWeights,
     approx_kl,
     loss_terms,

@@ -12,10 +12,10 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.scheduled import LostFunction
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, TrainingFailed
 from ml_pipeline.models.rl.update import step_choice
-from ml_pipeline.models.rl.update.minibatch_gradients import Minibatch
-from ml_pipeline.models.rl.update.ppo_loss import LossInputs, LossWeights, normalize_advantages, ppo_loss
-from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, TrainingFailed
+from ml_pipeline.models.rl.update.ppo_loss import LossWeights, normalize_advantages, ppo_loss
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
 
 pytestmark = pytest.mark.usefixtures("kind")

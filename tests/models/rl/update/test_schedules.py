@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.update.schedules import adapted, of_function, scheduled
+from ml_pipeline.models.rl.update.ppo_update import adapted, of_function, scheduled
 
 
 @pytest.mark.parametrize(

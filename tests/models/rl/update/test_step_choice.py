@@ -8,11 +8,10 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.policies import compiled_networks
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.update import step_choice
-from ml_pipeline.models.rl.update.checked_steps import CheckedSteps
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.update.gradient_steps import TorchSteps
-from ml_pipeline.models.rl.update.minibatch_gradients import AutogradGradients, ClosedFormGradients
-from ml_pipeline.models.rl.update.step_choice import fastest_steps
+from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, ClosedFormGradients
+from ml_pipeline.models.rl.update.step_choice import CheckedSteps, fastest_steps
 
 
 def chosen(**settings):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ml_pipeline.models.rl.update.threads import learning_threads
+from ml_pipeline.models.rl.policies.threads_and_device import learning_threads
 
 
 @pytest.mark.parametrize(("n_weights", "minibatch_size", "expected"), [(9_000, 256, 1), (150_000, 4096, 2)])

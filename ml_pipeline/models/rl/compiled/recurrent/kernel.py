@@ -8,9 +8,9 @@ of threads changes no bit, and those of a row do not depend on what other rows t
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.models.rl.compiled.arguments import Activations, Workspace, last_layer, layer_of
+from ml_pipeline.models.rl.compiled.layout import Activations, Workspace, last_layer, layer_of
 from ml_pipeline.models.rl.compiled.losses import Part, policy_slopes, value_slopes
-from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit, jit_entry
+from ml_pipeline.models.rl.compiled.machine import TILE, Array, Matrix, jit, jit_entry
 from ml_pipeline.models.rl.compiled.minibatch_steps import steps_by
 from ml_pipeline.models.rl.compiled.perceptron import (
     backward,
@@ -20,19 +20,18 @@ from ml_pipeline.models.rl.compiled.perceptron import (
     transpose_part,
     whole_blocks,
 )
-from ml_pipeline.models.rl.compiled.products import Matrix
-from ml_pipeline.models.rl.compiled.recurrent.arguments import (
+from ml_pipeline.models.rl.compiled.recurrent.layout import (
     Cells,
-    Learner,
     Outputs,
     Recurrent,
+    RecurrentLearner,
+    RecurrentSamples,
     RecurrentWorkspace,
     Rows,
-    Samples,
-    Sequences,
+    SequenceArrays,
     cell_of,
+    pack,
 )
-from ml_pipeline.models.rl.compiled.recurrent.packing import pack
 from ml_pipeline.models.rl.compiled.recurrent.unrolling import add_biases, run, run_back
 from ml_pipeline.runtime.code_cache import keep_code
 
@@ -43,7 +42,7 @@ def _kept(function: Any) -> Any:
 
 
 @jit
-def _prepare(n: int, learner: Learner) -> None:
+def _prepare(n: int, learner: RecurrentLearner) -> None:
     cells = learner.cells
     transpose_from(0, n, learner)
     transpose_part(cell_of(cells, n).of_state, cells.padded_units, cells.n_sums, learner)
@@ -51,7 +50,9 @@ def _prepare(n: int, learner: Learner) -> None:
 
 
 @jit
-def _gradient(n: int, chunk: Part, learner: Learner, samples: Samples, workspace: RecurrentWorkspace) -> float:
+def _gradient(
+    n: int, chunk: Part, learner: RecurrentLearner, samples: RecurrentSamples, workspace: RecurrentWorkspace
+) -> float:
     """Fills the chunk's gradient by network n, and its rows, group by group; returns the sum of its KL, if n is 0.
 
     One function, since what calls another is optimized again with all of it, for two seconds more.
@@ -87,7 +88,7 @@ update = _kept(steps_by(_prepare, _gradient))
 
 @_kept
 def evaluate(
-    network: Recurrent, sequences: Sequences, order: Array, workspace: RecurrentWorkspace, outputs: Outputs
+    network: Recurrent, sequences: SequenceArrays, order: Array, workspace: RecurrentWorkspace, outputs: Outputs
 ) -> None:
     """Fills outputs. order: int64 (B,), all samples, sequence by sequence."""
     networks, cells, packing, history = network.networks, network.cells, workspace.packing, workspace.history

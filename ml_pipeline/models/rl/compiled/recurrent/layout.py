@@ -1,23 +1,160 @@
-"""The places of a recurrent network's parameters in the padded vectors of `recurrent.kernel`, and what it works in.
+"""The arguments of the compiled functions of recurrent networks, besides those of `compiled.layout`.
 
-D observation size, T steps, M sequences, H units, G sums that inputs reach; see `Cells`.
+Parameters lie in padded vectors. Sequences are cut where episodes start, and their steps lie side by side: the longer
+the more rows a product has. T steps, M sequences, B = T * M samples, D observation size, S state size, H units of the
+memory, padded to LANES, G sums that inputs reach, R rows of a group of sequences, P numbers in a padded vector, C
+chunks of a minibatch.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.np.unsafe.ndarray import to_fixed_tuple
 from torch import nn
 
 from ml_pipeline.models.rl.compiled import layout as perceptrons
-from ml_pipeline.models.rl.compiled.activations import CODES
-from ml_pipeline.models.rl.compiled.layout import Layout, Placing, up
-from ml_pipeline.models.rl.compiled.machine import LANES, ROWS, TILE
-from ml_pipeline.models.rl.compiled.recurrent.arguments import Cell, Cells, History, Packing, RecurrentWorkspace
-from ml_pipeline.models.rl.compiled.recurrent.packing import sequences_of_group
-from ml_pipeline.models.rl.networks.activations import activation_in
-from ml_pipeline.models.rl.networks.general_actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.compiled.layout import CODES, Layout, Networks, Placing, Workspace, up
+from ml_pipeline.models.rl.compiled.machine import LANES, ROWS, TILE, Array, jit
+from ml_pipeline.models.rl.networks.actor_critic import GeneralActorCritic
+from ml_pipeline.models.rl.networks.mlp import activation_in
 
-Array = np.ndarray
+
+class Cell(NamedTuple):
+    """The places of a cell's parameters in a vector of P numbers, as offsets: weights of inputs, (D, G), and of the
+    state, (H, G), then a bias of each, (G,); see `_placed_cell`.
+    """
+
+    of_inputs: int
+    of_state: int
+    input_bias: int
+    state_bias: int
+
+
+class Cells(NamedTuple):
+    """One cell for each network. places: int64 (n, 4), the columns being `Cell`.
+
+    A step computes 4 H sums, in slots of H. LSTM: i, f, o, g. GRU: n's of the input, r, z, n's of the state. Inputs
+    reach the first n_sums, G = 4 H or 3 H of them, the state the last. units: H without padding. inputs: D.
+    biases: float32 (n, 4 H), the sums of both.
+    """
+
+    is_lstm: bool
+    units: int
+    padded_units: int
+    inputs: int
+    padded_inputs: int
+    n_sums: int
+    places: Array
+    biases: Array
+
+
+class Recurrent(NamedTuple):
+    """networks: of perceptrons, whose inputs are the hidden states of the cells."""
+
+    networks: Networks
+    cells: Cells
+
+
+class RecurrentLearner(NamedTuple):
+    """As in `compiled.arguments`, and the cells below the networks."""
+
+    networks: Networks
+    ends: Array
+    transposed: Array
+    means: Array
+    squares: Array
+    gradients: Array
+    cells: Cells
+
+
+class SequenceArrays(NamedTuple):
+    """length: T. observations: float32 (B, D), one step of all sequences after another. starts: bool (B,), where an
+    episode starts. state: float32 (M, S), before the first step: of each network its hidden state, of an LSTM followed
+    by what its cell carries.
+    """
+
+    length: int
+    observations: Array
+    starts: Array
+    state: Array
+
+
+class RecurrentSamples(NamedTuple):
+    """As in `compiled.arguments`. In each of the orders the samples of a sequence follow each other."""
+
+    actions: Array
+    inputs: Array
+    orders: Array
+    sequences: SequenceArrays
+
+
+class Packing(NamedTuple):
+    """A group of sequences, cut where episodes start into segments, the longest first; then rows, step by step.
+
+    Rows first[t] to first[t + 1] are step t of all segments longer than t, in their order: the row of a segment's step
+    before is at the same place of the step before. samples: int64 (R,), of each row. first: int64 (T + 1,). origins:
+    int64 (R,), of each segment, the sequence whose state it begins with, -1 for none. For sorting: places, int64
+    (T + 1,), of segments by length, and of each segment as it was found its begin and length, int64 (R,).
+    """
+
+    samples: Array
+    first: Array
+    origins: Array
+    places: Array
+    begins: Array
+    lengths: Array
+
+
+class History(NamedTuple):
+    """What a cell did in each row. x: float32 (R * padded D,). sums: float32 (R * 4 H,), then activations, then slopes
+    by the sums. All others are float32 (R * H,): the hidden state before, and what the cell carried before; what it
+    carries then, and tanh of that; its hidden state; slopes by this; and slopes of the carried part, by segment.
+    """
+
+    x: Array
+    sums: Array
+    before: Array
+    carried_before: Array
+    carried: Array
+    squashed: Array
+    hidden: Array
+    slopes: Array
+    back: Array
+
+
+class Rows(NamedTuple):
+    """The group of sequences that goes through the networks together. longest: steps of its longest segment."""
+
+    sequences: SequenceArrays
+    packing: Packing
+    history: History
+    longest: int
+
+
+class Outputs(NamedTuple):
+    """parameters: float32 (B, A), of the distribution. values: float32 (B,), or none at all. states: float32 (B, S),
+    after each step.
+    """
+
+    parameters: Array
+    values: Array
+    states: Array
+
+
+class RecurrentWorkspace(NamedTuple):
+    """Memory of one thread, for a group. bias_slopes: float32 (4 H,)."""
+
+    heads: Workspace
+    packing: Packing
+    history: History
+    bias_slopes: Array
+
+
+@jit
+def cell_of(cells: Cells, n: int) -> Cell:
+    """The cell of network n."""
+    return Cell(*to_fixed_tuple(cells.places[n], 4))  # type: ignore[call-arg]  # numba adds the first
+
 
 _LSTM_SLOTS: tuple[int, ...] = (0, 1, 3, 2)
 """Of torch's i, f, g and o."""
@@ -118,3 +255,44 @@ def _placed_cell(cell: nn.LSTMCell | nn.GRUCell, placed: Placing) -> Cell:
     placed.put(cell.bias_hh, state_bias + state_columns)
     placed.end = state_bias + n_sums
     return Cell(of_inputs, of_state, input_bias, state_bias)
+
+
+GROUP = 1024
+"""Rows that go through the networks together, few enough for a core's cache; see `sequences_of_group`."""
+
+
+def sequences_of_group(length: int, n_sequences: int) -> int:
+    """How many sequences go together, of n_sequences of this length: at least four, since one alone is slow."""
+    return min(max(GROUP // length, 4), n_sequences)
+
+
+@jit
+def pack(chosen: Array, sequences: SequenceArrays, packing: Packing) -> int:
+    """Fills packing for these samples, int64 (R,), sequence by sequence; returns the length of the longest segment."""
+    length, starts = sequences.length, sequences.starts
+    first, places, begins, lengths = packing.first, packing.places, packing.begins, packing.lengths
+    n_segments = 0
+    places[:] = 0
+    for k in range(len(chosen)):
+        if k % length == 0 or starts[chosen[k]]:
+            begins[n_segments], lengths[n_segments] = k, 0
+            n_segments += 1
+        lengths[n_segments - 1] += 1
+    for s in range(n_segments):
+        places[lengths[s]] += 1
+    # From how many segments have a length to how many are longer: the place of the first that has it.
+    longer = 0
+    for t in range(length, -1, -1):
+        longer, places[t] = longer + places[t], longer
+    first[0] = longest = 0
+    while longest < length and places[longest]:
+        first[longest + 1] = first[longest] + places[longest]
+        longest += 1
+    for s in range(n_segments):
+        place, begin = places[lengths[s]], begins[s]
+        places[lengths[s]] += 1
+        # The first sample of a sequence has the sequence's number.
+        packing.origins[place] = chosen[begin] if begin % length == 0 and not starts[chosen[begin]] else -1
+        for t in range(lengths[s]):
+            packing.samples[first[t] + place] = chosen[begin + t]
+    return longest

@@ -1,4 +1,4 @@
-"""One thread of torch's for a computation whose bits matter, and threads of ours that share its parts.
+"""Where torch computes: which device a name means, and in how many threads, of torch's or of ours.
 
 The bits of torch's sums depend on how many threads share them: in 2.13 with 1, 2 and 4 threads those of orthogonal
 weights of 64x64, of products of 5, 6, 7, 9, 10 or 11 rows, and of nearly every gradient. A computation that must give
@@ -18,34 +18,33 @@ from functools import cached_property
 
 import torch
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.cores import usable_cores
+from ml_pipeline.runtime.rank_variables import local_rank
 
 
-class _OfProcess:
-    """What the threads of this process share: the lock of torch's count for new threads, and a pool of threads."""
+def choose_device(name: str) -> str:
+    """The device that a name means: "cpu", "cuda", "mps", or one of several, such as "cuda:1".
 
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """For a forked process, which has none of the threads, and perhaps a lock that one of them held."""
-        self.changing = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    @cached_property
-    def n_threads(self) -> int:
-        return max(1, int(usable_cores()))
-
-    def pool(self) -> ThreadPoolExecutor:
-        with self.changing:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.n_threads, "torch", initializer=_take_one_thread)
-            return self._pool
+    "auto" is the CPU, the fastest for perceptrons of usual sizes. Where torchrun, or whatever sets its LOCAL_RANK, has
+    started several ranks on a machine with several GPUs, "cuda" is the rank's own, in turn. Raises UserError if the
+    machine lacks the device, and if LOCAL_RANK, where it chooses, is no number.
+    """
+    if name == "auto":
+        return "cpu"
+    if name == "cuda" and torch.cuda.device_count() > 1 and (rank := local_rank(os.environ)) is not None:
+        return f"cuda:{rank % torch.cuda.device_count()}"
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    kind, _, number = name.partition(":")
+    if not (number or "0").isdecimal() or int(number or 0) >= counts.get(kind, 0):
+        found = ", ".join(kind for kind, count in counts.items() if count)
+        raise UserError(f"The device {name} is not there; this machine has {found}. Pass one of them, or auto.")
+    return name
 
 
-_process = _OfProcess()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process.forget)
+# Below this many weights times samples per minibatch, a second thread gained at most a third; beside other busy
+# processes it cost a factor of 70, since OpenMP's threads wait for each other by spinning.
+_WORTH_SHARING = 3e7
 
 
 @contextmanager
@@ -63,6 +62,19 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def learning_threads(n_weights: int, minibatch_size: int) -> Iterator[None]:
+    """Within the block, torch uses one thread if minibatches are too small to share, else as many as before.
+
+    For updates of other libraries, whose bits may depend on the number of threads.
+    """
+    if n_weights * minibatch_size >= _WORTH_SHARING:
+        yield
+    else:
+        with one_thread():
+            yield
 
 
 def begin_with_usual_threads() -> None:
@@ -97,6 +109,33 @@ def in_threads(work: Callable[[int], None], n_parts: int, *, n_threads: int | No
             other.result()
     if errors:
         raise errors[0]
+
+
+class _OfProcess:
+    """What the threads of this process share: the lock of torch's count for new threads, and a pool of threads."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """For a forked process, which has none of the threads, and perhaps a lock that one of them held."""
+        self.changing = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    @cached_property
+    def n_threads(self) -> int:
+        return max(1, int(usable_cores()))
+
+    def pool(self) -> ThreadPoolExecutor:
+        with self.changing:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.n_threads, "torch", initializer=_take_one_thread)
+            return self._pool
+
+
+_process = _OfProcess()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.forget)
 
 
 def _take_one_thread() -> None:

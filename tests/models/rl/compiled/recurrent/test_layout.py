@@ -1,11 +1,10 @@
-"""Sequences cut into segments: every sample has a row, after that of the step before it."""
+"""SequenceArrays cut into segments: every sample has a row, after that of the step before it."""
 
 import numpy as np
 import pytest
 
 from ml_pipeline.models.rl.compiled.machine import jit_entry
-from ml_pipeline.models.rl.compiled.recurrent.arguments import Packing, Sequences
-from ml_pipeline.models.rl.compiled.recurrent.packing import GROUP, pack, sequences_of_group
+from ml_pipeline.models.rl.compiled.recurrent.layout import GROUP, Packing, SequenceArrays, pack, sequences_of_group
 
 pack_from_python = jit_entry(pack.py_func)
 
@@ -16,7 +15,9 @@ def packed(starts, chosen):
     order = (np.arange(length) * n_sequences + np.array(chosen)[:, None]).ravel()
     packing = Packing(*(np.full(length * len(chosen) + 1, -7, np.int64) for _ in Packing._fields))
     packing = packing._replace(first=packing.first[: length + 1], places=packing.places[: length + 1].copy())
-    sequences = Sequences(length, np.zeros((starts.size, 1), np.float32), starts.ravel(), np.zeros((n_sequences, 1)))
+    sequences = SequenceArrays(
+        length, np.zeros((starts.size, 1), np.float32), starts.ravel(), np.zeros((n_sequences, 1))
+    )
     return packing, pack_from_python(order, sequences, packing)
 
 

@@ -1,0 +1,180 @@
+"""The environments of a trainer: one vector environment of them, the collector that steps it, and their states."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
+from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
+from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
+from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater, SerialEnv
+from ml_pipeline.models.rl.distributed.collective_errors import first_reason, states_put
+from ml_pipeline.models.rl.distributed.exchange import pack, unpack
+from ml_pipeline.models.rl.distributed.rank_collector import RankCollector
+from ml_pipeline.models.rl.distributed.ranks import Ranks
+from ml_pipeline.models.rl.distributed.rows import rows_of
+from ml_pipeline.models.rl.distributed.tensor_envs import EnvsOfTensors
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.rollout.collector import Collector
+from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector, device_generator
+from ml_pipeline.models.rl.rollout.host_collector import HostCollector
+from ml_pipeline.models.rl.update.gradient_steps import Generator
+from ml_pipeline.runtime.seeding import random_generator
+
+
+def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env, ranks: Ranks) -> VectorEnv:
+    """`ParallelEnv` over functions, `SerialEnv` over a single environment; a vector environment is returned as it is.
+
+    ranks: functions are those of all environments, of which this rank makes its own.
+    Raises UserError for anything else, and for another autoreset mode than SAME_STEP.
+    """
+    if isinstance(envs, Sequence) and not isinstance(envs, str):
+        own = envs[rows_of(ranks.rank, ranks.size, len(envs))]
+        return ParallelEnv(own, copy=False)  # the collector copies what it stores
+    if isinstance(envs, gymnasium.Env):
+        return SerialEnv([lambda: envs])
+    if not isinstance(envs, VectorEnv):
+        raise UserError(
+            'PPOTrainer needs functions that make one environment each, such as [lambda: gymnasium.make("CartPole-v1")]'
+            f" * 8, or environments, but got {envs!r}."
+        )
+    require_same_step(envs, "PPOTrainer")
+    return envs
+
+
+def require_same_step(envs: VectorEnv, trainer: str) -> None:
+    """Raise UserError, naming the trainer, where the environments have another autoreset mode."""
+    if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+        raise UserError(
+            f"{trainer} needs environments with autoreset_mode=AutoresetMode.SAME_STEP, but these have "
+            f"{envs.metadata.get('autoreset_mode')}; make them with SAME_STEP."
+        )
+
+
+def waited_s(envs: VectorEnv) -> float:
+    """How long the trainer's process has waited for their workers, all in all."""
+    return float(getattr(envs, "waited_s", 0.0))
+
+
+def device_of(envs: Any) -> str | None:
+    """The device of the environments' tensors; None for arrays."""
+    return getattr(envs, "device", None)
+
+
+def new_collector(envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks) -> Collector:
+    """A collector whose environments were not stepped yet; `envs` are this rank's own.
+
+    Raises UserError if the policy does not fit the environments, or they or the settings do not fit a group of ranks.
+    """
+    device = device_of(envs)
+    if ranks.size == 1 and config.normalize_update == "step":
+        kind = HostCollector if device is None else DeviceCollector
+        return kind(envs, policy, config, seed=seed)
+    if config.normalize_obs and config.normalize_update == "step":
+        raise UserError(
+            "Several ranks cannot update the statistics of observations after each step; set normalize_update to "
+            "rollout (--normalize-update rollout), or switch normalize_obs off."
+        )
+    if device is not None:
+        _check_divided(envs, ranks)
+        envs = EnvsOfTensors(envs)
+    return RankCollector(envs, policy, config, seed=seed, ranks=ranks)
+
+
+def minibatch_generator(envs: VectorEnv, policy: Policy, *, seed: int) -> Generator:
+    """The source of random minibatches: on the policy's device, if the environments' tensors stay there."""
+    if device_of(envs) is None:
+        return random_generator(seed, "minibatches")
+    return device_generator(seed, "minibatches", policy.device)
+
+
+def states_of(envs: VectorEnv) -> tuple[list[EnvState] | None, str]:
+    """The states of the environments, or None and the reason why there are none: they cannot be written, or the vector
+    environment does not know how."""
+    of_any: Any = envs
+    try:
+        # Bytes of a vector environment of somebody else's are not known to be harmless.
+        return [PickledState(state) if isinstance(state, bytes) else state for state in of_any.get_states()], ""
+    except (AttributeError, StateNotAvailable) as error:
+        return None, str(error)
+
+
+def states_of_all(envs: VectorEnv, ranks: Ranks) -> tuple[list[EnvState] | None, str]:
+    """The same for the environments of all ranks, on every rank; all call it together. None where one has none."""
+    own = states_of(envs)
+    if ranks.size == 1:
+        return own
+    if own[0] is not None and len(own[0]) != envs.num_envs:
+        own = None, f"{type(envs).__name__} gives {len(own[0])} states for {envs.num_envs} environments"
+    of_ranks = [unpack(part) for part in ranks.gather(pack(own), "the states of all environments")]
+    missing = next((why for states, why in of_ranks if states is None), None)
+    return (None, missing) if missing is not None else ([each for states, _ in of_ranks for each in states], "")
+
+
+def restore_states(envs: VectorEnv, states: list[EnvState], ranks: Ranks) -> None:
+    """Put this rank's environments into their part of the states of all.
+
+    Raises StateNotAvailable, on all ranks, where an environment does not take its state.
+    """
+    of_any: Any = envs
+    rows = rows_of(ranks.rank, ranks.size, len(states))
+    states_put(ranks, lambda: of_any.set_states(states[rows]), first_env=rows.start)
+
+
+def check_states(states: list[EnvState] | None, num_envs: int, ranks: Ranks) -> None:
+    """Raise UserError about states of a checkpoint that are of another version; ranks need one for each environment."""
+    if states is None:
+        return
+    divides = ranks.size == 1 or len(states) == num_envs
+    if not divides or not all(isinstance(each, dict | PickledState) for each in states):
+        raise UserError(
+            "The states of the environments are of another version; continue with the version that wrote them, train "
+            'anew, or begin new episodes by setting "environments" of the trainer\'s state to None.'
+        )
+
+
+def carry_over(
+    earlier: VectorEnv, collector: Collector, later: VectorEnv, later_collector: Collector, *, ranks: Ranks
+) -> str:
+    """Let a collector of other environments continue where one of earlier environments stands, between two rollouts.
+
+    All ranks call it together, with what is theirs.
+    Returns why all environments begin new episodes; "" where those that were there before go on. Raises RescaleLater
+    where a step has to report lost episodes first.
+    """
+    states, missing = states_of_all(earlier, ranks)
+    _check_reported(earlier, ranks)  # a worker may have died while it wrote them
+    if not hasattr(later, "continue_from"):
+        states, missing = None, missing or f"{type(later).__name__} has no continue_from()"
+    try:
+        later_collector.go_on_from(collector, states)
+    except StateNotAvailable as error:
+        missing = str(error)
+        later_collector.go_on_from(collector, None)
+    return missing
+
+
+def _check_divided(envs: VectorEnv, ranks: Ranks) -> None:
+    """Raise UserError where several ranks have environments of tensors whose rows have no states of their own."""
+    if ranks.size > 1 and not hasattr(envs, "get_states"):
+        raise UserError(
+            f"{type(envs).__name__} cannot be divided among {ranks.size} ranks: it has no get_states(), which gives a "
+            "state for each of its environments; write it, with each row drawing its episodes by its own seed, "
+            "or train in one process."
+        )
+
+
+def _check_reported(envs: VectorEnv, ranks: Ranks) -> None:
+    """Raise RescaleLater, on all ranks, where a step has to report lost episodes first."""
+    later = ""
+    try:
+        if isinstance(envs, ParallelEnv):
+            envs.check_reported()
+    except RescaleLater as error:
+        later = str(error)
+    if reason := first_reason(ranks, "whether workers were replaced", later):
+        raise RescaleLater(reason)
