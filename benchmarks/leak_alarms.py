@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.wording import text_table
 from ml_pipeline.trading.features.foresight import foresight
+from ml_pipeline.trading.features.indicators import bars_of
 from ml_pipeline.trading.features.innovations import Innovations, innovations
 from ml_pipeline.trading.features.later_figures import LaterFigures
-from ml_pipeline.trading.features.own_bars import bars_of
 from ml_pipeline.trading.features.period_ends import Periods, periods_of, told_of_period
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 

@@ -19,9 +19,9 @@ from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.accounts.execution import PLAIN
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.market.synthetic import synthetic_market
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 

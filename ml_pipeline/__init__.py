@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ml_pipeline.runs.train_config import TrainConfig as TrainConfig
     from ml_pipeline.runs.train_config import train_config as train_config
     from ml_pipeline.runs.trained.load_policy import load_policy as load_policy
-    from ml_pipeline.trading.trading_env import FastTrainingEnv as FastTrainingEnv
-    from ml_pipeline.trading.trading_env import StatefulTradingEnv as StatefulTradingEnv
-    from ml_pipeline.trading.trading_env import TradingEnv as TradingEnv
+    from ml_pipeline.trading.gym_ids import FastTrainingEnv as FastTrainingEnv
+    from ml_pipeline.trading.gym_ids import StatefulTradingEnv as StatefulTradingEnv
+    from ml_pipeline.trading.gym_ids import TradingEnv as TradingEnv
 
 __version__ = "0.1.0"
 __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -20,8 +20,7 @@ from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.runs.trained.deployed import CURRENT, current_number, is_version_folder
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
-from ml_pipeline.trading.market.calendar import Calendar
-from ml_pipeline.trading.market.timeframes import Timing
+from ml_pipeline.trading.market.timeframes import Calendar, Timing
 
 _COSTS = "costs_and_limits"  # in the journal
 

@@ -13,11 +13,10 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderUpdate
-from ml_pipeline.trading.accounts.adding_up import Filled, cash_after, worth_of
-from ml_pipeline.trading.accounts.bar_prices import BarPrices, CarriedPrices, Prices
+from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, CarriedPrices, Filled, Prices, cash_after, worth_of
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION, weight_in_equity
+from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow
 from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms
-from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.within_bar import within_steps
 from ml_pipeline.trading.market.bar_set import BarSet

@@ -11,14 +11,12 @@ from ml_pipeline.live.session_files import REPORT_FILE
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.evaluation.baselines import buy_and_hold, equal_weight, random_policies
-from ml_pipeline.trading.evaluation.ledger_file import column_names
 from ml_pipeline.trading.evaluation.page import write_page
-from ml_pipeline.trading.evaluation.report import results_table
+from ml_pipeline.trading.evaluation.report import column_names, results_table
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.bar_set import MarketBuffer
 from ml_pipeline.trading.market.splits import Split
-from ml_pipeline.trading.market.tape import MarketTape
-from ml_pipeline.trading.market.timeframes import Timing
+from ml_pipeline.trading.market.timeframes import Calendar, Timing
 from ml_pipeline.trading.task import TradingTask
 
 _FEWEST_ROWS = 3
@@ -45,7 +43,7 @@ def write_session_report(
         return None
     if any(ledger[f"position_{symbol}"][0] for symbol in symbols):
         raise UserError("the session took over positions, and what they cost is not known; `reconcile` compares them.")
-    tape = MarketTape(symbols, timing, calendar)
+    tape = MarketBuffer(symbols, timing, calendar)
     for bars in journal.bars():
         tape.append(bars)
     market = tape.market()

@@ -18,7 +18,7 @@ from ml_pipeline.live.feeds.replay import ReplayFeed
 from ml_pipeline.live.session_files import BROKER_FILE
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import require_what_rules_need
-from ml_pipeline.trading.features.warm_up import bars_to_warm_up
+from ml_pipeline.trading.features.feature_stream import bars_to_warm_up
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.timeframes import timeframe_ns

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from ml_pipeline.live.feeds.feed import END, Feed
-from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing
 
 MINUTE = np.timedelta64(60, "s")

@@ -20,10 +20,10 @@ from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_mon
 from ml_pipeline.trading.market.columns import Dialect, make_dialect
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.diagnosis import NOTHING_TO_DO, Finding, diagnose, layouts_of
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.symbol_files import files_of
+from ml_pipeline.trading.market.tables import Faults
 from ml_pipeline.trading.market.timeframes import make_clock
 from ml_pipeline.trading.market.times import BarTime, DateOrder, as_text
 

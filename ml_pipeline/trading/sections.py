@@ -7,7 +7,7 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.sections import Flat, Reader, add, only, same, section
 from ml_pipeline.trading.envs.rewards import reward_name, reward_parameters
-from ml_pipeline.trading.features.familiar_features import our_feature
+from ml_pipeline.trading.features.feature_aliases import our_feature
 from ml_pipeline.trading.settings import TradingConfig
 
 # The most that a trade_limit_percent of these files can be: it is a fraction there, and 0.1 means 10 %.

@@ -10,8 +10,8 @@ from ml_pipeline.trading.accounts.rules import ACTION_MODES, ActionMode, CostsAn
 from ml_pipeline.trading.envs.rewards import make_reward, reward_name
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, make_features
 from ml_pipeline.trading.market.columns import Dialect, make_dialect
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.resampling import BarForm
+from ml_pipeline.trading.market.tables import Faults
 from ml_pipeline.trading.market.timeframes import make_clock, timeframe_ns
 from ml_pipeline.trading.market.times import BarTime, DateOrder
 

@@ -19,13 +19,12 @@ from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import Act
-from ml_pipeline.trading.evaluation.equity_path import EquityPath
+from ml_pipeline.trading.evaluation.baselines import Act, EquityPath
+from ml_pipeline.trading.evaluation.combined_accounts import evaluation_together
 from ml_pipeline.trading.evaluation.looks import Look, evaluation_look
 from ml_pipeline.trading.evaluation.page import write_page
 from ml_pipeline.trading.evaluation.report import results_table, without_nan, write_report
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
-from ml_pipeline.trading.evaluation.together import evaluation_together
 from ml_pipeline.trading.features.leaks import FeatureWarning
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData

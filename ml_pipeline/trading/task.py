@@ -19,27 +19,24 @@ from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.envs.rewards import make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import Act
+from ml_pipeline.trading.evaluation.baselines import Act, EquityPath, equity_path
 from ml_pipeline.trading.evaluation.certify import certify_ledger
 from ml_pipeline.trading.evaluation.comparison import Comparison, MarketPart, compare_with_baselines
-from ml_pipeline.trading.evaluation.equity_path import EquityPath, equity_path
 from ml_pipeline.trading.evaluation.implausible_results import columns_by_feature
 from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, evaluation_look, record_look
 from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
-from ml_pipeline.trading.evaluation.page import write_metrics, write_page
-from ml_pipeline.trading.evaluation.page_tables import Observed
+from ml_pipeline.trading.evaluation.page import Observed, write_metrics, write_page
 from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.features.leaks import FeatureWarning, check_features
-from ml_pipeline.trading.features.ranges import FeatureRanges
-from ml_pipeline.trading.features.scaling import FeatureScaler
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.features.scaling import FeatureRanges, FeatureScaler
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData, market_fingerprint
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
 from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.market.timeframes import Calendar
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.trained_state import RANGES_KEY, TRAINED_BARS_KEY, TrainedBars, read_state
 

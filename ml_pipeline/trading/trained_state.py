@@ -8,8 +8,7 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.features.ranges import FeatureRanges
-from ml_pipeline.trading.features.scaling import FeatureScaler
+from ml_pipeline.trading.features.scaling import FeatureRanges, FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.splits import Split
 from ml_pipeline.trading.market.timeframes import Times, length_in_words

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from ml_pipeline.experiments.stitching import closed_at_the_end, closed_ledger, stitched_evaluation, stitched_ledger
-from ml_pipeline.trading.accounts.costs import costs_of
 from ml_pipeline.trading.accounts.ledger import symbols_of
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.accounts.trades import trades_of
+from ml_pipeline.trading.accounts.trades import costs_of, trades_of
 from ml_pipeline.trading.market.splits import Split
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig

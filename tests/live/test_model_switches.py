@@ -13,7 +13,7 @@ from ml_pipeline.live.retraining.model_updates import ModelUpdates
 from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.runs.trained.restore import load_run, restore_policy
 from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.ledger_file import write_ledger
+from ml_pipeline.trading.evaluation.report import write_ledger
 from ml_pipeline.trading.symbols_task import trading_task_from_state
 from ml_pipeline.trading.trained_state import under_conditions
 from ml_pipeline.tuning.promotion.model_store import ModelStore

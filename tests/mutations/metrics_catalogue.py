@@ -5,7 +5,7 @@ from tests.mutations.mutation import TRADING, TRADING_TESTS, Mutation
 METRICS = (
     Mutation(
         "365 days of stocks",
-        f"{TRADING}/market/calendar.py",
+        f"{TRADING}/market/timeframes.py",
         "per_year = 365.0 if weekend else 252.0",
         "per_year = 365.0",
         f"{TRADING_TESTS}/market/test_calendar.py::test_bars_a_year[stocks daily]",
@@ -13,7 +13,7 @@ METRICS = (
     ),
     Mutation(
         "252 days of crypto",
-        f"{TRADING}/market/calendar.py",
+        f"{TRADING}/market/timeframes.py",
         "per_year = 365.0 if weekend else 252.0",
         "per_year = 252.0",
         f"{TRADING_TESTS}/market/test_calendar.py::test_bars_a_year[crypto daily]",
@@ -21,7 +21,7 @@ METRICS = (
     ),
     Mutation(
         "hourly forex is annualized by the days of an exchange",
-        f"{TRADING}/market/calendar.py",
+        f"{TRADING}/market/timeframes.py",
         "return Calendar(name, 260.0 * per_day",
         "return Calendar(name, 252.0 * per_day",
         f"{TRADING_TESTS}/market/test_calendar.py::"
@@ -131,7 +131,7 @@ METRICS = (
 BOOKS = (
     Mutation(
         "late orders come in time",
-        f"{TRADING}/evaluation/replay.py",
+        f"{TRADING}/evaluation/baselines.py",
         "* delay + list(actions)",
         "* 0 + list(actions)",
         f"{TRADING_TESTS}/evaluation/test_replay.py::test_late_orders_are_the_same_orders_later",
@@ -147,7 +147,7 @@ BOOKS = (
     ),
     Mutation(
         "a bar's fees are shared by its fills",
-        f"{TRADING}/accounts/costs.py",
+        f"{TRADING}/accounts/trades.py",
         "costs |= {kind: each * part[:, None] for kind, each in due.items()}",
         "costs |= {kind: 0.0 * each for kind, each in due.items()}",
         f"{TRADING_TESTS}/accounts/test_trades.py::test_a_fee_for_borrowing_one_asset_is_not_charged_to_another",

@@ -182,14 +182,14 @@ ACCOUNTS = (
     ),
     Mutation(
         "a ledger has the costs of each bar alone",
-        f"{TRADING}/accounts/recorder.py",
+        f"{TRADING}/accounts/ledger.py",
         "costs_paid = self.costs_paid + row.costs",
         "costs_paid = row.costs",
         f"{TRADING_TESTS}/accounts/test_recorder.py::test_a_ledger_read_back_from_a_file_is_continued_with_the_same_bits",
     ),
     Mutation(
         "a ledger that is continued forgets the costs before",
-        f"{TRADING}/accounts/recorder.py",
+        f"{TRADING}/accounts/ledger.py",
         'recorder.costs_paid = recorder._rows[-1][columns.index("costs_paid")] if recorder._rows else 0.0',
         "recorder.costs_paid = 0.0",
         f"{TRADING_TESTS}/accounts/test_recorder.py::test_a_ledger_read_back_from_a_file_is_continued_with_the_same_bits",

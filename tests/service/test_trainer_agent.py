@@ -32,7 +32,7 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.service import TrainerAgent, build_vec_env
 from ml_pipeline.service.agent.config import agent_config
 from ml_pipeline.service.trainer_agent import _check_spaces
-from ml_pipeline.trading.trading_env import TradingEnv
+from ml_pipeline.trading.gym_ids import TradingEnv
 from tests.service.forex_files import SMALL, write_folder
 from tests.small_runs import weights
 

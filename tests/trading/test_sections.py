@@ -6,7 +6,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.sections import flatten_sections
-from ml_pipeline.trading.envs.account_rewards import RewardFunction
+from ml_pipeline.trading.envs.rewards import RewardFunction
 from ml_pipeline.trading.sections import TRADING_SECTIONS
 
 SOURCE = Path("settings.json")
@@ -51,7 +51,7 @@ def test_an_account_is_the_same_as_a_section_and_within_the_environment():
     ],
 )
 def test_a_reward_may_be_a_class(content):
-    flat = {"reward": "ml_pipeline.trading.envs.account_rewards:RewardFunction"}
+    flat = {"reward": "ml_pipeline.trading.envs.rewards:RewardFunction"}
     # Whether it is complete is looked at where it is made.
     assert flatten_sections(content, TRADING_SECTIONS, SOURCE) == flat
 

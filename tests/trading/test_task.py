@@ -15,7 +15,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.envs.fast import FastTradingEnv
-from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
+from ml_pipeline.trading.envs.shared_folders import new_memory_map_folder
 from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.splits import Split

@@ -8,11 +8,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.envs.account_rewards import RewardFunction
-from ml_pipeline.trading.envs.rewards import FastProfitReward
+from ml_pipeline.trading.envs.rewards import FastProfitReward, RewardFunction
+from ml_pipeline.trading.gym_ids import FastTrainingEnv, StatefulTradingEnv, TradingEnv
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.trading_env import FastTrainingEnv, StatefulTradingEnv, TradingEnv
 
 CFG = {
     "lookback_window": 4,

@@ -21,9 +21,8 @@ from ml_pipeline.live.feeds.bars import SymbolBar
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, stamp_sentence, utc_now
 from ml_pipeline.live.feeds.hours import sessions_of_clock
-from ml_pipeline.trading.market.calendar import Calendar
 from ml_pipeline.trading.market.resampling import BarForm
-from ml_pipeline.trading.market.timeframes import DAY, Timing, make_clock, timeframe_ns
+from ml_pipeline.trading.market.timeframes import DAY, Calendar, Timing, make_clock, timeframe_ns
 
 _MINUTE_NS = 60 * 10**9
 # Bars come within seconds of each minute; where none came for so long and the market is open, the connection is dead.

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.adding_up import Filled, cash_after, interest_due
-from ml_pipeline.trading.accounts.bar_prices import BarPrices, CarriedPrices
+from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, CarriedPrices, Filled, cash_after, interest_due
 from ml_pipeline.trading.accounts.orders import PLAIN_OPS, order_steps
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import BarTables, FillTables, PlainAccount

@@ -12,8 +12,7 @@ from ml_pipeline.live.brokers.account import BarResult, MarketAccount
 from ml_pipeline.live.brokers.broker import Charge, Fill, OrderStatus, OrderUpdate
 from ml_pipeline.live.brokers.faults import Chance
 from ml_pipeline.live.brokers.store import Change, StoredOrder
-from ml_pipeline.trading.accounts.adding_up import Filled
-from ml_pipeline.trading.accounts.bar_prices import BarPrices
+from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, Filled
 
 Time = np.datetime64
 

@@ -19,9 +19,8 @@ from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_poli
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.actions import action_space
 from ml_pipeline.trading.envs.fast import observation_space
-from ml_pipeline.trading.features.ranges import FeatureRanges
-from ml_pipeline.trading.features.scaling import FeatureScaler
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.features.scaling import FeatureRanges, FeatureScaler
+from ml_pipeline.trading.market.timeframes import Calendar
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import calendar_of
 from ml_pipeline.trading.trained_state import EACH_SYMBOL_KEY, TrainedState, read_state, under_conditions

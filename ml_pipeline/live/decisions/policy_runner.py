@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, ImpossibleAction
 from ml_pipeline.trading.envs.actions import ActionReader
-from ml_pipeline.trading.features.ranges import OutOfRange
-from ml_pipeline.trading.features.streaming.feature_stream import FeatureStream
-from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.features.feature_stream import FeatureStream
+from ml_pipeline.trading.features.scaling import OutOfRange
+from ml_pipeline.trading.market.bar_set import BarSet, MarketBuffer
 from ml_pipeline.trading.market.data import FloatArray
-from ml_pipeline.trading.market.tape import MarketTape
-from ml_pipeline.trading.market.timeframes import Timing
+from ml_pipeline.trading.market.timeframes import Calendar, Timing
 
 
 class Decision(NamedTuple):
@@ -66,9 +64,9 @@ class PolicyRunner:
         policy.act.begin_episode()
 
     @property
-    def tape(self) -> MarketTape:
+    def tape(self) -> MarketBuffer:
         """All bars that were observed."""
-        return self._stream.tape
+        return self._stream.buffer
 
     @property
     def ready(self) -> bool:

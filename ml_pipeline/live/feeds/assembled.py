@@ -16,8 +16,7 @@ from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, FeedEvent, Gap, utc_now
 from ml_pipeline.live.feeds.hours import MarketHours, Sessions
 from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import Calendar
-from ml_pipeline.trading.market.timeframes import DAY, Timing, long_bars
+from ml_pipeline.trading.market.timeframes import DAY, Calendar, Timing, long_bars
 from ml_pipeline.trading.market.times import as_text
 
 # Without a number in the settings, so many bars are loaded before the start.

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import Calendar
-from ml_pipeline.trading.market.timeframes import Timing, length_in_words
+from ml_pipeline.trading.market.timeframes import Calendar, Timing, length_in_words
 
 
 class BarsUnavailable(Exception):

@@ -19,12 +19,10 @@ from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import FeedEvent, Gap, stamp_sentence, utc_now
 from ml_pipeline.live.feeds.file_reading import FileReader, Readings, changed_bars, of_symbols, trusted_from
 from ml_pipeline.live.feeds.hours import MarketHours
-from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import infer_calendar
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import Reading
-from ml_pipeline.trading.market.tape import bar_sets_of
-from ml_pipeline.trading.market.timeframes import Timing, timeframe_ns
+from ml_pipeline.trading.market.timeframes import Timing, infer_calendar, timeframe_ns
 from ml_pipeline.trading.market.times import Times, as_text, usual_spacing
 
 # With fewer bars, their length cannot be told.

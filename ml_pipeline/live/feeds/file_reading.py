@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.feeds.feed import Correction
-from ml_pipeline.trading.market.csv_header import find_header
+from ml_pipeline.trading.market.bar_set import bar_sets_of
+from ml_pipeline.trading.market.csv_file import find_header
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import Reading, market_of_tables
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.symbol_files import files_of, names_of
-from ml_pipeline.trading.market.tables import Table, read_table
-from ml_pipeline.trading.market.tape import bar_sets_of
+from ml_pipeline.trading.market.tables import Faults, Table, read_table
 from ml_pipeline.trading.market.times import Times
 
 # Of a CSV file of more than twice as many bytes, so many are read: some 2,000 rows.

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
-from ml_pipeline.trading.market.calendar import Calendar
-from ml_pipeline.trading.market.timeframes import DAY, Clock, Timing
+from ml_pipeline.trading.market.timeframes import DAY, Calendar, Clock, Timing
 
 # So many days of trading a year are round the clock on weekdays, as forex is, and not those of an exchange.
 _ROUND_THE_CLOCK_DAYS = 200

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.feeds.feed import END, End, FeedEvent, stamp_sentence
-from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.times import as_text
 
 Wait = Callable[[float], bool]

@@ -22,7 +22,7 @@ from ml_pipeline.reporting.interactive_page import (
     interactive_parts,
     interactive_style,
 )
-from ml_pipeline.trading.evaluation.page_charts import DOWN_COLOR, HOLD_COLOR
+from ml_pipeline.trading.evaluation.page import DOWN_COLOR, HOLD_COLOR
 from ml_pipeline.trading.market.data import FloatArray
 
 # So many rows of a table fit on a page that stays below 3 MB: those that are worth most.

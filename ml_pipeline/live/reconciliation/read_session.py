@@ -29,12 +29,10 @@ from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
 from ml_pipeline.runtime.regular_file import open_regular
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
-from ml_pipeline.trading.evaluation.ledger_file import column_names
-from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import infer_calendar
+from ml_pipeline.trading.evaluation.report import column_names
+from ml_pipeline.trading.market.bar_set import BarSet, MarketBuffer
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.tape import MarketTape
-from ml_pipeline.trading.market.timeframes import Timing, make_clock
+from ml_pipeline.trading.market.timeframes import Timing, infer_calendar, make_clock
 from ml_pipeline.trading.settings import MarketConditions
 
 _OF_TIME = "time"
@@ -148,7 +146,7 @@ def _policy(path: Path, settings: Mapping[str, Any]) -> DeployedPolicy:
 
 
 def _market(read: _Journalled, policy: DeployedPolicy, bars: Sequence[BarSet]) -> MarketData:
-    tape = MarketTape(read.symbols, _timing(read.bars, policy), source="the session's bars")
+    tape = MarketBuffer(read.symbols, _timing(read.bars, policy), source="the session's bars")
     for each in bars:
         tape.append(each)
     market = tape.market()

@@ -20,8 +20,8 @@ from ml_pipeline.live.state import SessionState
 from ml_pipeline.monitoring.line_file import AppendedFile
 from ml_pipeline.runtime.regular_file import only_regular, open_regular
 from ml_pipeline.runtime.whole_file import written_whole
-from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
-from ml_pipeline.trading.evaluation.ledger_file import ledger_line, ledger_lines
+from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow
+from ml_pipeline.trading.evaluation.report import ledger_line, ledger_lines
 from ml_pipeline.trading.market.bar_set import BarSet, bid_and_ask
 from ml_pipeline.trading.market.timeframes import Timing
 

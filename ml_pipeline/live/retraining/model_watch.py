@@ -13,9 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.runs.trained.deployed import CURRENT, current_number, warned_of
-from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.tuning.promotion.model_store import Version
 
 _FEW_BARS = 16

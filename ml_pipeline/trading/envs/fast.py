@@ -17,10 +17,9 @@ from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.orders import PLAIN_OPS
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import BarTables, CompiledAccount, FillTables, PlainAccount
-from ml_pipeline.trading.envs.account_rewards import Fill
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
-from ml_pipeline.trading.envs.rewards import LogReturn, Reward, keeps_own_values
+from ml_pipeline.trading.envs.rewards import Fill, LogReturn, Reward, keeps_own_values
 
 Engine = Literal["auto", "plain", "compiled"]
 

@@ -12,8 +12,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.env_limit import env_pool_address
 from ml_pipeline.trading.accounts.rules import FillAt, TradingRules
 from ml_pipeline.trading.accounts.single import BarTables
-from ml_pipeline.trading.envs.memory_map_folders import new_memory_map_folder
-from ml_pipeline.trading.envs.shared_folders import shared_folder
+from ml_pipeline.trading.envs.shared_folders import new_memory_map_folder, shared_folder
 from ml_pipeline.trading.features.indicators import FeatureTable
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import FloatArray, MarketData

@@ -1,7 +1,8 @@
-"""Temporary folders that processes of one user share by what is in them: written once, kept while somebody uses them.
+"""Temporary folders of markets: shared by the processes of one user, or a process's own for its memory maps.
 
-A process that uses a folder holds a lock, which the system releases however the process ends. Who comes next, and who
-leaves last, removes what nobody holds.
+A shared folder is written once, under the name of what is in it, and kept while a process uses it. A process that uses
+a folder holds a lock, which the system releases however the process ends. Who comes next, and who leaves last, removes
+what nobody holds.
 """
 
 import atexit
@@ -12,6 +13,8 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from ml_pipeline.runtime.owned_folders import new_owned_folder
 
 try:
     import fcntl
@@ -123,3 +126,18 @@ def _let_go_in_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_fork)
+
+
+_MAP_PREFIX = "ml-pipeline-market-"
+
+
+def new_memory_map_folder() -> Path:
+    """Make a folder that is removed when this process ends; also remove the folders that killed processes left."""
+    folder = new_owned_folder(_MAP_PREFIX)
+    atexit.register(_remove, folder, os.getpid())
+    return folder
+
+
+def _remove(folder: Path, maker: int) -> None:
+    if os.getpid() == maker:  # a forked worker ends as well
+        shutil.rmtree(folder, ignore_errors=True)

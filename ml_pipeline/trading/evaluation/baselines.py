@@ -1,11 +1,11 @@
-"""Baselines that an agent must beat: buy and hold, equal weight, and random policies, on its bars and at its costs.
+"""Baselines that an agent must beat, on its bars and at its costs, the equity of any such pass, and actions replayed.
 
 Random policies obey the agent's limits; buy and hold and equal weight do not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import ActionMode, TradingRules
 from ml_pipeline.trading.envs.fast import FastTradingEnv
+from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.metrics import turnover
+from ml_pipeline.trading.market.data import FloatArray
 
 # Rounds, and runs per round, that fit how often random policies trade.
 _CALIBRATIONS = 3
@@ -121,3 +123,83 @@ def _random_run(env: StatefulTradingEnv, seed: int, probability: float) -> Ledge
         return hold if holds_by_action else latest
 
     return run_policy(env, act)
+
+
+class EquityPath(NamedTuple):
+    """times: datetime64 (n + 1,), the closes of the bars, the start first. equity: float64 (n + 1,), after costs."""
+
+    times: NDArray[np.datetime64]
+    equity: FloatArray
+    periods_per_year: float
+
+
+def equity_path(env: FastTradingEnv, act: Act) -> EquityPath:
+    """Run one episode of `env` as `pass_through`. An account that was closed early keeps its last equity to the end."""
+    times = env.market.times[env.window - 1 :]
+    watched = _EquityBefore(env, act)
+    pass_through(env, watched)
+    seen = [*watched.equity, env.equity]
+    equity = np.full(len(times), seen[-1])
+    equity[: len(seen)] = seen
+    return EquityPath(times, equity, env.market.periods_per_year)
+
+
+class _EquityBefore:
+    """A policy that notes the account's equity before each of its actions."""
+
+    def __init__(self, env: FastTradingEnv, act: Act) -> None:
+        self._env, self._act = env, act
+        self.equity: list[float] = []
+
+    def begin_episode(self) -> None:
+        getattr(self._act, "begin_episode", lambda: None)()
+
+    def __call__(self, observation: NDArray[np.float32]) -> Any:
+        self.equity.append(self._env.equity)
+        return self._act(observation)
+
+
+class ActionRecorder:
+    """A policy that keeps a copy of each action that it takes, in `actions`.
+
+    `actions` begins anew with each episode.
+    """
+
+    def __init__(self, act: Act) -> None:
+        self._act = act
+        self.actions: list[Any] = []
+
+    def begin_episode(self) -> None:
+        self.actions = []
+        getattr(self._act, "begin_episode", lambda: None)()
+
+    def __call__(self, observation: NDArray[np.float32]) -> Any:
+        action = self._act(observation)
+        self.actions.append(action.copy() if isinstance(action, np.ndarray) else action)
+        return action
+
+
+def replayed_equity(
+    market: PreparedMarket, rules: TradingRules, actions: Sequence[Any], *, window: int, delay: int = 0
+) -> FloatArray:
+    """The equity of an account that takes these actions, from its start: (n + 1,), n at most len(actions).
+
+    delay: bars by which each action comes later; until the first, the account is flat, and the last are left out. Each
+    order is sized and filled at the prices of the bar in which it then comes. Ruin and margin calls end the run.
+    """
+    env = _Account(market, rules, window=window)
+    env.reset()
+    late = [hold_action(rules, len(market.symbols))] * delay + list(actions)
+    equity = [env.equity]
+    for action in late[: len(actions)]:
+        _, _, terminated, truncated, _ = env.step(action)
+        equity.append(env.equity)
+        if terminated or truncated:
+            break
+    return np.array(equity)
+
+
+class _Account(FastTradingEnv):
+    @property
+    def equity(self) -> float:
+        return float(self._account.equity)

@@ -6,11 +6,17 @@ from typing import Any, NamedTuple
 
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import Act, buy_and_hold, equal_weight, random_policies, run_policy
+from ml_pipeline.trading.evaluation.baselines import (
+    Act,
+    ActionRecorder,
+    buy_and_hold,
+    equal_weight,
+    random_policies,
+    run_policy,
+)
 from ml_pipeline.trading.evaluation.implausible_results import Run, judge
-from ml_pipeline.trading.evaluation.replay import ActionRecorder
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.timeframes import Calendar
 
 
 class Comparison(NamedTuple):

@@ -11,7 +11,7 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol, traded_values
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.replay import replayed_equity
+from ml_pipeline.trading.evaluation.baselines import replayed_equity
 from ml_pipeline.trading.evaluation.uncertainty import long_run_covariance
 from ml_pipeline.trading.market.data import FloatArray
 

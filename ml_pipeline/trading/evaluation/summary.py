@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from ml_pipeline.trading.accounts.costs import costs_of
 from ml_pipeline.trading.accounts.ledger import Ledger, fills_of
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.accounts.trades import trades_of
+from ml_pipeline.trading.accounts.trades import costs_of, trades_of
 from ml_pipeline.trading.evaluation import metrics, uncertainty
 
 FEWEST_BARS, FEWEST_TRADES = 30, 10

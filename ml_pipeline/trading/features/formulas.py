@@ -1,6 +1,7 @@
 """The formulas of the built-in features: bars -> float64 (T,), with NaN during warm-up; T exceeds the warm-up.
 
-Each value depends only on its own bar and earlier ones. `indicators` knows them by name.
+Each value depends only on its own bar and earlier ones. `indicators` knows them by name. Built-in features are stated
+twice: here for all bars at once, and in `streaming_formulas` bar by bar. Tests hold the two to the same bits.
 """
 
 from collections.abc import Callable, Mapping

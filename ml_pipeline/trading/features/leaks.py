@@ -1,7 +1,7 @@
 """Checks the features in use for look-ahead, on the data in use.
 
 1. A feature is computed three times: with every bar after some t changed, and without them; up to t it keeps its bits.
-2. A user's function is also run on the bars so far, where it can reach no others: see `blind_runs`.
+2. A user's function is also run on the bars so far, where it can reach no others: see `causality_check`.
 3. Columns of the data, and functions that may have later bars from elsewhere, may not tell more of bars to come than
    what is known at their bar can: see `foresight`, `period_ends` and `later_figures`. Functions that 1 and 2 have shown
    to see no later bars, and built-in features, are not measured; if the past of the market predicts it, a warning says
@@ -15,12 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
+from ml_pipeline.trading.features.causality_check import refuse_what_sees_ahead
 from ml_pipeline.trading.features.foresight import foresight
-from ml_pipeline.trading.features.indicators import FeatureTable, compute_features, is_function, runs_alone
+from ml_pipeline.trading.features.indicators import FeatureTable, bars_of, compute_features, is_function, runs_alone
 from ml_pipeline.trading.features.innovations import innovations
 from ml_pipeline.trading.features.later_figures import LaterFigures
-from ml_pipeline.trading.features.own_bars import bars_of
 from ml_pipeline.trading.features.period_ends import periods_of, told_of_period
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData

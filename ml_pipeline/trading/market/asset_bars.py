@@ -1,6 +1,8 @@
-"""Reads the bars of one asset from a table and checks every cell; messages name the row of an unusable one."""
+"""The bars of one asset: where they are in a table, how they are read, and which rows cannot be used."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,18 +10,57 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted, in_one_line
-from ml_pipeline.trading.market.asset import PRICES, Asset, Cells, column_title, only_rows
-from ml_pipeline.trading.market.columns import FEATURE_PREFIX
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Layout, source_of
 from ml_pipeline.trading.market.data import FloatArray
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.numbers import parse_numbers, why_unread
-from ml_pipeline.trading.market.plausibility import outside_range
-from ml_pipeline.trading.market.row_checks import checks_of, price_columns
-from ml_pipeline.trading.market.sources import source_of
-from ml_pipeline.trading.market.times import BarTime, as_text
+from ml_pipeline.trading.market.plausibility import (
+    MOST_ASK_OVER_BID,
+    MOST_OUTSIDE,
+    MOST_TAKEN_BACK,
+    outside_range,
+    wrong_ticks,
+)
+from ml_pipeline.trading.market.tables import Faults, Table
+from ml_pipeline.trading.market.times import BarTime, ReadTimes, as_text
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+PRICES = ("open", "high", "low", "close")
+
+Cells = dict[str, FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Asset:
+    """Where the bars of an asset are in a table: rows, and columns by meaning."""
+
+    symbol: str
+    table: Table
+    layout: Layout
+    fields: dict[str, str]
+    rows: NDArray[np.int64]
+    read_times: ReadTimes  # of every row of the table
+
+    @property
+    def times(self) -> NDArray[np.datetime64]:
+        """Of every row of the table, in UTC."""
+        return self.read_times.utc
+
+
+def only_rows(asset: Asset, cells: Cells, keep: NDArray[np.bool_]) -> tuple[Asset, Cells]:
+    """The asset and its cells in the rows to keep."""
+    if keep.all():
+        return asset, cells
+    return replace(asset, rows=asset.rows[keep]), {name: values[keep] for name, values in cells.items()}
+
+
+def column_title(asset: Asset, name: str) -> str:
+    """The name of the column in messages; in a wide table, it already contains the symbol."""
+    title = asset.fields[name]
+    return title if asset.symbol in title else f"{title} of {asset.symbol}"
+
 
 # A step between bars beyond both of these is no pause in trading.
 _JUMP = np.timedelta64(2 * 366, "D")
@@ -233,3 +274,121 @@ def _volume(asset: Asset, volume: FloatArray | None, notices: list[str]) -> Floa
             f"{asset.table.name}: {column_title(asset, 'volume')} was empty in {counted(empty, 'row')}; taken as 0"
         )
     return np.nan_to_num(volume, nan=0.0)
+
+
+# If high is below low in more than this fraction of the bars, their columns are probably swapped.
+_SWAPPED = 0.5
+
+# Which rows of the asset are unusable, and a function that describes one of them.
+Fault = tuple[NDArray[np.bool_], Callable[[int], str]]
+Check = Callable[["Asset", Cells], Fault]
+
+
+def checks_of(cells: Cells) -> list[Check]:
+    """The checks for the columns that there are, in the order in which they are made."""
+    checks: list[Check] = [
+        partial(check, name) for name in price_columns(cells) for check in (_missing_prices, _bad_prices)
+    ]
+    if {"high", "low"} <= cells.keys():
+        checks.append(partial(_crossed, "low", "high"))
+    if {"high", "low", "close"} <= cells.keys():
+        checks.append(_far_outside)
+    if {"bid", "ask"} <= cells.keys():
+        checks += [partial(_crossed, "bid", "ask"), _far_apart]
+    return [*checks, _second_bars, *([_wrong_ticks] if "close" in cells else [])]
+
+
+def _missing_prices(name: str, asset: Asset, cells: Cells) -> Fault:
+    remedy = "drop the row, or write in the price that was known at that time"
+    return np.isnan(cells[name]), lambda i: f"{column_title(asset, name)} is empty or not a number; {remedy}."
+
+
+def _bad_prices(name: str, asset: Asset, cells: Cells) -> Fault:
+    prices = cells[name]
+
+    def sentence(i: int) -> str:
+        return f"{column_title(asset, name)} is {prices[i]:g}, but a price is positive and finite; fix or drop the row."
+
+    return ~(np.isfinite(prices) & (prices > 0)), sentence
+
+
+def _crossed(lower: str, upper: str, asset: Asset, cells: Cells) -> Fault:
+    low, high = cells[lower], cells[upper]
+    crossed = high < low
+
+    def sentence(i: int) -> str:
+        message = f"the {upper} of {asset.symbol} is {high[i]:g}, below its {lower} of {low[i]:g}"
+        if crossed.mean() > _SWAPPED:
+            return f"{message}, as in most rows; the columns are probably swapped, rename them."
+        return f"{message}; fix or drop the row."
+
+    return crossed, sentence
+
+
+def _range_and_ends(cells: Cells) -> Cells:
+    return {"open": cells.get("open", cells["close"]), **{name: cells[name] for name in ("high", "low", "close")}}
+
+
+def _far_outside(asset: Asset, cells: Cells) -> Fault:
+    """Prices so far outside their bar's range that no order can have been filled there."""
+    bars = _range_and_ends(cells)
+
+    def sentence(i: int) -> str:
+        with np.errstate(all="ignore"):
+            distance = {
+                name: max(bars[name][i] / bars["high"][i], bars["low"][i] / bars[name][i]) for name in ("open", "close")
+            }
+        name = max(distance, key=lambda name: distance[name])
+        return (
+            f"{name} of {asset.symbol} is {bars[name][i]:g}, far outside its low..high of {bars['low'][i]:g} to "
+            f"{bars['high'][i]:g}, where nothing can have been filled; fix or drop the row."
+        )
+
+    return outside_range(bars, times=MOST_OUTSIDE), sentence
+
+
+def _far_apart(asset: Asset, cells: Cells) -> Fault:
+    bid, ask = cells["bid"], cells["ask"]
+
+    def sentence(i: int) -> str:
+        with np.errstate(over="ignore"):
+            times = ask[i] / bid[i]
+        return (
+            f"the ask of {asset.symbol} is {ask[i]:g}, {times:.3g} times its bid of {bid[i]:g}, which no market "
+            "quotes; fix or drop the row."
+        )
+
+    with np.errstate(over="ignore"):
+        return ask > MOST_ASK_OVER_BID * bid, sentence
+
+
+def _second_bars(asset: Asset, cells: Cells) -> Fault:
+    times = asset.times[asset.rows]
+    steps = np.diff(times).astype(np.int64)
+    second = np.zeros(len(times), dtype=bool)
+    if not ((steps > 0).all() or (steps < 0).all()):
+        second[:] = True
+        second[np.unique(times, return_index=True)[1]] = False
+    return second, lambda i: f"a second bar of {asset.symbol} at {as_text(times[i])}; drop one of the two."
+
+
+def _wrong_ticks(asset: Asset, cells: Cells) -> Fault:
+    """Closes that are impossible beside their neighbours'; rows in no order have no neighbours."""
+    close = cells["close"]
+    wrong = np.zeros(len(close), dtype=bool)
+    steps = np.diff(asset.times[asset.rows]).astype(np.int64)
+    if (steps > 0).all() or (steps < 0).all():
+        wrong[wrong_ticks(close, times=MOST_TAKEN_BACK)] = True
+
+    def sentence(i: int) -> str:
+        return (
+            f"close of {asset.symbol} is {close[i]:g}, between {close[i - 1]:g} and {close[i + 1]:g} in the bars "
+            "beside it, as a wrong tick is; fix or drop the row."
+        )
+
+    return wrong, sentence
+
+
+def price_columns(cells: Cells) -> list[str]:
+    """The columns that hold prices."""
+    return [name for name in (*PRICES, "bid", "ask", "adjusted") if name in cells]

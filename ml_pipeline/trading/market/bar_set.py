@@ -1,12 +1,16 @@
-"""The bars that close together: what a feed gives, and what a decision is made on."""
+"""The bars of one time, a market that grows by them, and a market taken apart into them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.market.data import FloatArray
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.market.data import FloatArray, MarketData, market_from_arrays
+from ml_pipeline.trading.market.timeframes import Calendar, Timing, infer_calendar
+from ml_pipeline.trading.market.times import as_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,3 +46,176 @@ class BarSet:
 def bid_and_ask(close: FloatArray, half_spread: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Quotes around closes, of the same shape. half_spread: as a fraction of the close."""
     return close * (1 - half_spread), close * (1 + half_spread)
+
+
+_PRICES = ("open", "high", "low", "close")
+# Room for so many bars at first; it doubles when it is full.
+_FIRST_ROOM = 256
+
+
+class MarketBuffer:
+    """Keeps bars as they come. Memory grows by doubling, so that a bar costs the same whatever came before.
+
+    symbols: A names, in the order of the bars. timing: of the bars. calendar: None infers it from the bars so far.
+    """
+
+    def __init__(
+        self, symbols: Sequence[str], timing: Timing, calendar: Calendar | None = None, *, source: str = "the tape"
+    ) -> None:
+        if not symbols:
+            raise UserError("a tape needs at least one symbol, but there is none.")
+        self.symbols = tuple(symbols)
+        self.timing = timing
+        self._calendar = calendar
+        self._source = source
+        self._n_bars = 0
+        self._times = np.empty(_FIRST_ROOM, dtype="datetime64[ns]")
+        self._tables: dict[str, FloatArray] = {name: self._table() for name in (*_PRICES, "volume")}
+        self._tradable = np.empty((_FIRST_ROOM, len(self.symbols)), dtype=np.bool_)
+        self._outside = np.zeros_like(self._tradable)
+        self._has_outside = False
+        self._columns: dict[str, FloatArray] = {}
+        self._half_spread: FloatArray | None = None
+        self._last_close = np.full(len(self.symbols), np.nan)
+        self._last_spread = np.full(len(self.symbols), np.nan)
+
+    @property
+    def n_bars(self) -> int:
+        return self._n_bars
+
+    @property
+    def last_time(self) -> np.datetime64 | None:
+        """The time of the latest bar; None before the first."""
+        return self._times[self._n_bars - 1] if self._n_bars else None
+
+    @property
+    def last_close(self) -> FloatArray:
+        """The latest close of each asset, (A,); NaN before its first."""
+        return self._last_close
+
+    def append(self, bars: BarSet) -> None:
+        """Add the next bars; an asset that has none keeps its last close.
+
+        Raises UserError, and keeps nothing of them, where a price is none, or the time does not come after the last.
+        """
+        self._check(bars)
+        t, present = self._n_bars, bars.present
+        if t == len(self._times):
+            self._grow()
+        self._times[t] = bars.time
+        self._tradable[t] = present
+        self._outside[t] = outside = present & ~bars.fillable
+        self._has_outside |= bool(outside.any())
+        self._last_close = np.where(present, bars.close, self._last_close)
+        for name in _PRICES:
+            self._tables[name][t] = np.where(present, getattr(bars, name), self._last_close)
+        self._tables["volume"][t] = np.where(present, bars.volume, 0.0)
+        self._append_spread(t, bars.half_spread, present)
+        self._append_columns(t, bars.columns)
+        self._n_bars = t + 1
+
+    def market(self) -> MarketData:
+        """The market of all bars so far: that of `market_from_arrays`, without its notices and remarks.
+
+        Its arrays are views, which later bars do not change. Raises UserError where there is no bar yet.
+        """
+        n = self._n_bars
+        if not n:
+            raise UserError("a market needs at least one bar, but there is none yet.")
+        times = self._times[:n]
+        tables: dict[str, Any] = {name: table[:n] for name, table in self._tables.items()}
+        return MarketData(
+            symbols=self.symbols,
+            times=times,
+            **tables,
+            tradable=self._tradable[:n],
+            calendar=self._calendar or infer_calendar(times),
+            timing=self.timing,
+            source=self._source,
+            half_spread=None if self._half_spread is None else self._half_spread[:n],
+            columns={name: table[:n] for name, table in self._columns.items()},
+            outside=self._outside[:n] if self._has_outside else None,
+        )
+
+    def _append_spread(self, t: int, spread: FloatArray | None, present: NDArray[np.bool_]) -> None:
+        if spread is not None:
+            if self._half_spread is None:
+                self._half_spread = self._table(0.0)
+            # As `market_from_arrays` does, the first row holds until the first quote of an asset.
+            known = present & ~np.isnan(spread) if t else np.ones_like(present)
+            self._last_spread = np.where(known, spread, self._last_spread)
+        if self._half_spread is not None:
+            self._half_spread[t] = np.nan_to_num(self._last_spread, nan=0.0)
+
+    def _append_columns(self, t: int, columns: Mapping[str, FloatArray]) -> None:
+        for name in columns:  # in their order, which feature_* takes
+            if name not in self._columns:
+                self._columns[name] = self._table(np.nan)
+        for name, table in self._columns.items():
+            table[t] = columns.get(name, np.nan)
+
+    def _check(self, bars: BarSet) -> None:
+        last = self.last_time
+        if last is not None and not bars.time > last:
+            raise UserError(f"bars must come in order, but that of {as_text(bars.time)} follows {as_text(last)}.")
+        if len(bars.close) != len(self.symbols):
+            raise UserError(f"bars must be of {len(self.symbols)} symbols, but got {len(bars.close)}.")
+        if _possible(bars):
+            return
+        own = np.flatnonzero(bars.present)
+        arrays = {name: getattr(bars, name)[own] for name in ("open", "high", "low", "close", "volume")}
+        spread = None if bars.half_spread is None else bars.half_spread[None, own]
+        prices = {name: values[None] for name, values in arrays.items()}
+        market_from_arrays([self.symbols[a] for a in own], [bars.time], **prices, half_spread=spread)  # which says why
+        raise AssertionError("a bar that is impossible was taken")
+
+    def _table(self, value: float | None = None) -> FloatArray:
+        shape = (len(self._times), len(self.symbols))
+        return np.empty(shape) if value is None else np.full(shape, value)
+
+    def _grow(self) -> None:
+        self._times = _doubled(self._times)
+        self._tradable, self._outside = _doubled(self._tradable), _doubled(self._outside)
+        self._tables = {name: _doubled(table) for name, table in self._tables.items()}
+        self._columns = {name: _doubled(table) for name, table in self._columns.items()}
+        if self._half_spread is not None:
+            self._half_spread = _doubled(self._half_spread)
+
+
+def bar_sets_of(market: MarketData) -> Iterator[BarSet]:
+    """The bars of a market, in order. A `MarketBuffer` of them has the same market."""
+    closed_at = market.timing.closes(market.times)
+    fillable = market.fillable
+    for t in range(market.n_bars):
+        present = market.tradable[t]
+        prices = {name: getattr(market, name)[t] for name in _PRICES}
+        if not present.all():
+            prices = {name: np.where(present, values, np.nan) for name, values in prices.items()}
+        yield BarSet(
+            time=market.times[t],
+            closed_at=closed_at[t],
+            **prices,
+            volume=market.volume[t],
+            fillable=fillable[t],
+            half_spread=None if market.half_spread is None else market.half_spread[t],
+            columns={name: values[t] for name, values in market.columns.items()},
+        )
+
+
+def _possible(bars: BarSet) -> bool:
+    """Whether `market_from_arrays` would take the bars, without its sentence."""
+    present = bars.present
+    if not present.any():
+        return True
+    least = np.minimum(np.minimum(bars.open, bars.low), bars.close)  # NaN where one is
+    most = np.maximum(np.maximum(bars.open, bars.high), bars.close)
+    fine = (least > 0) & (most < np.inf) & (bars.low <= bars.high) & (bars.volume >= 0) & (bars.volume < np.inf)
+    if bars.half_spread is not None:
+        fine &= np.isnan(bars.half_spread) | ((bars.half_spread >= 0) & (bars.half_spread < 1))
+    return bool((fine | ~present).all())
+
+
+def _doubled(table: NDArray[Any]) -> NDArray[Any]:
+    larger = np.empty((2 * len(table), *table.shape[1:]), dtype=table.dtype)
+    larger[: len(table)] = table
+    return larger

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.market.calendar import Calendar, infer_calendar
 from ml_pipeline.trading.market.plausibility import OwnBars, outside_range, severe_problems
-from ml_pipeline.trading.market.timeframes import Timing
+from ml_pipeline.trading.market.timeframes import Calendar, Timing, infer_calendar
 from ml_pipeline.trading.market.times import as_text, usual_spacing
 
 FloatArray = NDArray[np.float64]

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.market.calendar import infer_calendar
-from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, is_time
+from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, Source, is_time
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.numbers import parse_numbers
 from ml_pipeline.trading.market.plausibility import OwnBars, far_returns, find_splits, severe_problems, wrong_ticks
-from ml_pipeline.trading.market.sources import Source
 from ml_pipeline.trading.market.tables import Table, head_of, read_table
+from ml_pipeline.trading.market.timeframes import infer_calendar
 from ml_pipeline.trading.market.times import as_text
 
 # With this many equal closes in a row, the feed stood still.

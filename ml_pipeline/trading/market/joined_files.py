@@ -8,12 +8,10 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.market.asset import PRICES, Asset
-from ml_pipeline.trading.market.asset_bars import AssetBars, read_bars
+from ml_pipeline.trading.market.asset_bars import PRICES, Asset, AssetBars, read_bars
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.plausibility import MOST_ASK_OVER_BID, outside_range, quote_side
-from ml_pipeline.trading.market.tables import Table
+from ml_pipeline.trading.market.tables import Faults, Table
 from ml_pipeline.trading.market.times import as_text
 
 # A message names so many gaps between files.

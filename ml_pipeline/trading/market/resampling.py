@@ -1,13 +1,13 @@
-"""Bars of one asset in another form: adjusted to splits, in the session alone, and longer."""
+"""Bars of one asset in another form: adjusted to stock splits that their prices do not reflect, in the session alone,
+and longer."""
 
 from dataclasses import replace
 from typing import NamedTuple
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
-from ml_pipeline.trading.market.asset_bars import AssetBars
-from ml_pipeline.trading.market.plausibility import outside_range
-from ml_pipeline.trading.market.stock_splits import with_splits_adjusted
+from ml_pipeline.trading.market.asset_bars import PRICES, AssetBars
+from ml_pipeline.trading.market.plausibility import find_splits, outside_range
 from ml_pipeline.trading.market.timeframes import (
     Clock,
     Timing,
@@ -15,7 +15,7 @@ from ml_pipeline.trading.market.timeframes import (
     timeframe_ns,
     together,
 )
-from ml_pipeline.trading.market.times import BarTime, usual_spacing
+from ml_pipeline.trading.market.times import BarTime, as_text, usual_spacing
 
 
 class BarForm(NamedTuple):
@@ -97,3 +97,18 @@ def resampled(bars: AssetBars, timeframe: str, clock: Clock, bar_time: BarTime) 
         None if days is None else days.astype("datetime64[ns]"),
         None if bars.outside is None else outside_range(fields),
     )
+
+
+def with_splits_adjusted(bars: AssetBars) -> AssetBars:
+    """The bars with prices before each split divided by its ratio and volumes multiplied by it; a notice for each."""
+    fields, notices = dict(bars.fields), list(bars.notices)
+    for split in find_splits(fields["open"], fields["close"]):
+        for name, factor in (*((price, 1 / split.ratio) for price in PRICES), ("volume", split.ratio)):
+            fields[name] = fields[name].copy()
+            fields[name][: split.row] *= factor
+        notices.append(
+            f"{bars.symbol}: the {counted(split.row, 'bar')} before {as_text(bars.times[split.row])} "
+            f"{'was' if split.row == 1 else 'were'} adjusted to a split "
+            f"of {split}: prices / {split.ratio:g}, volumes x {split.ratio:g}"
+        )
+    return replace(bars, fields=fields, notices=notices)

@@ -1,21 +1,21 @@
 """Reads one file into a table of cells, and says where a row stands in the file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.trading.market.columns import Dialect, Layout, find_layout
+from ml_pipeline.trading.market.columns import Dialect, Layout, Source, find_layout, source_of
 from ml_pipeline.trading.market.csv_file import CsvFile
-from ml_pipeline.trading.market.sources import Source, source_of
 
 if TYPE_CHECKING:
     import polars as pl
+
 
 # At most this many rows are listed.
 _MOST_LISTED = 20
@@ -140,3 +140,41 @@ def _read_csv(path: Path, content: bytes | None, dialect: Dialect) -> Table:
 def _place(name: str, row: int, header_line: int) -> str:
     line = f" (line {header_line + row + 1:,})" if header_line else ""
     return f"{name} row {row + 1:,}{line}"
+
+
+@dataclass
+class Faults:
+    """What to do about unusable rows.
+
+    policy: "refuse" the first; "drop" them and collect sentences; "list" is as "drop", and also collects what cannot
+    be mended by dropping rows. Cells that can be done without are emptied, and their rows stay.
+    all_rows: name every row, not only the first twenty. sentences: about the rows.
+    """
+
+    policy: Literal["refuse", "drop", "list"] = "refuse"
+    all_rows: bool = False
+    sentences: list[str] = field(default_factory=list)
+
+    def report(
+        self, table: Table, rows: NDArray[np.int64], sentence: str, *, droppable: bool = True, emptied: bool = False
+    ) -> None:
+        """Report rows of the table, in order; the sentence is about the first. Raises UserError by `policy`.
+
+        emptied: the rows can be used without the cell.
+        """
+        message = f"{table.place(int(rows[0]))}: {sentence}"
+        if len(rows) > 1 and self.policy != "refuse":
+            message += f" The same in {len(rows):,} rows in all: {table.numbers(rows, all_of_them=self.all_rows)}."
+        self.add(message, droppable=droppable, emptied=emptied)
+
+    def add(self, message: str, *, droppable: bool = True, emptied: bool = False) -> None:
+        """Collect a sentence about unusable bars. Raises UserError with it by `policy`."""
+        if self.policy == "list":
+            self.sentences.append(message)
+        elif self.policy == "drop" and droppable:
+            self.sentences.append(f"{'taken as empty' if emptied else 'left out'}: {message}")
+        elif droppable:
+            done = "takes such cells as empty" if emptied else "leaves such rows out"
+            raise UserError(f"{message} --drop-bad-rows {done} and lists them.")
+        else:
+            raise UserError(message)

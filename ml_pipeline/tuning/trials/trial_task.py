@@ -9,7 +9,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.runs.tasks import Task
-from ml_pipeline.trading.evaluation.equity_path import EquityPath
+from ml_pipeline.trading.evaluation.baselines import EquityPath
 from ml_pipeline.trading.features.leaks import FeatureWarning
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask

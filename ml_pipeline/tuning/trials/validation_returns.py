@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.regular_file import open_regular, unpacked_bytes
 from ml_pipeline.runtime.whole_file import written_whole
-from ml_pipeline.trading.evaluation.baselines import Act
-from ml_pipeline.trading.evaluation.equity_path import EquityPath
+from ml_pipeline.trading.evaluation.baselines import Act, EquityPath
 from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
-from ml_pipeline.trading.market.calendar import infer_calendar
 from ml_pipeline.trading.market.data import FloatArray
+from ml_pipeline.trading.market.timeframes import infer_calendar
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 
 # Of 8 million bars.

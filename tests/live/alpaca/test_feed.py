@@ -8,9 +8,8 @@ from ml_pipeline.live.alpaca.config import AlpacaConfig
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, Gap
 from ml_pipeline.testing.feeds import BEGINS, FIRST, MINUTE, FeedContract, assert_same_bars, minutes_market
-from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.resampling import BarForm
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import make_clock
 from tests.models.rl.core.workers.probes import wait_until
 

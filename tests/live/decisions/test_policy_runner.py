@@ -17,8 +17,8 @@ from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.accounts.single import FillTables, PlainAccount
 from ml_pipeline.trading.evaluation.baselines import run_policy
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.data import market_from_arrays
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask

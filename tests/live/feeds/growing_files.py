@@ -7,9 +7,9 @@ import numpy as np
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.testing.feeds import minutes_market
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.resampling import BarForm
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import make_clock
 
 HEADER = "time,open,high,low,close,volume\n"

@@ -12,13 +12,11 @@ from ml_pipeline.live.feeds.bars import SymbolBar
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, Gap
 from ml_pipeline.testing.feeds import BEGINS, FIRST, MINUTE, FeedContract, assert_same_bars, minutes_market
-from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.resampling import BarForm
-from ml_pipeline.trading.market.tape import bar_sets_of
-from ml_pipeline.trading.market.timeframes import Timing, make_clock, timeframe_ns
+from ml_pipeline.trading.market.timeframes import Calendar, Timing, make_clock, timeframe_ns
 from tests.examples import COSTLY
 from tests.live.feeds.markets import write_long
 

@@ -11,10 +11,10 @@ from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import Correction
 from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.testing.feeds import assert_same_bars, minutes_market
-from ml_pipeline.trading.market.faults import Faults
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.files import Reading, load_market
 from ml_pipeline.trading.market.resampling import BarForm
-from ml_pipeline.trading.market.tape import bar_sets_of
+from ml_pipeline.trading.market.tables import Faults
 from ml_pipeline.trading.market.timeframes import make_clock
 from tests.live.feeds.growing_files import HEADER, SECOND, Clock, Written
 from tests.live.feeds.markets import LONG_HEADER, append_long, rows_of, write_long

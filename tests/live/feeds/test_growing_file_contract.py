@@ -10,10 +10,9 @@ import pytest
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.testing.feeds import FIRST, FeedContract, minutes_market
-from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import Reading
-from ml_pipeline.trading.market.tape import bar_sets_of
 from tests.live.feeds.growing_files import SECOND, Clock
 from tests.live.feeds.markets import LONG_HEADER, append_long, rows_of, write_long
 

@@ -4,9 +4,8 @@ from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.feeds.feed import Correction, Gap
 from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.testing.feeds import MINUTE, assert_same_bars, minutes_market
-from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.files import Reading
-from ml_pipeline.trading.market.tape import bar_sets_of
 from tests.live.feeds.growing_files import SECOND, Clock, Written
 from tests.live.feeds.markets import rows_of, write_long
 

@@ -5,8 +5,7 @@ import pytest
 
 from ml_pipeline.live.brokers.broker import TradingSession
 from ml_pipeline.live.feeds.hours import BarCalendar, MarketHours, SessionTimes, session_near
-from ml_pipeline.trading.market.calendar import Calendar
-from ml_pipeline.trading.market.timeframes import DAY, Timing, make_clock
+from ml_pipeline.trading.market.timeframes import DAY, Calendar, Timing, make_clock
 from tests.live.risk.guarded_accounts import session
 
 MINUTE = 60 * 10**9

@@ -7,11 +7,10 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.feeds.feed import END
 from ml_pipeline.live.feeds.replay import ReplayFeed
 from ml_pipeline.testing.feeds import BEGINS, FIRST, MINUTE, FeedContract, assert_same_bars, minutes_market
-from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.bar_set import BarSet, bar_sets_of
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.resampling import BarForm
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing, make_clock
 from tests.live.feeds.markets import write_long
 

@@ -14,7 +14,7 @@ from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import load_run, restore_policy
 from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.ledger_file import write_ledger
+from ml_pipeline.trading.evaluation.report import write_ledger
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.symbols_task import trading_task_from_state

@@ -20,7 +20,7 @@ from ml_pipeline.live.reconciliation.recorded_session import (
     SessionEvent,
 )
 from ml_pipeline.trading.accounts.execution import PLAIN
-from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
+from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.features.indicators import compute_features

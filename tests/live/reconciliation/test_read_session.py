@@ -21,9 +21,9 @@ from ml_pipeline.live.session import PaperTrading
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.market.synthetic import synthetic_market
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 

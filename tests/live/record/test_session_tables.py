@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.live.record.session_record import BarLines, GrowingFile, LedgerLines
-from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
-from ml_pipeline.trading.evaluation.ledger_file import write_ledger
+from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow
+from ml_pipeline.trading.evaluation.report import write_ledger
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.files import load_market
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)

@@ -12,9 +12,9 @@ from ml_pipeline.live.retraining.retrainer import RetrainedSession
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.trading.market.calendar import infer_calendar
+from ml_pipeline.trading.market.bar_set import MarketBuffer, bar_sets_of
 from ml_pipeline.trading.market.data import market_from_arrays
-from ml_pipeline.trading.market.tape import MarketTape, bar_sets_of
+from ml_pipeline.trading.market.timeframes import infer_calendar
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 
@@ -59,7 +59,7 @@ def session(folder, *, models, model="toy", trading=TRADING):
 
 def growing(bars):
     """A tape after each bar of a market."""
-    tape = MarketTape(bars.symbols, bars.timing, infer_calendar(bars.times))
+    tape = MarketBuffer(bars.symbols, bars.timing, infer_calendar(bars.times))
     for each in bar_sets_of(bars):
         tape.append(each)
         yield tape

@@ -14,8 +14,8 @@ from ml_pipeline.live.brokers.broker import OrderRequest
 from ml_pipeline.live.risk.config import GuardConfig
 from ml_pipeline.live.risk.guard import TRADE, Guard
 from ml_pipeline.live.risk.guards import Guards
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.data import market_from_arrays
-from ml_pipeline.trading.market.tape import bar_sets_of
 from tests.live.risk.guarded_accounts import MINUTE, NOON, Books, bars, guards_of, order, seconds
 from tests.live.risk.test_decision_guards import Decision
 

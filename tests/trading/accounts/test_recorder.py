@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.accounts.execution import PLAIN
-from ml_pipeline.trading.accounts.ledger import symbols_of
-from ml_pipeline.trading.accounts.recorder import LedgerRecorder, LedgerRow
+from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow, symbols_of
 from ml_pipeline.trading.envs.actions import ActionReader
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 

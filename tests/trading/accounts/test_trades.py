@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.trading.accounts.costs import costs_of
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.ledger import per_symbol, symbols_of
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, TradingRules
-from ml_pipeline.trading.accounts.trades import trades_of
+from ml_pipeline.trading.accounts.trades import costs_of, trades_of
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 
 

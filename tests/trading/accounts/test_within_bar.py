@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.accounts.costs import costs_of
-from ml_pipeline.trading.accounts.recorder import LedgerRecorder
+from ml_pipeline.trading.accounts.ledger import LedgerRecorder
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.accounts.trades import trades_of
+from ml_pipeline.trading.accounts.trades import costs_of, trades_of
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import prepare_market

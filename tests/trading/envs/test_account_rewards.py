@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.envs.account_rewards import RewardFunction
-from ml_pipeline.trading.trading_env import FastTrainingEnv, StatefulTradingEnv
+from ml_pipeline.trading.envs.rewards import RewardFunction
+from ml_pipeline.trading.gym_ids import FastTrainingEnv, StatefulTradingEnv
 
 SEEN = []
 WEIGHTS = {"action_mode": "target_weights"}

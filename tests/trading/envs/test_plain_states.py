@@ -9,7 +9,7 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.rewards import REWARDS, Reward, make_reward
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.trading_env import TradingEnv
+from ml_pipeline.trading.gym_ids import TradingEnv
 
 WALK = 100 * np.exp(np.random.default_rng(0).normal(0, 0.02, (300, 2)).cumsum(axis=0))
 RULES = {

@@ -10,7 +10,7 @@ from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.comparison import MarketPart, compare_with_baselines
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.timeframes import Calendar
 
 CALENDAR = Calendar("weekdays", 252.0, "daily bars, not on weekends: 252 a year")
 

@@ -5,18 +5,18 @@ import warnings
 import numpy as np
 import pytest
 
-from ml_pipeline.trading.accounts.costs import costs_of
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, TradingRules
+from ml_pipeline.trading.accounts.trades import costs_of
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.attribution import (
+from ml_pipeline.trading.evaluation.baselines import run_policy
+from ml_pipeline.trading.evaluation.report import as_json
+from ml_pipeline.trading.evaluation.results import (
     alpha_beta,
     costs_by_kind,
     gains_by_asset,
     profit_by_asset,
     profit_curves,
 )
-from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.report import as_json
 
 
 def test_the_profits_of_assets_by_hand(tiny_market):

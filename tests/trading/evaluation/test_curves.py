@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.trading.evaluation import metrics
-from ml_pipeline.trading.evaluation.curves import (
+from ml_pipeline.trading.evaluation.metrics import (
     Drawdown,
     drawdowns,
     monthly_returns,

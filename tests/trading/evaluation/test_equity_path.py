@@ -3,8 +3,7 @@ import numpy as np
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.equity_path import equity_path
+from ml_pipeline.trading.evaluation.baselines import equity_path, run_policy
 
 RULES = TradingRules(initial_cash=1000.0, fee_bps=20.0)
 

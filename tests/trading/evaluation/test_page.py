@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.evaluation.page import write_page
-from ml_pipeline.trading.evaluation.page_tables import Observed, months_table, random_returns, trades_table
+from ml_pipeline.trading.evaluation.page import Observed, months_table, random_returns, trades_table, write_page
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.timeframes import Calendar
 
 
 def ledger_of(n, seed, n_symbols=1, start="2023-01-02"):

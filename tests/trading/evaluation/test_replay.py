@@ -3,8 +3,7 @@ import pytest
 
 from ml_pipeline.trading.accounts.rules import ACTION_MODES, TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.replay import ActionRecorder, replayed_equity
+from ml_pipeline.trading.evaluation.baselines import ActionRecorder, replayed_equity, run_policy
 
 
 @pytest.mark.parametrize("mode", ACTION_MODES)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml_pipeline.trading.evaluation.page_charts import page_charts
+from ml_pipeline.trading.evaluation.page import page_charts
 from ml_pipeline.trading.evaluation.report import as_json, results_table, write_report
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.replay import ActionRecorder, replayed_equity
+from ml_pipeline.trading.evaluation.baselines import ActionRecorder, replayed_equity, run_policy
 from ml_pipeline.trading.evaluation.sensitivity import (
     FEES_BPS,
     LARGEST_FEE_BPS,

@@ -11,9 +11,8 @@ from scipy.stats import spearmanr
 from benchmarks.leak_alarms import KINDS, alarms, honest_columns, leaking_columns, made_market
 from ml_pipeline.trading.features import foresight as module
 from ml_pipeline.trading.features.formulas import Bars
-from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, compute_features
+from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, bars_of, compute_features
 from ml_pipeline.trading.features.innovations import centred_ranks, innovations
-from ml_pipeline.trading.features.own_bars import bars_of
 from ml_pipeline.trading.features.period_ends import periods_of, told_of_period
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.synthetic import synthetic_market

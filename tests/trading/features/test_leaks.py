@@ -327,7 +327,7 @@ def test_a_function_that_reads_a_file_is_measured_as_a_column_is(tmp_path, monke
 
 @pytest.mark.usefixtures("module")
 def test_a_system_that_does_not_tell_what_native_code_opens_is_named(market, monkeypatch):
-    monkeypatch.setattr("ml_pipeline.trading.features.blind_runs._Process.is_watched", False)
+    monkeypatch.setattr("ml_pipeline.trading.features.causality_check._Process.is_watched", False)
     task = TradingTask(TradingConfig(features=("my_features:honest",)), market=market)
     assert {warning.kind for warning in task.feature_warnings} == {"unchecked"}
     assert "does not tell what native libraries and other programs open" in " ".join(task.notices)

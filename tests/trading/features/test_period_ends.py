@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.leak_alarms import KINDS, honest_columns, leaking_columns, made_market
+from ml_pipeline.trading.features.indicators import bars_of
 from ml_pipeline.trading.features.innovations import innovations
-from ml_pipeline.trading.features.own_bars import bars_of
 from ml_pipeline.trading.features.period_ends import periods_of, told_of_period
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.features.ranges import FeatureRanges, OutOfRange
+from ml_pipeline.trading.features.scaling import FeatureRanges, OutOfRange
 
 SEEN = FeatureRanges.of(np.array([[1.0, np.nan, -3.0], [2.0, np.nan, np.nan], [0.5, np.nan, 4.0]]))
 

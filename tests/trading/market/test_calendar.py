@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ml_pipeline.trading.market.calendar import infer_calendar
+from ml_pipeline.trading.market.timeframes import infer_calendar
 
 
 def _every(step, start="2024-01-01", stop="2024-06-01"):

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
+from ml_pipeline.trading.market.tables import Faults
 
 GOOD = """time,open,high,low,close,volume
 2024-01-01,10,12,9,11,100

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
+from ml_pipeline.trading.market.tables import Faults
 from tests.trading.market.daily_bars import CLOSES, OPENS, N, write_bars
 
 

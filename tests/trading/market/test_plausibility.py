@@ -5,10 +5,10 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.data import market_from_arrays
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.plausibility import Split, find_splits, wrong_ticks
 from ml_pipeline.trading.market.resampling import BarForm
+from ml_pipeline.trading.market.tables import Faults
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
 from tests.trading.market.daily_bars import CLOSES, OPENS, N, write_bars

@@ -8,8 +8,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.inspect_data import main
 from ml_pipeline.trading.market.columns import make_dialect
 from ml_pipeline.trading.market.diagnosis import layouts_of
-from ml_pipeline.trading.market.faults import Faults
 from ml_pipeline.trading.market.files import load_market, market_from_frame
+from ml_pipeline.trading.market.tables import Faults
 
 # Of each source: its name, as the program says it; the text; the first time in UTC, the closes and the volumes.
 LAYOUTS = {

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.evaluation.baselines import run_policy
-from ml_pipeline.trading.evaluation.equity_path import EquityPath
+from ml_pipeline.trading.evaluation.baselines import EquityPath, run_policy
 from ml_pipeline.trading.evaluation.metrics import sharpe
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig

@@ -9,7 +9,7 @@ from ml_pipeline.live.loop.booking import by_bar
 from ml_pipeline.live.loop.one_bar.bar_decision import BarDecision
 from ml_pipeline.live.loop.one_bar.incoming_bars import IncomingBars
 from ml_pipeline.live.loop.running_session import RunningSession
-from ml_pipeline.trading.accounts.recorder import LedgerRow
+from ml_pipeline.trading.accounts.ledger import LedgerRow
 from ml_pipeline.trading.market.bar_set import BarSet
 
 

@@ -15,7 +15,7 @@ from ml_pipeline.live.loop.one_bar.order_writing import OrderWriting
 from ml_pipeline.live.loop.running_session import RunningSession
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.risk.guard import Refusal, Verdict, strongest
-from ml_pipeline.trading.accounts.recorder import LedgerRow
+from ml_pipeline.trading.accounts.ledger import LedgerRow
 from ml_pipeline.trading.market.bar_set import BarSet
 
 

@@ -8,7 +8,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.feeds.feed import Correction, Gap
 from ml_pipeline.live.loop.running_session import RunningSession
 from ml_pipeline.live.record.session_log import time_text
-from ml_pipeline.trading.accounts.recorder import LedgerRow
+from ml_pipeline.trading.accounts.ledger import LedgerRow
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.data import FloatArray
 

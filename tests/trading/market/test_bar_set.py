@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.market.bar_set import BarSet, MarketBuffer, bar_sets_of
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.files import load_market
-from ml_pipeline.trading.market.tape import MarketTape, bar_sets_of
-from ml_pipeline.trading.market.timeframes import Timing, make_clock
+from ml_pipeline.trading.market.timeframes import Calendar, Timing, make_clock
 
 MINUTE = 60 * 10**9
 
@@ -43,7 +41,7 @@ def random_market(seed, n_bars=12, n_assets=3):
 
 
 def tape_of(market, **settings):
-    tape = MarketTape(market.symbols, market.timing, **settings)
+    tape = MarketBuffer(market.symbols, market.timing, **settings)
     for bars in bar_sets_of(market):
         tape.append(bars)
     return tape
@@ -74,7 +72,7 @@ def test_a_tape_of_a_markets_bars_is_the_market(seed):
 
 def test_any_part_of_the_bars_is_that_part_of_the_market():
     market = random_market(1, n_bars=40)
-    tape = MarketTape(market.symbols, market.timing, market.calendar)
+    tape = MarketBuffer(market.symbols, market.timing, market.calendar)
     for t, bars in enumerate(bar_sets_of(market)):
         tape.append(bars)
         so_far = tape.market()
@@ -85,7 +83,7 @@ def test_any_part_of_the_bars_is_that_part_of_the_market():
 
 def test_a_tape_that_grew_is_the_market_and_leaves_earlier_views_as_they_were():
     market = random_market(2, n_bars=700)
-    tape = MarketTape(market.symbols, market.timing)
+    tape = MarketBuffer(market.symbols, market.timing)
     early = None
     for t, bars in enumerate(bar_sets_of(market)):
         tape.append(bars)
@@ -152,7 +150,7 @@ def bar(time="2024-01-01T10:00", **changes):
     ],
 )
 def test_an_impossible_bar_is_refused_and_nothing_of_it_is_kept(changes, sentence):
-    tape = MarketTape(["A", "B"], Timing(MINUTE, "open"))
+    tape = MarketBuffer(["A", "B"], Timing(MINUTE, "open"))
     tape.append(bar())
     with pytest.raises(UserError, match=sentence):
         tape.append(bar("2024-01-01T10:01", **changes))
@@ -163,7 +161,7 @@ def test_an_impossible_bar_is_refused_and_nothing_of_it_is_kept(changes, sentenc
 
 @pytest.mark.parametrize("time", ["2024-01-01T10:00", "2024-01-01T09:59"])
 def test_bars_come_in_order(time):
-    tape = MarketTape(["A", "B"], Timing(MINUTE, "open"))
+    tape = MarketBuffer(["A", "B"], Timing(MINUTE, "open"))
     tape.append(bar())
     with pytest.raises(UserError, match="must come in order"):
         tape.append(bar(time))
@@ -171,11 +169,11 @@ def test_bars_come_in_order(time):
 
 def test_a_tape_without_bars_has_no_market():
     with pytest.raises(UserError, match="there is none yet"):
-        MarketTape(["A"], Timing(MINUTE, "open")).market()
+        MarketBuffer(["A"], Timing(MINUTE, "open")).market()
 
 
 def test_an_asset_without_a_bar_needs_none_of_its_numbers():
-    tape = MarketTape(["A", "B"], Timing(MINUTE, "open"), Calendar("24/7", 10.0, "by hand"))
+    tape = MarketBuffer(["A", "B"], Timing(MINUTE, "open"), Calendar("24/7", 10.0, "by hand"))
     tape.append(bar(close=[np.nan, 2.0], open=[-1.0, 2.0], volume=[np.nan, 1.0]))
     assert np.isnan(tape.market().open[0, 0])
     assert tape.market().volume[0].tolist() == [0.0, 1.0]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from ml_pipeline.trading.evaluation.combined_accounts import evaluation_together, ledger_together
 from ml_pipeline.trading.evaluation.metrics import total_return
-from ml_pipeline.trading.evaluation.together import evaluation_together, ledger_together
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask

@@ -1,8 +1,8 @@
 """A process that computes a user's features from the bars so far, and holds no later ones.
 
-It is started by `blind_runs`, reads requests from standard input and answers on standard output, both as pickles. What
-a function remembers of earlier calls is then of earlier bars as well. What it reads from elsewhere is noted: it may be
-later bars.
+`causality_check` starts it. It reads requests from standard input and answers on standard output, both as pickles.
+What a function remembers of earlier calls is then of earlier bars as well. What it reads from elsewhere is noted: it
+may be later bars.
 """
 
 import ast

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features.file_watch import FileWatch
 from ml_pipeline.trading.features.formulas import Bars
-from ml_pipeline.trading.features.indicators import FeatureTable, make_features
-from ml_pipeline.trading.features.own_bars import bars_of
+from ml_pipeline.trading.features.indicators import FeatureTable, bars_of, make_features
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.times import as_text
 
@@ -53,7 +52,7 @@ def refuse_what_sees_ahead(
 
     table: holds their values in use. Raises UserError, with the bar, where one differs.
     """
-    with _blind_process(names) as process:
+    with _causality_process(names) as process:
         every_bar, n_cuts = True, 0
         for a, symbol in enumerate(market.symbols):
             columns = [table.columns.index(f"{symbol}:{name}") for name in names]
@@ -76,7 +75,7 @@ class _Functions(NamedTuple):
 
 
 class _Process:
-    """The other side of `blind_process`. opened: what the functions opened so far."""
+    """The other side of `causality_process`. opened: what the functions opened so far."""
 
     def __init__(self, started: "subprocess.Popen[bytes]", said: IO[bytes], watch: FileWatch | None) -> None:
         self._started = started
@@ -121,8 +120,8 @@ class _Process:
 
 
 @contextmanager
-def _blind_process(names: Sequence[str]) -> Iterator[_Process]:
-    command = [sys.executable, "-m", "ml_pipeline.trading.features.blind_process"]
+def _causality_process(names: Sequence[str]) -> Iterator[_Process]:
+    command = [sys.executable, "-m", "ml_pipeline.trading.features.causality_process"]
     ours, theirs = socket.socketpair() if sys.platform == "linux" else (None, None)
     passed = [] if theirs is None else [theirs.fileno()]
     with (

@@ -3,7 +3,7 @@
 A assets, D columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,17 +11,21 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.features.formulas import Bars
-from ml_pipeline.trading.features.indicators import Feature, features_named, is_usable, unusable, values_of
-from ml_pipeline.trading.features.own_bars import BarsOf, require_longer
-from ml_pipeline.trading.features.streaming.formulas import StreamedFormula, streamed
-from ml_pipeline.trading.features.streaming.longer_bars import LongerBars, column_of
-from ml_pipeline.trading.features.streaming.recent_bars import RecentBars
-from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.calendar import Calendar
+from ml_pipeline.trading.features.indicators import (
+    BarsOf,
+    Feature,
+    features_named,
+    is_usable,
+    make_features,
+    require_longer,
+    unusable,
+    values_of,
+)
+from ml_pipeline.trading.features.streaming_formulas import RecentBars, StreamedFormula, streamed
+from ml_pipeline.trading.market.bar_set import BarSet, MarketBuffer
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray
-from ml_pipeline.trading.market.tape import MarketTape
-from ml_pipeline.trading.market.timeframes import Timing, timeframe_ns
+from ml_pipeline.trading.market.timeframes import Calendar, Timing, long_places, timeframe_ns
 
 Mask = NDArray[np.bool_]
 
@@ -37,7 +41,7 @@ class _Column(NamedTuple):
 class FeatureStream:
     """Takes bars one after the other and gives their features: a few operations for all assets together.
 
-    names: of the features, as in the settings. source: the name of the data in messages. tape: all bars so far.
+    names: of the features, as in the settings. source: the name of the data in messages. buffer: all bars so far.
 
     Built-in features cost the same at every bar. A function of the user's is called anew for each asset at each bar,
     with all bars so far: its cost grows with them, and with the number of assets. It may fail before it has enough
@@ -55,7 +59,7 @@ class FeatureStream:
         source: str = "the stream",
     ) -> None:
         self.symbols = tuple(symbols)
-        self.tape = MarketTape(symbols, timing, calendar, source=source)
+        self.buffer = MarketBuffer(symbols, timing, calendar, source=source)
         self._names = tuple(names)
         self._source = source
         self._made = False
@@ -84,12 +88,12 @@ class FeatureStream:
         """The features at the close of these bars, float64 (D,), NaN during warm-up.
 
         call_functions: False spares the user's functions at bars whose features nobody needs: theirs stay as they were.
-        Raises UserError for bars that cannot be used, as `MarketTape`, which changes nothing; and for a feature that
+        Raises UserError for bars that cannot be used, as `MarketBuffer`, which changes nothing; and for a feature that
         fails or is no number after its first value, as `compute_features`.
         """
         if self._error is not None:
             raise self._error
-        self.tape.append(bars)
+        self.buffer.append(bars)
         try:
             if not self._made:
                 self._make(bars)
@@ -103,7 +107,7 @@ class FeatureStream:
             self._error = error
             raise
         if self.first_bar is None and (~np.isnan(self._values).any(axis=1) & self._listed).any():
-            self.first_bar = self.tape.n_bars - 1
+            self.first_bar = self.buffer.n_bars - 1
         row = np.empty(self._values.size + len(self._of_time))
         row[: self._values.size] = self._values.reshape(-1)
         nothing = np.empty(0)
@@ -114,7 +118,7 @@ class FeatureStream:
         return row
 
     def _make(self, bars: BarSet) -> None:
-        n_assets, timing = len(self.symbols), self.tape.timing
+        n_assets, timing = len(self.symbols), self.buffer.timing
         features = features_named(self._names, tuple(bars.columns), source=self._source)
         self._of_assets = [feature for feature in features if not feature.of_time]
         self._of_time = [feature for feature in features if feature.of_time]
@@ -161,7 +165,7 @@ class FeatureStream:
                 self._check(columns, known, longer.starts.astype("datetime64[ns]"))
 
     def _recompute(self, assets: Mask) -> None:
-        market = self.tape.market()
+        market = self.buffer.market()
         for a in np.flatnonzero(assets).tolist():
             bars_of = BarsOf(market, a)
             for place, feature, _ in self._recomputed:
@@ -195,3 +199,96 @@ class FeatureStream:
 
 def _longest(columns: Sequence[_Column]) -> int:
     return max((column.formula.longest for column in columns if column.formula is not None), default=1)
+
+
+def column_of(bars: BarSet, name: str) -> FloatArray:
+    """A `feature_*` column of the bars, (A,); NaN where they came without it."""
+    values = bars.columns.get(name)
+    return np.full(len(bars.close), np.nan) if values is None else values
+
+
+class LongerBars:
+    """Bars of `length` ns. recent: those that are known. columns: the `feature_*` columns of the latest bar of each.
+
+    first: the bars that will come first, which tell how many assets and which columns there are.
+    starts: int64 (A,), when the latest longer bar of each asset begins, in ns of UTC.
+    """
+
+    def __init__(self, first: BarSet, timing: Timing, length: int, *, longest: int) -> None:
+        n_assets = len(first.close)
+        self.recent = RecentBars(n_assets, longest)
+        self.columns: dict[str, FloatArray] = {name: np.full(n_assets, np.nan) for name in first.columns}
+        self.starts = np.zeros(n_assets, dtype=np.int64)
+        self._timing = timing
+        self._length = length
+        self._key: NDArray[np.int64] | None = None
+        self._begun = np.zeros(n_assets, dtype=np.bool_)
+        self._ended = np.zeros(n_assets, dtype=np.bool_)
+        self._high, self._low, self._close = (np.full(n_assets, np.nan) for _ in range(3))
+        self._volumes: list[list[float]] = [[] for _ in range(n_assets)]
+
+    def append(self, bars: BarSet) -> Iterator[NDArray[np.bool_]]:
+        """Add the next bars; yields the assets of which a longer bar is known by them, once it is in `recent`.
+
+        That may happen twice: a bar after a gap ends the longer bar before it, and may fill its own.
+        """
+        place = long_places(np.array([bars.time], dtype="datetime64[ns]"), self._timing, self._length)
+        if self._key is None:
+            self._key = np.zeros((len(self._begun), place.key.shape[1]), dtype=np.int64)
+        present = bars.present
+        begins = present & (~self._begun | self._ended | (self._key != place.key).any(axis=1))
+        overtaken = begins & self._begun & ~self._ended
+        if overtaken.any():
+            self._finish(overtaken)
+            yield overtaken
+        self._add(bars, present, begins)
+        self._key[present] = place.key
+        self.starts[begins] = place.starts[0]
+        self._begun |= present
+        self._ended[present] = closes = bool(place.closes[0])
+        if closes and present.any():
+            self._finish(present)
+            yield present
+
+    def _add(self, bars: BarSet, present: NDArray[np.bool_], begins: NDArray[np.bool_]) -> None:
+        self._high = np.where(begins, bars.high, np.where(present, np.maximum(self._high, bars.high), self._high))
+        self._low = np.where(begins, bars.low, np.where(present, np.minimum(self._low, bars.low), self._low))
+        self._close = np.where(present, bars.close, self._close)
+        for name, before in self.columns.items():
+            self.columns[name] = np.where(present, column_of(bars, name), before)
+        for a in np.flatnonzero(begins).tolist():
+            self._volumes[a] = []
+        volumes = bars.volume.tolist()
+        for a in np.flatnonzero(present).tolist():
+            self._volumes[a].append(volumes[a])
+
+    def _finish(self, which: NDArray[np.bool_]) -> None:
+        """Make the longer bars of these assets known."""
+        assets = np.flatnonzero(which)
+        volume = np.full(len(which), np.nan)
+        for a in assets.tolist():  # a sum adds in an order of its own, that of `together`
+            volume[a] = np.add.reduceat(np.array(self._volumes[a]), [0])[0]
+        self.recent.append(self._high, self._low, self._close, volume, fresh=which)
+
+
+# Averages such as EMA and RSI begin with a mean, and forget it in some multiple of their span.
+_SPANS = 10
+_LEAST = 500
+
+
+def bars_to_warm_up(names: Sequence[str], *, window: int, length_ns: int) -> int:
+    """Bars of `length_ns` that features and window need, with room for averages to forget how they began.
+
+    A user's own function tells no span, and columns of the data need none: for these the usual number must do.
+
+    >>> minute = 60 * 10**9
+    >>> bars_to_warm_up(["rsi_14"], window=1, length_ns=minute)
+    500
+    >>> bars_to_warm_up(["rsi_14@1h"], window=4, length_ns=minute)
+    8404
+    """
+    needed = 0
+    for feature in (each for name in names for each in make_features(name)):
+        longer = 1 if feature.timeframe is None else timeframe_ns(feature.timeframe) // length_ns
+        needed = max(needed, _SPANS * feature.warm_up * max(longer, 1))
+    return max(_LEAST, needed + window)

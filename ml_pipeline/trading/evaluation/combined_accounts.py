@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.evaluation.implausible_results import Run, implausible_result
 from ml_pipeline.trading.evaluation.results import Evaluation
-from ml_pipeline.trading.market.calendar import infer_calendar
 from ml_pipeline.trading.market.data import FloatArray
+from ml_pipeline.trading.market.timeframes import infer_calendar
 
 _OF_MONEY = ("equity", "cash", "costs_paid")
 _CARRIED = ("close_", "position_")

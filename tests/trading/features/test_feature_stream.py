@@ -8,11 +8,11 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.features.feature_stream import FeatureStream
 from ml_pipeline.trading.features.indicators import DEFAULT_FEATURES, compute_features
-from ml_pipeline.trading.features.streaming.feature_stream import FeatureStream
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.synthetic import synthetic_market
-from ml_pipeline.trading.market.tape import bar_sets_of
 from ml_pipeline.trading.market.timeframes import Timing, make_clock
 from tests.examples import COSTLY
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.trading.features.blind_runs import refuse_what_sees_ahead
+from ml_pipeline.trading.features.causality_check import refuse_what_sees_ahead
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.synthetic import synthetic_market
 
