@@ -1,21 +1,267 @@
-"""The studies in a folder of runs, read from their study.json alone; what did not change is not read again."""
+"""The studies in a folder of runs: state, pace, best trial and failures of each.
+
+They are read from their study.json alone; what did not change is not read again.
+"""
 
 import math
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.dashboard.json_file import JsonFile
-from ml_pipeline.dashboard.run_files import is_plain
-from ml_pipeline.dashboard.study import StudySummary, study_details, study_summary
-from ml_pipeline.dashboard.summary import BROKEN, RunSummary
-from ml_pipeline.runs.folders import folders_in
-from ml_pipeline.tuning.study_files import REPORT_FILE, STUDY_FILE
+from ml_pipeline.config.wording import in_one_line, written
+from ml_pipeline.dashboard.files import JsonFile, count, finite, is_plain, text
+from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
+from ml_pipeline.runs.folders import folders_in, run_name
+from ml_pipeline.runtime.process_identity import identity_from, is_alive
+from ml_pipeline.runtime.regular_file import path_inside
+from ml_pipeline.tuning.study_files import REPORT_FILE, STUDY_FILE, warnings_in_words
+
+_STATES = ("running", "finished", "stopped")
+_COUNTS = ("n_trials", "finished", "complete", "pruned", "failed", "impossible", "jobs")
+_PACES = ("trials_per_hour", "trials_per_hour_last_hour")
+_GONE_S, _SILENT_S = 10.0, 60.0
+"""A file whose writer is gone counts for so long, since another process may write it next; so long one of another
+machine, which cannot be asked."""
+_LONGEST_VALUE = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTrial:
+    """run: the name of its run, where its folder is here. progress: from 0 to 1. value: the best so far."""
+
+    number: int
+    run: str | None = None
+    host: str | None = None
+    began: str | None = None
+    progress: float | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestTrial:
+    number: int
+    value: float
+    run: str | None
+    settings: Mapping[str, str]
+    """As a user writes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why so many trials failed, and which."""
+
+    reason: str
+    times: int
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySummary:
+    """A study as its study.json tells. None: not known."""
+
+    name: str
+    """Of its folder."""
+    folder: Path
+    status: str
+    """running, finished or stopped; broken where the file holds something else."""
+    reason: str | None = None
+    """Why it is taken to be stopped, or what is broken."""
+    n_trials: int | None = None
+    finished: int | None = None
+    """Complete or pruned."""
+    complete: int | None = None
+    pruned: int | None = None
+    failed: int | None = None
+    impossible: int | None = None
+    """Settings that do not fit together, told before the trial began; neither finished nor failed."""
+    jobs: int | None = None
+    trials_per_hour: float | None = None
+    trials_per_hour_last_hour: float | None = None
+    seconds_left: float | None = None
+    best: BestTrial | None = None
+    running: tuple[RunningTrial, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    feature_warnings: tuple[str, ...] = ()
+    """Sentences about features that may see ahead."""
+    began: str | None = None
+    updated: str | None = None
+    has_report: bool = False
+    value_unit: str | None = None
+    """What the value of a trial is: the objective, or what `RunSummary.score_unit` says of its run."""
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the trials that are finished, from 0 to 1."""
+        return min(1.0, self.finished / self.n_trials) if self.n_trials and self.finished is not None else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "folder": str(self.folder), "progress": self.progress}
+
+
+def study_summary(
+    values: Mapping[str, Any],
+    *,
+    root: Path,
+    folder: Path,
+    written_s: float,
+    runs: Mapping[str, RunSummary],
+    has_report: bool,
+) -> StudySummary:
+    """The study of a file's values. written_s: when the file changed, in seconds since 1970. runs: those below the
+    root by name, which know better how far a trial is.
+
+    Raises ValueError where the values are not those of a study.
+    """
+    if values.get("state") not in _STATES or count(values.get("n_trials")) is None:
+        raise ValueError("it has no state of a study, or no number of trials")
+    status, reason = values["state"], None
+    if status == "running":
+        reason = _why_stopped(values, written_s=written_s)
+        status = "stopped" if reason else status
+    steps = count(values.get("steps_per_trial"))
+    figures: dict[str, Any] = {name: count(values.get(name)) for name in _COUNTS}
+    figures |= {name: finite(values.get(name)) for name in _PACES}
+    running = [each for each in _objects(values.get("running")) if count(each.get("number")) is not None]
+    return StudySummary(
+        name=folder.name or folder.absolute().name,
+        folder=folder,
+        status=status,
+        reason=reason,
+        **figures,
+        seconds_left=finite(values.get("seconds_left")) if status == "running" else None,
+        best=_best(values.get("best"), root, folder),
+        running=tuple(_running(each, root, folder, runs, steps=steps) for each in running)
+        if status == "running"
+        else (),
+        failures=tuple(_failures(values.get("failures"))),
+        feature_warnings=warnings_in_words(tuple(filter(None, map(text, _list(values.get("feature_warnings")))))),
+        began=text(values.get("began")),
+        updated=text(values.get("updated")),
+        has_report=has_report,
+        value_unit="Sharpe ratio"
+        if values.get("objective") == "sharpe"
+        else next((run.score_unit for run in runs.values() if run.folder.parent == folder), None),
+    )
+
+
+def study_details(values: Mapping[str, Any], *, root: Path, folder: Path) -> dict[str, Any]:
+    """{"history": [[number, seconds, value, best so far]], "trials": [{"number", "state", "value", "seconds", "run",
+    "reason", "settings"}], "settings": names}, of a file's values; what is odd in it is left out."""
+    history = values.get("history")
+    rows = [each for each in history if isinstance(each, list) and len(each) == 4] if isinstance(history, list) else []
+    trials: list[dict[str, Any]] = [
+        {
+            "number": number,
+            "state": text(each.get("state")) or "unknown",
+            "value": finite(each.get("value")),
+            "seconds": finite(each.get("seconds")),
+            "run": _run_of(root, folder, each.get("folder")),
+            "reason": text(each.get("reason")),
+            "settings": _settings(each.get("settings")),
+        }
+        for each in _objects(values.get("trials"))
+        if (number := count(each.get("number"))) is not None
+    ]
+    return {
+        "history": [[finite(value) for value in row] for row in rows if finite(row[0]) is not None],
+        "trials": trials,
+        "settings": list(dict.fromkeys(name for each in trials for name in each["settings"])),
+    }
+
+
+def _why_stopped(values: Mapping[str, Any], *, written_s: float) -> str | None:
+    """Why a study that is said to run does not, as far as can be known; None where it may."""
+    try:
+        age_s = time.time() - max(written_s, datetime.fromisoformat(str(values.get("updated"))).timestamp())
+        writer = identity_from(*(values["writer"].get(name) for name in ("host", "pid", "started", "namespace")))
+        alive = is_alive(writer)
+    except (ValueError, KeyError, AttributeError, OverflowError, OSError):
+        age_s, writer, alive = time.time() - written_s, None, None
+    if alive or age_s < (_GONE_S if alive is False else _SILENT_S):
+        return None
+    if alive is False and writer is not None:
+        return f"Its process {writer.pid} on {writer.host} is gone; start it again with the same command to go on."
+    return "Its processes have written nothing for more than a minute; start it again with the same command to go on."
+
+
+def _best(value: object, root: Path, folder: Path) -> BestTrial | None:
+    if not isinstance(value, dict):
+        return None
+    number, score = count(value.get("number")), finite(value.get("value"))
+    if number is None or score is None:
+        return None
+    run = _run_of(root, folder, value.get("folder"))
+    return BestTrial(number=number, value=score, run=run, settings=_settings(value.get("settings")))
+
+
+def _running(
+    value: Mapping[str, Any], root: Path, folder: Path, runs: Mapping[str, RunSummary], *, steps: int | None
+) -> RunningTrial:
+    named = value.get("folders")
+    named = named if isinstance(named, list) and named else [value.get("folder")]
+    names = [name for name in (_run_of(root, folder, each) for each in named) if name is not None]
+    here = [runs[name] for name in names if name in runs]
+    progress = finite(value.get("progress"))
+    if here and steps:
+        progress = min(1.0, sum(run.global_step or 0 for run in here) / steps)
+    elif len(here) == 1 and len(names) == 1:
+        progress = here[0].progress
+    under_way = [run.name for run in here if run.status == "running"]
+    number = count(value.get("number"))
+    assert number is not None
+    return RunningTrial(
+        number=number,
+        run=next(iter([*under_way, *(run.name for run in here)]), None),
+        host=text(value.get("host")),
+        began=text(value.get("began")),
+        progress=None if progress is None else round(progress, 3),
+        value=finite(value.get("value")),
+    )
+
+
+def _failures(value: object) -> list[Failure]:
+    return [
+        Failure(
+            reason=text(each.get("reason")) or "No reason was recorded.",
+            times=times,
+            numbers=tuple(n for n in map(count, _list(each.get("numbers"))) if n is not None),
+        )
+        for each in _objects(value)
+        if (times := count(each.get("times")))
+    ]
+
+
+def _settings(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(name): _shown(each) for name, each in value.items()}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    shown = written(tuple(value) if isinstance(value, list) else value)
+    return shown if len(shown) <= _LONGEST_VALUE else f"{shown[:_LONGEST_VALUE]}..."
+
+
+def _run_of(root: Path, folder: Path, name: object) -> str | None:
+    """The name of the run in a folder of the study; None for one that would lie elsewhere."""
+    inside = path_inside(folder, name)
+    return None if inside is None else run_name(root, inside)
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in _list(value) if isinstance(each, dict)]
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else []
 
 
 class NoSuchStudy(UserError):

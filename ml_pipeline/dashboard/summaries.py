@@ -1,24 +1,205 @@
 """The summaries of all runs in a folder, read from run folders alone; what did not change is not read again."""
 
 import math
+import re
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ml_pipeline.config.env_schedule import planned_end
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
-from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.config.wording import in_one_line, last_line_first, score_unit
+from ml_pipeline.dashboard.files import count, finite
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
-from ml_pipeline.dashboard.summary import BROKEN, UNKNOWN, RunSummary, summarized
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.monitoring.metrics_file import METRICS_FILE, STEP
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.folders import run_folders, run_name
-from ml_pipeline.runs.state import ENDED, STATE_FILE, read_state
+from ml_pipeline.runs.state import ENDED, STATE_FILE, RunState, read_state
 from ml_pipeline.runtime.regular_file import FileIdentity
 from ml_pipeline.tuning.study_files import is_study_folder, is_trial
+
+BROKEN, UNKNOWN = "broken", "unknown"
+_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s", "time/exchanging_s")
+_OF_A_RANK = re.compile(r"system/rank(\d+)/")
+_MOST_SYMBOLS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """A run in one row. None: not known, as what no file of the folder tells (yet).
+
+    >>> RunSummary(name="a", folder=Path("runs/a"), status="running", global_step=30, total_timesteps=120).progress
+    0.25
+    """
+
+    name: str
+    """Of its folder, relative to the root."""
+    folder: Path
+    status: str
+    """running, queued, finished, stopped or failed; unknown without a state.json, and broken if it cannot be read."""
+    reason: str | None = None
+    """Why it stopped, failed, or finished early, or what is broken in the folder."""
+    task: str | None = None
+    """The id of the environment, or the symbols."""
+    algorithm: str | None = None
+    seed: int | None = None
+    iteration: int | None = None
+    total_iterations: int | None = None
+    global_step: int | None = None
+    total_timesteps: int | None = None
+    """As asked for; training ends with a whole iteration."""
+    steps_per_second: float | None = None
+    """Of the last iterations, without evaluations."""
+    seconds_left: float | None = None
+    """At the pace of the last iterations, evaluations included; only while the run is running."""
+    mean_return: float | None = None
+    """Of the last 100 training episodes."""
+    last_score: float | None = None
+    """Of the latest evaluation."""
+    best_score: float | None = None
+    score_unit: str | None = None
+    """What the scores are: mean return, log return or Sharpe ratio."""
+    n_envs: int | None = None
+    n_workers: int | None = None
+    n_ranks: int | None = None
+    """Processes that made the latest iteration together; None where it was one alone."""
+    began: str | None = None
+    """When this stretch of the run began, in UTC (ISO 8601)."""
+    ended: str | None = None
+    study: str | None = None
+    """The study whose trial the run is; None where it is none, or where the root is the study's own folder."""
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the environment steps that are taken, from 0 to 1."""
+        if self.global_step is None or not self.total_timesteps:
+            return None
+        return min(1.0, self.global_step / self.total_timesteps)
+
+    @property
+    def activity(self) -> str:
+        """The status, or what a running run does once all steps are taken: it is evaluated, and its report written."""
+        return "evaluating" if self.status == "running" and self.progress == 1.0 else self.status
+
+    @property
+    def headline(self) -> str | None:
+        """The reason in one line, what was raised first; the same as `reason` where that is short and of one line."""
+        return None if self.reason is None else last_line_first(self.reason)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, the progress and the activity as plain values."""
+        return {
+            **asdict(self),
+            "folder": str(self.folder),
+            "progress": self.progress,
+            "headline": self.headline,
+            "activity": self.activity,
+        }
+
+
+def summarized(
+    known: RunSummary, *, settings: Mapping[str, Any], state: RunState | None, metrics: MetricsTail
+) -> RunSummary:
+    """The row of a run, from the names and the status that are known of it and what its files hold."""
+    told = replace(known, **_of_settings(settings))
+    told = replace(told, **_of_metrics(metrics))
+    if state is not None:
+        told = replace(told, **_of_state(state, told))
+    return replace(told, seconds_left=_seconds_left(told, metrics.rows))
+
+
+def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings tell. They may be of another version, or be written by hand: anything may be missing or odd."""
+    n_envs, n_steps = count(settings.get("n_envs")), count(settings.get("n_steps"))
+    total, iterations = count(settings.get("total_timesteps")), count(settings.get("num_episodes"))
+    batch = n_envs * n_steps if n_envs and n_steps else None
+    if total is None and iterations and batch:
+        total = iterations * batch
+    algorithm = str(settings.get("algorithm") or "PPO") if settings else None
+    if algorithm != "PPO":
+        iterations = None
+    elif total and n_envs and n_steps:
+        schedule = _schedule(settings.get("n_envs_schedule"))
+        iterations, _ = planned_end(total, step=0, n_steps=n_steps, n_envs=n_envs, schedule=schedule)
+    return {
+        "task": _task(settings),
+        "algorithm": algorithm,
+        "seed": count(settings.get("seed")),
+        "n_envs": n_envs,
+        "n_workers": count(settings.get("n_workers")),
+        "total_timesteps": total,
+        "total_iterations": iterations,
+        "score_unit": score_unit(settings.get("env_id"), settings.get("score", "log_return")) if settings else None,
+    }
+
+
+def _schedule(value: Any) -> dict[int, int]:
+    """What of it can be one: numbers of environments by step."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {step: n for step, n in value.items() if count(step) and count(n)}
+
+
+def _task(settings: Mapping[str, Any]) -> str | None:
+    if not settings:
+        return None
+    if settings.get("env_id") is not None:
+        return str(settings["env_id"])
+    symbols = settings.get("symbols")
+    if isinstance(symbols, Sequence) and not isinstance(symbols, str) and symbols:
+        more = f" +{len(symbols) - _MOST_SYMBOLS}" if len(symbols) > _MOST_SYMBOLS else ""
+        return " ".join(str(each) for each in symbols[:_MOST_SYMBOLS]) + more
+    data = settings.get("data")
+    return "built-in market" if data is None else Path(str(data)).stem
+
+
+def _of_metrics(tail: MetricsTail) -> dict[str, Any]:
+    rows = tail.rows
+    last = rows[-1] if rows else {}
+    told = {
+        "iteration": count(last.get("time/iteration")),
+        "global_step": count(last.get(STEP)),
+        "mean_return": finite(last.get("rollout/mean_return_100")),
+        "steps_per_second": _pace(rows, _TRAINING) or finite(last.get("time/steps_per_second")),
+        "last_score": tail.last_score,
+        "best_score": tail.best_score,
+        "n_ranks": len({found[1] for name in last if (found := _OF_A_RANK.match(name))}) or None,
+    }
+    for name, metric in (("n_workers", "workers/count"), ("n_envs", "time/n_envs")):
+        if (latest := count(last.get(metric))) is not None:
+            told[name] = latest
+    return told
+
+
+def _of_state(state: RunState, told: RunSummary) -> dict[str, Any]:
+    """What the state tells, which once the run has ended knows more than the last line of metrics."""
+    known = {"iteration": state.iterations, "global_step": state.global_step, "best_score": state.best_score}
+    return {
+        "began": state.began,
+        "ended": state.ended,
+        **{name: getattr(told, name) if value is None else value for name, value in known.items()},
+    }
+
+
+def _seconds_left(told: RunSummary, rows: Sequence[Mapping[str, Any]]) -> float | None:
+    pace = _pace(rows, (*_TRAINING, "time/evaluating_s")) or told.steps_per_second
+    if told.status != "running" or not pace or told.global_step is None or told.total_timesteps is None:
+        return None
+    return finite(max(0.0, told.total_timesteps - told.global_step) / pace)
+
+
+def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | None:
+    """Steps per second over these iterations, the first left out, since where it began is not known."""
+    steps = [finite(row.get(STEP)) for row in rows]
+    seconds = sum(finite(row.get(part)) or 0.0 for row in rows[1:] for part in parts)
+    if len(rows) < 2 or steps[0] is None or steps[-1] is None or steps[-1] <= steps[0] or seconds <= 0.0:
+        return None
+    return finite((steps[-1] - steps[0]) / seconds)
+
 
 _ORDER = ("running", "queued")
 """These come first in a list; the rest follow, the newest first."""

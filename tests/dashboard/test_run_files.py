@@ -3,7 +3,7 @@ import os
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, open_file, read_text
+from ml_pipeline.dashboard.files import NoSuchRun, find_run, open_file, read_text
 from tests.dashboard.run_folders import make_run
 
 OUTSIDE = [

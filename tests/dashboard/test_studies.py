@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard import study
+from ml_pipeline.dashboard import studies
 from ml_pipeline.dashboard.studies import NoSuchStudy, StudyReader, find_study, read_studies
 from ml_pipeline.dashboard.summaries import read_summaries
 from tests.dashboard.run_folders import make_run
@@ -157,7 +157,7 @@ def test_what_did_not_change_is_not_read_again(tmp_path, monkeypatch):
     folder = make_study(tmp_path, "s")
     reader = StudyReader(tmp_path)
     reader.read()
-    monkeypatch.setattr("ml_pipeline.dashboard.json_file.parse_json", lambda content: pytest.fail("it was read again"))
+    monkeypatch.setattr("ml_pipeline.dashboard.files.parse_json", lambda content: pytest.fail("it was read again"))
     assert reader.read()[0].finished == 3
     monkeypatch.undo()
     write_study(folder, study_values(values=(1.0,)))
@@ -213,7 +213,7 @@ def test_what_was_refused_is_not_read_again_until_it_changes(tmp_path, monkeypat
             file.truncate(100_000_000)  # sparse
     assert reason in read_studies(tmp_path)[0].reason
     with monkeypatch.context() as patch:
-        patch.setattr("ml_pipeline.dashboard.json_file._object_in", lambda *_: pytest.fail("it was read again"))
+        patch.setattr("ml_pipeline.dashboard.files._object_in", lambda *_: pytest.fail("it was read again"))
         assert reason in read_studies(tmp_path)[0].reason
     (folder / "study.json").write_text('{"state": "finished", "n_trials": 3}')
     assert read_studies(tmp_path)[0].status == "finished"
@@ -236,7 +236,7 @@ def test_runs_tell_whose_trials_they_are(tmp_path):
 
 
 def test_a_value_that_no_file_can_hold_long_is_cut():
-    assert len(study._shown("x" * 10_000)) < 300
+    assert len(studies._shown("x" * 10_000)) < 300
 
 
 def test_the_value_of_a_study_says_what_it_is(tmp_path):

@@ -25,8 +25,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.server import HOST, PORT, serve
-from ml_pipeline.dashboard.studies import find_study, read_studies
-from ml_pipeline.dashboard.study import StudySummary
+from ml_pipeline.dashboard.studies import StudySummary, find_study, read_studies
 from ml_pipeline.dashboard.summaries import read_summaries
 from ml_pipeline.dashboard.terminal.study_screen import study_line, study_lines, study_screen
 from ml_pipeline.live.session_files import root_of_sessions

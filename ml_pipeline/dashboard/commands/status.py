@@ -13,7 +13,7 @@ from rich.console import Console
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
-from ml_pipeline.dashboard.summary import RunSummary
+from ml_pipeline.dashboard.summaries import RunSummary
 from ml_pipeline.dashboard.terminal.command_line import StatusCommandLine
 from ml_pipeline.dashboard.terminal.run_table import plain_lines, remarks, status_table
 from ml_pipeline.monitoring.console import entry

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
-from ml_pipeline.dashboard.summary import RunSummary
+from ml_pipeline.dashboard.summaries import RunSummary
 from ml_pipeline.dashboard.terminal.command_line import WatchCommandLine, WatchConfig
 from ml_pipeline.dashboard.terminal.run_table import plain_lines, remarks, status_table
 from ml_pipeline.monitoring.console import entry

@@ -2,19 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns
-from ml_pipeline.dashboard.curves.smoothing import smooth
-from ml_pipeline.dashboard.curves.thinning import sums_per_bin, thinned
+from ml_pipeline.dashboard.curves.metrics_columns import Floats, MetricsColumns
 from ml_pipeline.monitoring.metrics_file import STEP
 
 Axis = Literal["step", "time"]
-Floats = NDArray[np.float64]
+
 
 STAGES = tuple(f"time/{name}_s" for name in ("acting", "stepping", "waiting", "exchanging", "learning", "evaluating"))
 _MOST_NEW_ROWS = 1000
@@ -110,3 +108,81 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
+
+
+# Within a block weights fall to this at most, far above where float64 would lose the newest values.
+_LEAST_WEIGHT = 1e-9
+
+
+class Smoothed(NamedTuple):
+    """values: (n,). sum and weight: what goes on from here, `(sum * w + (1 - w) * y) / (weight * w + 1 - w)` next."""
+
+    values: NDArray[np.float64]
+    sum: float
+    weight: float
+
+
+def smooth(y: NDArray[np.float64], w: float) -> Smoothed:
+    """The average of the values (n,) so far, in which each weighs `w` times as much as the next; 0 <= w < 1.
+
+    >>> smooth(np.array([1.0, 3.0]), 0.5).values.round(4).tolist()
+    [1.0, 2.3333]
+    """
+    n = len(y)
+    if w <= 0:
+        return Smoothed(y, float(y[-1]) if n else 0.0, 1.0 if n else 0.0)
+    size = max(int(np.log(_LEAST_WEIGHT) / np.log(w)), 1)
+    falling = w ** np.arange(1, size + 1)
+    sums = np.empty(n)
+    total = 0.0
+    for first in range(0, n, size):
+        part = y[first : first + size]
+        powers = falling[: len(part)]
+        sums[first : first + size] = powers * (total + (1 - w) * np.cumsum(part / powers))
+        total = float(sums[first + len(part) - 1])
+    weights = -np.expm1(np.arange(1, n + 1) * np.log(w))
+    return Smoothed(sums / weights, total, float(weights[-1]) if n else 0.0)
+
+
+def thinned(x: Floats, y: Floats, *, low: float, high: float, n_bins: int) -> NDArray[np.intp]:
+    """Which of the points (n,) are drawn between x = low and high, in n_bins columns; ascending indices.
+
+    A point that is left out is never missed: a column of pixels shows the range of its values. x is sorted; NaN is in
+    neither. Few points are all drawn, with the nearest on either side, so that the curve runs
+    to the edge. Of many, each bin keeps the first of its smallest and the first of its largest values.
+    """
+    first = max(int(np.searchsorted(x, low, "left")) - 1, 0)
+    end = min(int(np.searchsorted(x, high, "right")) + 1, len(x))
+    if end - first <= 2 * n_bins or not high > low:
+        return np.arange(first, end)
+    x, y = x[first:end], y[first:end]
+    bins = bins_of(x, low=low, high=high, n_bins=n_bins)
+    starts = np.flatnonzero(np.diff(bins, prepend=-1))
+    sizes = np.diff(starts, append=len(x))
+    chosen = [np.array([0, len(x) - 1])]
+    for extreme in (np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts)):
+        reached = np.flatnonzero(y == np.repeat(extreme, sizes))
+        _, which = np.unique(bins[reached], return_index=True)
+        chosen.append(reached[which])
+    return np.unique(np.concatenate(chosen)) + first
+
+
+def bins_of(x: Floats, *, low: float, high: float, n_bins: int) -> NDArray[np.int64]:
+    """The bin (n,) of each point among n_bins equally wide ones from low to high; what lies outside is in the outer."""
+    return np.clip((x - low) * (n_bins / (high - low)), 0, n_bins - 1).astype(np.int64)
+
+
+def sums_per_bin(
+    x: Floats, columns: Mapping[str, Floats], *, low: float, high: float, n_bins: int
+) -> tuple[Floats, dict[str, Floats]]:
+    """(the last x of each bin that holds points, and the sum of each column there); NaN counts as nothing."""
+    inside = (x >= low) & (x <= high)
+    x = x[inside]
+    if not len(x):
+        return x, dict.fromkeys(columns, x)
+    if len(x) <= n_bins or not high > low:
+        starts = np.arange(len(x))
+    else:
+        starts = np.flatnonzero(np.diff(bins_of(x, low=low, high=high, n_bins=n_bins), prepend=-1))
+    last = np.append(starts[1:], len(x)) - 1
+    return x[last], {name: np.add.reduceat(np.nan_to_num(column[inside]), starts) for name, column in columns.items()}

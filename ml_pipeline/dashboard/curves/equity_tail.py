@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.dashboard.run_files import open_file
+from ml_pipeline.dashboard.files import open_file
 from ml_pipeline.runtime.growing_file import GrowingFile
 
 

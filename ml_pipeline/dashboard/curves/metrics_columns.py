@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.dashboard.run_files import open_file
+from ml_pipeline.dashboard.files import open_file
 from ml_pipeline.runtime.growing_file import GrowingFile
 from ml_pipeline.runtime.regular_file import FileIdentity
 

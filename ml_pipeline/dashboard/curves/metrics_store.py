@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ml_pipeline.dashboard.curves.chart_data import STAGES
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns
-from ml_pipeline.dashboard.run_files import find_run
+from ml_pipeline.dashboard.files import find_run
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE
 
 _MOST_BYTES = 512 * 2**20

@@ -11,8 +11,7 @@ from ml_pipeline.config.checks import check_positive
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.studies import read_studies
-from ml_pipeline.dashboard.summaries import read_summaries
-from ml_pipeline.dashboard.summary import RunSummary
+from ml_pipeline.dashboard.summaries import RunSummary, read_summaries
 from ml_pipeline.dashboard.terminal.study_screen import study_line
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.runs.folders import is_run_folder, run_folders

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ml_pipeline.config.wording import counted, last_line_first
-from ml_pipeline.dashboard.summary import BROKEN, RunSummary
+from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
 from ml_pipeline.runs.folder import BEGAN_IN_NAME
 
 _GAP = 2

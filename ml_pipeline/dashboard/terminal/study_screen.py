@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.text import Text
 
 from ml_pipeline.config.wording import counted, in_one_line
-from ml_pipeline.dashboard.study import StudySummary
-from ml_pipeline.dashboard.summary import BROKEN
+from ml_pipeline.dashboard.studies import StudySummary
+from ml_pipeline.dashboard.summaries import BROKEN
 from ml_pipeline.dashboard.terminal.run_table import STYLES, duration, figure, printable
 from ml_pipeline.monitoring.machine import MachineUse
 

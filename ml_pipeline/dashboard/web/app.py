@@ -23,22 +23,25 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.curves.chart_data import check_axis, curve, time_spent, x_of
-from ml_pipeline.dashboard.evaluation_figures import evaluation_table
-from ml_pipeline.dashboard.run_files import NoSuchRun, find_run, read_text
+from ml_pipeline.dashboard.files import NoSuchRun, find_run, read_text
+from ml_pipeline.dashboard.run_details import evaluation_table, settings_table
 from ml_pipeline.dashboard.sessions import NoSuchSession, SessionReader
-from ml_pipeline.dashboard.settings_table import settings_table
 from ml_pipeline.dashboard.studies import NoSuchStudy
-from ml_pipeline.dashboard.web.access import FILES, Access
+from ml_pipeline.dashboard.web.access import FILES, Access, Guard, plain_page
 from ml_pipeline.dashboard.web.changing import Changing
-from ml_pipeline.dashboard.web.event_stream import EventStream
-from ml_pipeline.dashboard.web.guard import Guard, plain_page
-from ml_pipeline.dashboard.web.json_answer import JsonAnswer, as_json
-from ml_pipeline.dashboard.web.positions import Position
-from ml_pipeline.dashboard.web.query import MOST_RUNS, metrics_of, number_of, range_of, runs_of, whole_number_of
+from ml_pipeline.dashboard.web.http import (
+    MOST_RUNS,
+    JsonAnswer,
+    as_json,
+    metrics_of,
+    number_of,
+    range_of,
+    runs_of,
+    whole_number_of,
+)
 from ml_pipeline.dashboard.web.reports import NoSuchReport, Reports
-from ml_pipeline.dashboard.web.sessions import Sessions
-from ml_pipeline.dashboard.web.studies import Studies
-from ml_pipeline.dashboard.web.updates import Choice, Updates
+from ml_pipeline.dashboard.web.studies_and_sessions import Sessions, Studies
+from ml_pipeline.dashboard.web.updates import Choice, EventStream, Position, Updates
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE

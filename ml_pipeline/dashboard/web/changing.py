@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.dashboard.controls import Controls
-from ml_pipeline.dashboard.run_files import find_run
-from ml_pipeline.dashboard.web.json_answer import JsonAnswer
+from ml_pipeline.dashboard.files import find_run
+from ml_pipeline.dashboard.web.http import JsonAnswer
 
 _LARGEST_REQUEST = 10_000
 

@@ -19,9 +19,8 @@ from starlette.routing import Route
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.dashboard.run_files import is_plain, open_file
-from ml_pipeline.dashboard.web.access import FILES, Tickets
-from ml_pipeline.dashboard.web.guard import FRAME_POLICY, REPORT_POLICY
+from ml_pipeline.dashboard.files import is_plain, open_file
+from ml_pipeline.dashboard.web.access import FILES, FRAME_POLICY, REPORT_POLICY, Tickets
 from ml_pipeline.reporting.html_page import html_page
 from ml_pipeline.reporting.report_files import PAGE_FILE
 

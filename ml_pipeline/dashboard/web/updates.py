@@ -2,20 +2,60 @@
 
 import asyncio
 import contextlib
+import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from starlette.types import Receive, Scope, Send
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.curves.chart_data import new_rows
 from ml_pipeline.dashboard.curves.metrics_store import MetricsStore
 from ml_pipeline.dashboard.run_list import RunList
 from ml_pipeline.dashboard.sessions import SessionReader
-from ml_pipeline.dashboard.web.positions import Position, Rows
+from ml_pipeline.dashboard.web.http import json_bytes
+
+_ID = re.compile(r"(?P<server>[0-9a-f]{8})-(?P<version>\d{1,15})(?:;(?P<rows>[\d.,]*))?", re.ASCII)
+_ROWS = re.compile(r"\d{1,15}\.\d{1,15}\.\d{1,15}", re.ASCII)
+SERVER = secrets.token_hex(4)  # numbers of versions and generations mean nothing to another process
+
+
+class Rows(NamedTuple):
+    """So many rows of a generation, with so many names of metrics; generation 0 is none at all."""
+
+    generation: int = 0
+    n_rows: int = 0
+    n_names: int = 0
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a page has read: the list of runs up to a version, and of each chosen run so many rows.
+
+    It is the id of every event. A page that lost its connection sends the last one, and goes on there: the server keeps
+    nothing for it. version: of the list of runs. rows: of each chosen run, in the order in which they are named."""
+
+    version: int = 0
+    rows: Sequence[Rows] = field(default=())
+
+    @classmethod
+    def parse(cls, text: str, n_runs: int) -> "Position":
+        """What `str` wrote; the very beginning where another process wrote it, or nobody."""
+        found = _ID.fullmatch(text)
+        if found is None or found["server"] != SERVER:
+            return cls(0, [Rows()] * n_runs)
+        rows = [Rows(*map(int, each.split("."))) for each in (found["rows"] or "").split(",") if _ROWS.fullmatch(each)]
+        return cls(int(found["version"]), rows if len(rows) == n_runs else [Rows()] * n_runs)
+
+    def __str__(self) -> str:
+        return f"{SERVER}-{self.version};" + ",".join(".".join(map(str, each)) for each in self.rows)
+
 
 TICK_S = 0.25
 """How often the metrics of chosen runs are looked at."""
@@ -154,3 +194,61 @@ class Updates:
             return Rows(), None if before == Rows() else {"reload": True}
         told: dict[str, Any] = {"reload": True} if new is None else new
         return now, told if now.n_names == before.n_names else {**told, "names": names}
+
+
+HEARTBEAT_S = 15.0
+_SLOWEST_S = 20.0
+"""A page that takes nothing for so long is dropped; it connects again, and goes on where it was."""
+_RETRY_MS = 1000
+
+
+class EventStream:
+    """An ASGI application that sends one page what is new after `position`."""
+
+    def __init__(self, updates: Updates, choice: Choice, position: Position) -> None:
+        self._updates = updates
+        self._choice = choice
+        self._position = position
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        gone = asyncio.create_task(_disconnect(receive))
+        try:
+            with self._updates.watched(self._choice):
+                await self._send(send, f"retry: {_RETRY_MS}\n\n")
+                await self._send_changes(send, gone)
+            with contextlib.suppress(TimeoutError):
+                await self._send(send, "", more=False)
+        except TimeoutError:
+            return  # without an end: the server closes the connection
+        finally:
+            gone.cancel()
+
+    async def _send_changes(self, send: Send, gone: "asyncio.Task[None]") -> None:
+        while not (gone.done() or self._updates.closing.is_set()):
+            changed = self._updates.next_change()
+            if self._updates.runs.version:  # else the list was not read yet
+                message, after = await asyncio.to_thread(self._updates.message, self._choice, self._position)
+                if message:
+                    await self._send(send, _event(message, after))
+                self._position = after
+            waiting = asyncio.create_task(changed.wait())
+            done, _ = await asyncio.wait({waiting, gone}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not done:
+                await self._send(send, ": still here\n\n")
+
+    async def _send(self, send: Send, text: str, *, more: bool = True) -> None:
+        await asyncio.wait_for(
+            send({"type": "http.response.body", "body": text.encode(), "more_body": more}), _SLOWEST_S
+        )
+
+
+def _event(message: dict[str, Any], position: Position) -> str:
+    return f"id: {position}\ndata: {json_bytes(message).decode()}\n\n"
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

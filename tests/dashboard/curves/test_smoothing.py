@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.dashboard.curves.smoothing import smooth
+from ml_pipeline.dashboard.curves.chart_data import smooth
 
 
 def one_after_another(y, w):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.dashboard.curves.thinning import bins_of, sums_per_bin, thinned
+from ml_pipeline.dashboard.curves.chart_data import bins_of, sums_per_bin, thinned
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ml_pipeline.dashboard.summary import RunSummary
+from ml_pipeline.dashboard.summaries import RunSummary
 from ml_pipeline.dashboard.terminal.run_table import plain_lines, remarks, status_table
 
 LONG = "CartPole-v1-20260101-120000-a-very-long-name-seed12"

@@ -166,11 +166,11 @@ def test_the_figures_of_evaluations_stand_side_by_side(client, root):
 
 
 def test_figures_are_named_as_the_report_of_trading_does():
-    from ml_pipeline.dashboard import evaluation_figures
+    from ml_pipeline.dashboard import run_details
     from ml_pipeline.trading.evaluation.report import _ROWS
 
     for name, title, factor, *_ in _ROWS:
-        assert (evaluation_figures._SHARES if factor == 100 else evaluation_figures._TITLES)[name] == title
+        assert (run_details._SHARES if factor == 100 else run_details._TITLES)[name] == title
 
 
 def test_logs_are_read_and_followed(client, root):

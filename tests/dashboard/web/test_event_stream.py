@@ -5,10 +5,8 @@ import threading
 
 import pytest
 
-from ml_pipeline.dashboard.web import event_stream
-from ml_pipeline.dashboard.web.event_stream import EventStream
-from ml_pipeline.dashboard.web.positions import Position
-from ml_pipeline.dashboard.web.updates import Choice, Updates
+from ml_pipeline.dashboard.web import updates
+from ml_pipeline.dashboard.web.updates import Choice, EventStream, Position, Updates
 from tests.dashboard.run_folders import append, lines_of, make_run, row
 from tests.dashboard.study_folders import make_study, study_values, write_study
 
@@ -196,7 +194,7 @@ def test_nothing_is_looked_at_while_no_page_is_open(served, root):
 
 
 def test_a_quiet_stream_says_that_it_is_still_there(served, root, monkeypatch):
-    monkeypatch.setattr(event_stream, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(updates, "HEARTBEAT_S", 0.05)
     _, client = served(root)
     with client.stream("GET", "/api/events") as response:
         assert ": still here" in response.iter_lines() or any(line == ": still here" for line in response.iter_lines())
@@ -214,7 +212,7 @@ def test_too_many_pages_are_refused(served, root, monkeypatch):
 
 
 def test_a_page_that_takes_nothing_is_dropped(root, monkeypatch):
-    monkeypatch.setattr(event_stream, "_SLOWEST_S", 0.05)
+    monkeypatch.setattr(updates, "_SLOWEST_S", 0.05)
 
     async def forever(*_):
         await asyncio.Event().wait()

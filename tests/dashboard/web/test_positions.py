@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.dashboard.web.positions import SERVER, Position, Rows
+from ml_pipeline.dashboard.web.updates import SERVER, Position, Rows
 
 counts = st.integers(0, 10**9)
 

@@ -1,13 +1,16 @@
-"""Files of a run that is named by a stranger: no name leaves the folder of runs, no link and no pipe is followed."""
+"""Files that others wrote, named by a stranger: no name leaves the folder of runs, no link and no pipe is followed."""
 
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import parse_json
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folders import is_run_folder
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.regular_file import FileIdentity, open_regular
 
 _DEEPEST = 2  # folders below the root, as runs of several seeds lie in a folder of theirs
 _TAIL_BYTES = 64 * 1024
@@ -95,3 +98,78 @@ def read_text(path: Path, *, after: int | None = None, before: int | None = None
         begin = data.find(b"\n") + 1
         start, data = start + begin, data[begin:]
     return Text(data.decode("utf-8", errors="replace"), start, start + len(data), size)
+
+
+_LARGEST_FILE = 64 * 2**20
+"""A study.json of 10,000 trials takes some 10 MB."""
+
+
+class JsonFile:
+    """values: what it held when it was last read. written_s: when that was written, in seconds since 1970."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.values: Mapping[str, Any] = {}
+        self.written_s = 0.0
+        self._seen: FileIdentity | None = None
+        self._refusal: str | None = None
+
+    def refresh(self) -> None:
+        """Read it again where it changed. Raises ValueError, UserError or OSError where it holds no object.
+
+        What was refused is not read again either, as long as it stays the same.
+        """
+        file = open_file(self.path)
+        if file is None:
+            self._seen = None
+            raise ValueError("it is no plain file")
+        with file:
+            found = os.fstat(file.fileno())
+            now = FileIdentity.of(found)
+            if now != self._seen:
+                self._seen = None  # if the disk fails, the next call looks again
+                try:
+                    self.values, self.written_s = _object_in(file, found.st_size), found.st_mtime
+                    self._refusal = None
+                except ValueError as error:
+                    self._refusal = str(error)
+                self._seen = now
+        if self._refusal is not None:
+            raise ValueError(self._refusal)
+
+
+def _object_in(file: BinaryIO, n_bytes: int) -> Mapping[str, Any]:
+    if n_bytes > _LARGEST_FILE:
+        raise ValueError(f"it is larger than {_LARGEST_FILE // 2**20} MiB")
+    values = parse_json(file.read(_LARGEST_FILE))
+    if not isinstance(values, dict):
+        raise ValueError("it holds no object")
+    return values
+
+
+_LARGEST_COUNT = 2**63
+
+
+def finite(value: object) -> float | None:
+    """The number; None for anything else, and for one that is too large for a float."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def count(value: object) -> int | None:
+    """The whole number from 0 on; None for anything else.
+
+    >>> count(3), count(3.0), count(-1), count(True), count("3")
+    (3, 3, None, None, None)
+    """
+    number = finite(value)
+    return int(number) if number is not None and 0 <= number < _LARGEST_COUNT and number == int(number) else None
+
+
+def text(value: object) -> str | None:
+    """The text; None for anything else."""
+    return value if isinstance(value, str) else None

@@ -1,8 +1,13 @@
-"""What the query of a request names: runs, metrics, and the part of the axis that is shown."""
+"""What a request names, and answers in JSON."""
 
+import json
+import re
+from collections.abc import Callable
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from ml_pipeline.config.errors import UserError
 
@@ -19,6 +24,14 @@ def runs_of(request: Request, *, at_least: int = 1, exactly: int | None = None) 
     if len(runs) > MOST_RUNS:
         raise UserError(f"At most {MOST_RUNS} runs are shown at once, but {len(runs)} are named.")
     return runs
+
+
+def one_of(request: Request, what: str) -> str:
+    """The one name that the query has for `what`, such as "study"."""
+    names = request.query_params.getlist(what)
+    if len(names) != 1:
+        raise UserError(f"Name one {what}, as ?{what}=NAME, but got {len(names)}.")
+    return names[0]
 
 
 def metrics_of(request: Request) -> list[str]:
@@ -53,3 +66,30 @@ def number_of(request: Request, name: str, default: Any, *, least: float, most: 
 def whole_number_of(request: Request, name: str) -> int | None:
     value = number_of(request, name, None, least=0, most=2**53)
     return None if value is None else int(value)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class JsonAnswer(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return json_bytes(content)
+
+
+async def as_json(answer: Callable[[Request], Any], request: Request) -> Response:
+    """What a function answers, in a thread: it reads files."""
+    return await run_in_threadpool(lambda: JsonAnswer(answer(request)))
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON in UTF-8; what UTF-8 cannot write is shown by its number.
+
+    >>> json_bytes({"name": "bad\\udcff"})
+    b'{"name":"bad\\\\\\\\udcff"}'
+    """
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # Two backslashes in JSON are one in the text: left as an escape, the number would be the character again.
+        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
