@@ -43,8 +43,6 @@ from ml_pipeline.trading.trained_state import as_saved
 FORMAT = "ml-pipeline checkpoint"
 VERSION = 3
 """Raised whenever an older program's checkpoints no longer mean the same here."""
-PICKLES_INSIDE = 2
-"""This version held the states of environments as pickles, which are no longer opened; all else is the same."""
 
 _LONGEST_REASON = 300
 
@@ -95,7 +93,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not known:
         raise UserError(f"{path} is not a checkpoint of this program.")
     version = state["version"]
-    if version not in (PICKLES_INSIDE, VERSION):
+    if version != VERSION:
         raise UserError(
             f"{path} has checkpoint version {version}, but this program reads {VERSION}; use the release that wrote "
             "it, or train anew."
@@ -289,8 +287,6 @@ class Checkpoints:
                 )
             trainer = dict(saved["trainer"])
             try:
-                if saved["version"] == PICKLES_INSIDE:
-                    raise NotOpened("an older version kept their states inside the checkpoint, as pickles")
                 trainer = join_pickles(trainer, checkpoint.parent, trusted=trusted)
             except NotOpened as reason:
                 trainer.update(environments=None, environments_missing=f"{reason}.")

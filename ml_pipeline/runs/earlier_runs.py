@@ -9,8 +9,7 @@ from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.env_schedule import continued
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
-from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.config.run import OF_LAUNCH, OWN_VEC_ENVS, RunConfig
+from ml_pipeline.config.run import OF_LAUNCH, OWN_VEC_ENVS
 from ml_pipeline.config.wording import shown_path, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.runs.settings_file import StartedWith, read_settings_file, runs_elsewhere, started_with
@@ -55,7 +54,7 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
             f"but got {written(changes[name])}; {remedy}, or start a new run without --resume. Its length, its workers "
             "and how it learns may change: docs/resuming.md lists every setting."
         )
-    of_one_process = earlier.get("n_processes", 1) == 1 and earlier.get("normalize_update") == "step"
+    of_one_process = earlier.get("n_processes", 1) == 1 and earlier["normalize_update"] == "step"
     if of_one_process and changes.get("n_processes", 1) > 1:
         raise UserError(
             f"The run in {checkpoint.parent} was begun with --normalize-update step, and so goes on in one process; "
@@ -190,10 +189,8 @@ def _settings_and_place(checkpoint: Path) -> tuple[dict[str, Any], tuple[int, bo
 
     saved = load_checkpoint(checkpoint)
     with reading(checkpoint):
-        usual = {**vars(RunConfig()), **vars(PPOConfig())}  # a checkpoint of an older version knows fewer settings
-        known = {name: usual[name] for name in (*KEPT, "n_envs_schedule")}
-        settings = {**known, **settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
-        collector = saved.get("trainer", {}).get("collector")
+        settings = {**settings_in(saved, checkpoint), "checkpoint_dir": checkpoint.absolute().parent}
+        collector = saved["trainer"].get("collector")
         if collector is None:
             return settings, (0, False)
         n_done = collector["buffer"]["position"] or 0  # steps of the rollout under way

@@ -171,7 +171,7 @@ def write_feature_warnings(folder: Path, task: Task) -> None:
 
 
 def feature_warnings(folder: Path) -> list[dict[str, Any]]:
-    """The records of `FeatureWarning` that a run folder holds; of a run of an older version, or of no market, none.
+    """The records of `FeatureWarning` that a run folder holds; of a run of no market, none.
 
     Raises UserError if the file cannot be read.
     """

@@ -384,7 +384,7 @@ class Training:
                 self._plateau.load_state_dict(saved["plateau"])
             self.scoring.load_state_dict(saved, has_best=self._checkpoints.has_best())
             # With a score, a resumption trains on: its settings may ask for more.
-            self._ended_early = self.scoring.is_due and saved.get("ended_early", False)
+            self._ended_early = self.scoring.is_due and saved["ended_early"]
 
     def _announce(self) -> None:
         start = run_start(self._folder, self.trainer, self._env_scaling, n_ranks=self._ranks.size)

@@ -396,17 +396,6 @@ def test_a_checkpoint_names_no_other_file(attacked, digest):
     assert resume(folder, trust=True).about("the checkpoint names no file of theirs")
 
 
-def test_a_checkpoint_of_the_version_before_begins_new_episodes(attacked):
-    folder, ran = attacked
-    state = torch.load(folder / "latest.pt", weights_only=True)
-    pickled = torch.frombuffer(bytearray(pickle.dumps(Code(ran))), dtype=torch.uint8)
-    state["version"], state["trainer"]["environments"] = 2, [pickled, pickled]
-    torch.save(state, folder / "latest.pt")
-    (sentence,) = resume(folder, trust=True).about("begin new episodes")
-    assert "an older version kept their states inside the checkpoint, as pickles" in sentence
-    assert not ran.exists()
-
-
 def test_a_pickled_state_is_never_read_from_a_checkpoint(tmp_path):
     torch.save({"state": PickledState(b"x")}, tmp_path / "state.pt")
     with pytest.raises(pickle.UnpicklingError):

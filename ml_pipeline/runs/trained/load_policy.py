@@ -52,8 +52,8 @@ class LoadedPolicy(Policy):
 def load_policy(path: str | Path, *, device: str = "cpu") -> "LoadedPolicy | LoadedSB3Policy":
     """The best policy of a run folder, or the policy of a checkpoint, such as checkpoints/RUN/latest.pt.
 
-    The checkpoint is enough: neither the environment nor market data are needed. A checkpoint of an older version does
-    not hold its spaces; for these the environment is made once.
+    The checkpoint is enough: neither the environment nor market data are needed. A checkpoint does not hold
+    spaces of a class of the user's own; for these the environment is made once.
     Raises UserError if there is no checkpoint, or it cannot be used.
     """
     device = choose_device(device)
@@ -88,7 +88,7 @@ def _loaded_class(config: TrainConfig) -> "type[LoadedPolicy] | type[LoadedSB3Po
 
 def _saved_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] | None:
     """The spaces of observations and actions that a policy's state holds; None if it does not hold both."""
-    data = state.get("spaces", {})
+    data = state["spaces"]
     observation, action = data.get("observation"), data.get("action")
     return None if observation is None or action is None else (space_from_data(observation), space_from_data(action))
 

@@ -177,7 +177,7 @@ def n_envs_in(saved: Mapping[str, Any] | None, run: RunConfig) -> int:
 
     Raises UserError where the checkpoint names a number that cannot be.
     """
-    if saved is None or "n_envs" not in saved:  # a new run, or an older version's, which had one number all along
+    if saved is None:
         return run.n_envs
     n_envs: int = saved["n_envs"]
     check_n_envs("n_envs in the checkpoint", n_envs)

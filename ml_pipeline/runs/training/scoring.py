@@ -69,7 +69,7 @@ class Scoring:
         """Go on where `state` was taken. has_best: the policy of the best score is still there."""
         if has_best:
             self.best_score = state["best_score"]
-        self.is_due = state.get("unscored", False)
+        self.is_due = state["unscored"]
 
 
 class EvaluationStopped(Exception):

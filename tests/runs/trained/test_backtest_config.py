@@ -2,9 +2,6 @@
 
 import json
 import os
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -42,7 +39,7 @@ def saved_run(folder, file, *, age=0, remembers=False, **changes):
     folder.mkdir(parents=True)
     settings, read = read_settings_file(file)
     config = flatten(build(TrainConfig, layered(settings, changes)))
-    save_checkpoint(folder / "latest.pt", {"config": config})
+    save_checkpoint(folder / "latest.pt", {"config": config, "trainer": {}})
     os.utime(folder / "latest.pt", (1e9 - age, 1e9 - age))
     if remembers:
         StartedWith(file=read).with_flags(**changes).record(folder)
@@ -132,13 +129,6 @@ def test_it_takes_the_flags_of_an_evaluation(file, tmp_path):
     saved_run(tmp_path / "checkpoints" / "x", file)
     start = parsed("--config", file, "--split", "validation", "--fee-bps", "2", "--certify")
     assert (start.config.split, start.config.certify, start.changes) == ("validation", True, {"fee_bps": 2.0})
-
-
-def test_run_as_a_file_it_finds_the_package_that_it_lies_in(monkeypatch):
-    folder = Path(backtest.__file__).parent
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    runpy.run_path(backtest.__file__)
-    assert sys.path[0] == str(folder.parent)
 
 
 def test_episodes_are_no_backtest(file):

@@ -396,18 +396,6 @@ def test_environments_of_another_number_of_workers_keep_it(tmp_path, monkeypatch
     assert made == [None, None, 3]
 
 
-def test_a_checkpoint_of_before_there_were_schedules_goes_on(tmp_path):
-    whole, older = tmp_path / "whole", tmp_path / "older"
-    train(settings_of(whole, n_envs_schedule={300: 8}))
-    stop = StopRequest()
-    train(settings_of(older), At(step_256=lambda: stop.request("test")), stop=stop)
-    saved = load_checkpoint(older / "latest.pt")
-    del saved["n_envs"], saved["config"]["n_envs_schedule"], saved["format"], saved["version"]
-    save_checkpoint(older / "latest.pt", saved)
-    resumed(older, n_envs_schedule={300: 8}).train()
-    assert torch.equal(weights(whole), weights(older))
-
-
 @pytest.mark.parametrize("n_envs", [0, -4, "many", 1e9, None])
 def test_a_checkpoint_with_an_impossible_number_is_refused(tmp_path, n_envs):
     with pytest.raises(UserError, match="n_envs in the checkpoint must be"):
