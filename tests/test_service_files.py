@@ -14,8 +14,7 @@ import pytest
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.settings import hints_of
-from ml_pipeline.live.supervision.heartbeat import Heartbeat
-from ml_pipeline.live.supervision.service_manager import ServiceManager
+from ml_pipeline.live.supervision.heartbeat import Heartbeat, ServiceManager
 
 ROOT = Path(__file__).resolve().parent.parent
 UNIT = ROOT / "examples" / "paper-trade.service"

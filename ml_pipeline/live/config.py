@@ -1,12 +1,14 @@
 """The settings of paper trading: one flat command line, or a file of the same names, made of those of its parts."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
 
+from ml_pipeline.config.checks import check_choice
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.flags import naming_flags, read_flags
@@ -18,9 +20,57 @@ from ml_pipeline.live.brokers.faults import SimulatedFaults
 from ml_pipeline.live.feeds.config import FeedConfig
 from ml_pipeline.live.retraining.retrain_config import RetrainConfig
 from ml_pipeline.live.risk.config import GuardConfig
-from ml_pipeline.live.session_config import BrokerName, SessionConfig, check_session_name
 from ml_pipeline.runs.trained.configs import ChangesOfMarket
 from ml_pipeline.trading.settings import MarketConditions
+
+BROKERS = ("simulated", "alpaca")
+OnDifference = Literal["hold", "flatten"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionConfig:
+    """What trades, where, and under which name. Raises UserError where a value cannot be used."""
+
+    model: Path | None = None
+    """Deployed model, such as models/NAME/current, run folder or checkpoint that trades. It must be given to trade."""
+
+    broker: str | None = None
+    """Whose account trades: simulated (in this process, no account needed), alpaca, or your own module:Class; none:
+    simulated with a replay, else alpaca."""
+
+    name: str | None = None
+    """Name of the session, and of its folder; none: that of the model."""
+
+    root: Path | None = None
+    """Folder of sessions; none: live/."""
+
+    on_difference: OnDifference = "hold"
+    """What is done with positions where the broker's account differs from the session's books, before it stops: hold
+    them as they are, or close all."""
+
+    on_error: OnDifference = "hold"
+    """What is done with positions where a feature fails or is no number any more, before the session stops: hold them
+    as they are, or close all."""
+
+    take_over: bool = False
+    """Begin with an account that holds positions already; otherwise one that is not flat is refused."""
+
+    def __post_init__(self) -> None:
+        if self.broker is not None and ":" not in self.broker:
+            check_choice("broker", self.broker, (*BROKERS, "module:Class"))
+        check_choice("on_difference", self.on_difference, get_args(OnDifference))
+        check_choice("on_error", self.on_error, get_args(OnDifference))
+        if self.name is not None:
+            check_session_name(self.name)
+
+
+def check_session_name(name: str) -> None:
+    """Raise UserError where a name cannot be a folder's."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}", name):
+        raise UserError(
+            f'name must be letters, digits, ".", "_", "+" and "-", beginning with a letter or digit, but got "{name}".'
+        )
+
 
 ACTIONS = ("status", "stop", "flatten", "reconcile")
 
@@ -79,7 +129,7 @@ class PaperTradeConfig:
             raise UserError("--live trades real money, and the simulated broker has none; leave one of the two out.")
 
     @property
-    def broker(self) -> BrokerName:
+    def broker(self) -> str:
         """The broker that is meant: the simulated one in a replay, Alpaca otherwise."""
         return self.session.broker or ("alpaca" if self.feed.replay is None else "simulated")
 

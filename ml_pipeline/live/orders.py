@@ -120,18 +120,18 @@ class OrderManager:
         """Write down orders that a guard refused, within a transaction."""
         orders = list(orders)
         self._journal.add_orders(number, orders, status=REFUSED, reason=reason)
-        self.note_lapsed(order.symbol for order in orders)
+        self.note_expired(order.symbol for order in orders)
 
-    def note_lapsed(self, symbols: Iterable[str]) -> None:
+    def note_expired(self, symbols: Iterable[str]) -> None:
         """The latest choice of these symbols was not carried out. Within a transaction."""
         self._state.expired.update(symbols)
 
-    def take_lapsed(self) -> list[str]:
+    def take_expired(self) -> list[str]:
         """The symbols whose orders ended unfilled since this was asked before. Within a transaction."""
-        lapsed = [symbol for symbol in self._symbols if symbol in self._state.expired]
-        if lapsed:
+        expired = [symbol for symbol in self._symbols if symbol in self._state.expired]
+        if expired:
             self._state.expired.clear()
-        return lapsed
+        return expired
 
     def send(self) -> None:
         """Send what is written, and write the answers down."""
@@ -222,7 +222,7 @@ class OrderManager:
         if update.status in ENDED:
             self._open.pop(name, None)
             if update.status != "filled" and not update.filled_quantity:
-                self.note_lapsed([update.symbol])
+                self.note_expired([update.symbol])
 
     def placed(self, fill: Fill) -> OpenOrder | None:
         """The order that a fill belongs to, if it is of this session."""
@@ -256,7 +256,7 @@ class OrderManager:
         request = placed.request
         self._journal.update_order(request.client_order_id, MISSED, reason="decided too late to be sent")
         del self._open[request.client_order_id]
-        self.note_lapsed([request.symbol])
+        self.note_expired([request.symbol])
         self._record.log(
             "missed",
             placed.time,

@@ -14,12 +14,12 @@ import numpy as np
 
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.config.wording import shown_path, text_table
-from ml_pipeline.live.brokers.broker import AccountState, Broker, Fill, OrderRequest
+from ml_pipeline.live.booking import book, is_foreign
+from ml_pipeline.live.brokers.broker import AccountState, Fill, OrderRequest
+from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.feeds.feed import End, Feed
-from ml_pipeline.live.loop.booking import book, is_foreign
-from ml_pipeline.live.loop.parts import LoopSettings, Parts
-from ml_pipeline.live.orders import OrderManager, closing_orders
+from ml_pipeline.live.orders import closing_orders
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.live.state import SessionState
@@ -118,45 +118,60 @@ def check_first_account(account: AccountState, *, broker: str) -> None:
         )
 
 
-def restore(parts: Parts, record: SessionRecord, *, same_model: bool) -> None:
-    """Bring decider, books and guards to where the journal left them.
+def restore(session: SessionComponents, *, same_model: bool) -> None:
+    """Bring policy runner, account and guards to where the journal left them.
 
     same_model: whether the model is the one whose state is there; the choices of another follow from what is held.
-    Where it cannot observe the bars, `parts.failure` says why.
+    If it cannot observe the bars, `session.failure` says why.
     """
-    session = record.state
+    state, runner = session.state, session.runner
     try:
-        parts.decider.observe_all(list(record.journal.bars()))
+        runner.observe_all(list(session.journal.bars()))
     except UserError as error:
-        parts.failure = str(error)
-    if session.account is not None:
-        parts.books.set_state(session.account)
-    if session.guards is not None:
-        parts.guards.set_state(session.guards)
+        session.failure = str(error)
+    if state.account is not None:
+        session.account.set_state(state.account)
+    if state.guards is not None:
+        session.guards.set_state(state.guards)
     if not same_model:
-        parts.decider.follow_holdings(parts.books.holdings)
-        with record.transaction():
-            session.policy = parts.decider.state()
-            session.awaiting_previous_model = True  # orders of the model before may be filled yet
-    elif session.policy is not None:
-        parts.decider.set_state(session.policy)
+        runner.follow_holdings(session.account.holdings)
+        with session.record.transaction():
+            state.policy = runner.state()
+            state.awaiting_previous_model = True  # orders of the model before may be filled yet
+    elif state.policy is not None:
+        runner.set_state(state.policy)
 
 
-def differences(parts: Parts, desk: OrderManager, symbols: tuple[str, ...]) -> list[Difference]:
+def warm_up(session: SessionComponents) -> None:
+    """Observe the bars before the first one to trade on, and write them down."""
+    state, record = session.state, session.record
+    with record.transaction():
+        history = [session.guards.sift(bars) for bars in session.feed.history()]
+        session.runner.observe_all(history)
+        for bars in history:
+            session.guards.note_history(bars)
+            session.account.warm_up(bars)
+            session.broker.market_closed_bar(bars)
+            record.add_bar(state.number, bars, None)
+            state.note_bar(bars)
+        state.account, state.guards = session.account.state(), session.guards.state()
+
+
+def differences(session: SessionComponents) -> list[Difference]:
     """What the account at the broker has and the books do not, and the other way round."""
-    account = parts.broker.account()
-    held = dict(zip(symbols, parts.books.holdings, strict=True))
+    account, books = session.broker.account(), session.account
+    held = dict(zip(session.symbols, books.holdings, strict=True))
     rows = []
     for symbol in sorted({*held, *account.positions}):
         own, theirs = held.get(symbol, 0.0), account.positions.get(symbol, 0.0)
         if abs(own - theirs) > _QUANTITY * max(1.0, abs(own), abs(theirs)):
             rows.append(Difference(symbol, f"{own:,.10g}", f"{theirs:,.10g}"))
-    if not abs(parts.books.cash - account.cash) < CENT:
-        rows.append(Difference("cash", f"{parts.books.cash:,.2f}", f"{account.cash:,.2f}"))
+    if not abs(books.cash - account.cash) < CENT:
+        rows.append(Difference("cash", f"{books.cash:,.2f}", f"{account.cash:,.2f}"))
     rows += [
         Difference(f"order {each.client_order_id}", "-", f"{each.symbol} {each.status}")
-        for each in parts.broker.orders()
-        if not desk.knows(each.client_order_id)
+        for each in session.broker.orders()
+        if not session.orders.knows(each.client_order_id)
     ]
     return rows
 
@@ -166,82 +181,72 @@ def difference_table(rows: list[Difference]) -> str:
     return text_table([["", "books of the session", "account at the broker"], *(list(row) for row in rows)])
 
 
-def reconcile_at_start(
-    parts: Parts,
-    record: SessionRecord,
-    desk: OrderManager,
-    settings: LoopSettings,
-    go_on: Callable[[], bool] = lambda: True,
-) -> None:
+def reconcile_at_start(session: SessionComponents, go_on: Callable[[], bool] = lambda: True) -> None:
     """Take in what happened while nobody looked, and lay the account beside the books.
 
     Raises AccountDiffers, with both sides, where they differ by what nothing explains: after closing what the account
     holds, if that is configured. BrokerUnavailable may be raised at any point; then it is called again. go_on: asked
     again and again while positions are being closed.
     """
-    journal, symbols = record.journal, parts.feed.symbols
-    last = journal.last_bar()
+    state, record, orders, broker = session.state, session.record, session.orders, session.broker
+    last = state.last
     assert last is not None, "a session that has not begun has nothing to reconcile"
-    deadline = next(journal.bars(last[0])).closed_at + np.timedelta64(parts.feed.timing.length, "ns")
-    now = parts.feed.now()
-    desk.settle_unsent(lambda placed: placed.number == last[0] and not now > deadline)
-    desk.look()
+    deadline = last.closed_at + np.timedelta64(session.feed.timing.length, "ns")
+    now = session.feed.now()
+    orders.settle_unsent(lambda order: order.number == state.number - 1 and not now > deadline)
+    orders.look()
     foreign = []
     with record.transaction():
-        for event in desk.take_events():
-            if isinstance(event, Fill) and is_foreign(event, desk):
+        for event in orders.take_events():
+            if isinstance(event, Fill) and is_foreign(event, orders):
                 foreign.append(event)
             else:
-                book(event, parts, record, desk, number=last[0] + 1)
-        record.state.account = parts.books.state()
-    rows = differences(parts, desk, symbols)
+                book(session, event)
+        state.account = session.account.state()
+    rows = differences(session)
     if not rows:
         return
     table = difference_table(rows)
-    sentence = f"The account at {parts.broker.name} is not the one in the books of this session:"
-    flatten = settings.on_difference == "flatten"
-    orders = _closing(parts.broker, settings, last[1]) if flatten else []
+    sentence = f"The account at {broker.name} is not the one in the books of this session:"
+    flatten = session.settings.on_difference == "flatten"
+    closing = _closing(session, last.time) if flatten else []
     with record.transaction():
-        record.log("difference", last[1], rows=[row._asdict() for row in rows], fills=[f._asdict() for f in foreign])
-        journal.add_orders(last[0], orders)
+        record.log("difference", last.time, rows=[row._asdict() for row in rows], fills=[f._asdict() for f in foreign])
+        record.journal.add_orders(state.number - 1, closing)
     done = "Its positions are held as they are."
     if flatten:
-        parts.broker.cancel([each.client_order_id for each in parts.broker.orders()])
-        flat = _close_account(orders, parts, record, settings, go_on)
+        broker.cancel([each.client_order_id for each in broker.orders()])
+        flat = _close_account(session, closing, go_on)
         done = "All its positions were closed." if flat else "Not all of its positions could be closed."
-    record.log_now("stop", last[1], why=f"{sentence[:-1]}. {done}", flat=flat if flatten else None)
+    record.log_now("stop", last.time, why=f"{sentence[:-1]}. {done}", flat=flat if flatten else None)
     raise AccountDiffers(f"{sentence}\n{table}\n{done} Nothing was traded on; look into it before the next start.")
 
 
-def _close_account(
-    orders: list[OrderRequest], parts: Parts, record: SessionRecord, settings: LoopSettings, go_on: Callable[[], bool]
-) -> bool:
+def _close_account(session: SessionComponents, orders: list[OrderRequest], go_on: Callable[[], bool]) -> bool:
     """Send the orders and, bar after bar, new ones for what is not closed yet. Returns whether the account is flat."""
-    broker, journal, feed = parts.broker, record.journal, parts.feed
-    last = journal.last_bar()
-    assert last is not None
-    feed.start(after=last[1])
+    broker, record, feed = session.broker, session.record, session.feed
+    feed.start(after=session.state.time)
     while go_on():
         if orders:
             for update in broker.submit(orders):
                 with record.transaction():
-                    journal.update_order(update.client_order_id, update.status, reason=update.reason)
+                    record.journal.update_order(update.client_order_id, update.status, reason=update.reason)
         if not any(broker.account().positions.values()):
             return True
         orders = []
-        item = feed.next(settings.idle_s)
+        item = feed.next(session.settings.idle_s)
         if isinstance(item, End):
             break
         if isinstance(item, BarSet):
             broker.market_closed_bar(item)
             if not broker.orders():  # all have ended
-                orders = _closing(broker, settings, item.time)
+                orders = _closing(session, item.time)
                 with record.transaction():
-                    journal.add_orders(last[0], orders)
+                    record.journal.add_orders(session.state.number - 1, orders)
     return not any(broker.account().positions.values())
 
 
-def _closing(broker: Broker, settings: LoopSettings, bar_time: np.datetime64) -> list[OrderRequest]:
+def _closing(session: SessionComponents, bar_time: np.datetime64) -> list[OrderRequest]:
     """Orders that close what the account at the broker holds, whatever the books say."""
-    held = broker.account().positions.items()
-    return closing_orders(held, session_id=settings.session_id, bar_time=bar_time, purpose="difference")
+    held = session.broker.account().positions.items()
+    return closing_orders(held, session_id=session.settings.session_id, bar_time=bar_time, purpose="difference")

@@ -1,4 +1,4 @@
-"""A session of paper trading, to be called from Python: its folder, its parts, its start, its loop and its end."""
+"""A session of paper trading, to be called from Python: opened, run and reported."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -7,18 +7,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.live.alerting.alerts import open_alerts
-from ml_pipeline.live.brokers.broker import Broker
+from ml_pipeline.live.alerting.alerts import Alerts, open_alerts
+from ml_pipeline.live.brokers.broker import Broker, TradingSession
+from ml_pipeline.live.components import EngineSettings, SessionComponents
 from ml_pipeline.live.config import PaperTradeConfig
+from ml_pipeline.live.connections import (
+    Ask,
+    BrokerConnection,
+    StopWhileWaiting,
+    check_long_enough,
+    open_broker,
+    open_feed,
+    retry_until_available,
+)
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy, model_name
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
+from ml_pipeline.live.engine import TradingEngine
 from ml_pipeline.live.feeds.feed import Feed
-from ml_pipeline.live.loop.broker_line import StopWhileWaiting, patiently
-from ml_pipeline.live.loop.parts import Ending, Parts
-from ml_pipeline.live.loop.trading_loop import TradingLoop
+from ml_pipeline.live.feeds.hours import SessionTimes
 from ml_pipeline.live.model_changes import ModelChanges, SessionMarket, earlier_starts, keep_costs, model_to_begin_with
 from ml_pipeline.live.orders import OrderManager
+from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.live.recovery import (
@@ -30,21 +43,26 @@ from ml_pipeline.live.recovery import (
     periods_per_year,
     reconcile_at_start,
     restore,
+    warm_up,
 )
+from ml_pipeline.live.report import write_session_report
 from ml_pipeline.live.retraining.model_updates import UpdatedSession
 from ml_pipeline.live.retraining.retrainer import RetrainEvent
+from ml_pipeline.live.risk.guards import Guards
 from ml_pipeline.live.session_files import JOURNAL_FILE, REPORT_FILE, root_of_sessions
-from ml_pipeline.live.session_parts import last_month, loop_settings, make_parts, make_record, start_event, warm_up
-from ml_pipeline.live.session_report import write_session_report
-from ml_pipeline.live.session_sources import Ask, check_long_enough, open_broker, open_feed
+from ml_pipeline.live.shutdown import Ended
 from ml_pipeline.live.state import SessionState
 from ml_pipeline.live.supervision.heartbeat import Heartbeat
+from ml_pipeline.live.supervision.requests import Requests
 from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.trading.accounts.rules import TradingRules
 
 Answer = TypeVar("Answer")
+_SMALLEST_QUANTITY = 1e-9
+"""Brokers that take quantities count them in decimals, with no more digits than nine."""
+_MONTH = np.timedelta64(31, "D")
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,7 @@ class SessionResult:
 class PaperTrading:
     """One session: `run` trades until the bars end, or somebody asks for an end; called again, it goes on.
 
+    feed, broker: in place of those that the settings name; the session closes them when it ends.
     stop: may be requested by anyone, at any time. say: told one sentence for each thing that a person should see, and
     at the start all that is noticed about the bars, one sentence a line.
     ask: asks a person on a terminal, which real money needs; None: there is nobody.
@@ -75,6 +94,8 @@ class PaperTrading:
         self,
         config: PaperTradeConfig,
         *,
+        feed: Feed | None = None,
+        broker: Broker | None = None,
         stop: StopRequest | None = None,
         say: Callable[[str], None] = lambda sentence: None,
         ask: Ask | None = None,
@@ -83,6 +104,7 @@ class PaperTrading:
         """package_version: for what is trained meanwhile. Raises UserError where the model cannot be used."""
         self.config = config
         self.stop = stop or StopRequest()
+        self._feed, self._broker = feed, broker
         self._say, self._ask, self._package_version = say, ask, package_version
         changes: dict[str, Any] = dict(config.changes)
         if config.feed.replay is not None:
@@ -97,16 +119,6 @@ class PaperTrading:
         )
         self.policy = load_deployed_policy(begins_with, {**earlier.costs, **changes})
 
-    def _updated(self) -> UpdatedSession:
-        return UpdatedSession(
-            folder=self.folder,
-            name=self.folder.name,
-            named=self.config.model,
-            checkpoint=self.policy.checkpoint,
-            trading=self.policy.config,
-            package_version=self._package_version,
-        )
-
     def run(self) -> SessionResult:
         """Trade. Raises UserError where the session cannot begin or go on, and AccountDiffers where the account at the
         broker is not the one in its books."""
@@ -117,8 +129,8 @@ class PaperTrading:
         bars = 0
         try:
             with ExitStack() as stack:
-                ending, table, bars = self._traded(stack)
-                status, reason = ending.status, ending.reason
+                ended, table, bars = self._open_and_trade(stack)
+                status, reason = ended.status, ended.reason
         except BaseException as error:
             reason = str(error) or type(error).__name__
             raise
@@ -128,14 +140,16 @@ class PaperTrading:
             else:
                 claim.end(status, reason, global_step=bars, iterations=bars, best_score=None)
             claim.release()
-        return SessionResult(self.folder, ending.status, ending.reason, ending.flat, ending.asked, table)
+        return SessionResult(self.folder, ended.status, ended.reason, ended.flat, ended.asked, table)
 
-    def _traded(self, stack: ExitStack) -> tuple[Ending, str | None, int]:
+    def _open_and_trade(self, stack: ExitStack) -> tuple[Ended, str | None, int]:
+        """How it ended, the table of its report, and its number of bars."""
         config, policy = self.config, self.policy
-        feed = stack.enter_context(closing(open_feed(config, policy)))
-        replays = config.feed.replay is not None
-        journal = stack.enter_context(closing(Journal(self.folder / JOURNAL_FILE, durable=not replays)))
-        check_same_session(journal, self.folder, feed, broker=config.broker)
+        feed = stack.enter_context(closing(self._feed or open_feed(config, policy)))
+        is_replay = config.feed.replay is not None
+        journal = stack.enter_context(closing(Journal(self.folder / JOURNAL_FILE, durable=not is_replay)))
+        broker_name = config.broker if self._broker is None else self._broker.name
+        check_same_session(journal, self.folder, feed, broker=broker_name)
         self._is_this_session = True
         keep_costs(journal, policy)
         state = SessionState.load(journal, feed.symbols)
@@ -143,50 +157,120 @@ class PaperTrading:
         alerts = stack.enter_context(open_alerts(config.alerts, self.folder.name))
         self._say("\n".join((*policy.notices_on(feed.symbols), *feed.notices)))
         try:
-            broker, rules = self._broker(journal, state, feed, stack, heartbeat)
-            record = make_record(self.folder, journal, state, feed, rules, say=self._say, tell=alerts.tell)
+            broker, rules = self._open_broker(journal, state, feed, stack, heartbeat)
+            record = self._record(journal, state, feed, rules, alerts)
             stack.callback(record.close)
-            sessions = self._patiently(partial(last_month, broker), heartbeat)
-            parts = make_parts(
-                config,
-                policy,
-                folder=self.folder,
-                journal=journal,
-                state=state,
-                feed=feed,
-                broker=broker,
-                rules=rules,
-                sessions=sessions,
-            )
-            parts.undelivered = alerts.take_failures
-            is_first = state.last is None
-            restore(parts, record, same_model=note_model(record, policy))
-            if is_first:
-                warm_up(parts, record)
-            desk = OrderManager(broker, record, feed.symbols)
-            settings = loop_settings(config, journal)
-            models = stack.enter_context(closing(self._models(feed, parts, record, heartbeat)))
-            parts.new_model, parts.retraining = models, models.status
-            loop = TradingLoop(parts, record, desk, settings, self.stop, beat=heartbeat.beat)
-            with record.transaction():
-                record.log("start", None, **start_event(config, policy, broker, feed))
-            if not is_first:
-
-                def go_on() -> bool:
-                    heartbeat.beat()
-                    return not self.stop.requested
-
-                self._patiently(partial(reconcile_at_start, parts, record, desk, settings, go_on), heartbeat)
-            ending = _ending_of(loop, record)
-            if config.feed.replay is not None and ending.status == "finished" and journal.first_account_bar() is None:
-                try:
-                    check_long_enough(config.feed.replay, policy)
-                except UserError as error:  # no failure: a recording that grows goes on here
-                    ending = ending._replace(reason=f"{ending.reason} {error}")
+            session = self._components(record, feed, broker, rules, alerts=alerts, heartbeat=heartbeat)
+            ended = self._trade(session, stack, heartbeat)
         except StopWhileWaiting:
-            ending = Ending("stopped", self.stop.reason or "A stop was requested.", None)
-            return ending, None, journal.n_bars()
-        return ending, self._report(journal, feed, rules), journal.n_bars()
+            ended = Ended("stopped", self.stop.reason or "A stop was requested.", None)
+            return ended, None, journal.n_bars()
+        return ended, self._report(journal, feed, rules), journal.n_bars()
+
+    def _open_broker(
+        self, journal: Journal, state: SessionState, feed: Feed, stack: ExitStack, heartbeat: Heartbeat
+    ) -> tuple[Broker, TradingRules]:
+        """The broker, and the rules with the money that the account began with."""
+        config, rules, broker = self.config, self.policy.rules, self._broker
+        per_year = periods_per_year(journal, self.policy, feed)
+        if broker is None:
+            open_it = partial(
+                open_broker, config, feed, rules, folder=self.folder, periods_per_year=per_year, ask=self._ask
+            )
+            broker = self._retry(open_it, heartbeat)
+        stack.callback(broker.close)
+        if (cash := initial_cash(journal)) is None:
+            account = self._retry(broker.account, heartbeat)
+            if not config.session.take_over:
+                check_first_account(account, broker=broker.name)
+            _, cursor = self._retry(partial(broker.poll, None), heartbeat)
+            cash = begin_account(journal, state, account, cursor)
+        return broker, replace(rules, initial_cash=cash)
+
+    def _record(
+        self, journal: Journal, state: SessionState, feed: Feed, rules: TradingRules, alerts: Alerts
+    ) -> SessionRecord:
+        ledger = {"exits": rules.acts_within_bars, "by_day": rules.financing_bps_per_year is not None}
+        return SessionRecord(
+            *(self.folder, journal, state),
+            symbols=feed.symbols,
+            timing=feed.timing,
+            ledger=ledger,
+            say=self._say,
+            tell=alerts.tell,
+        )
+
+    def _components(
+        self,
+        record: SessionRecord,
+        feed: Feed,
+        broker: Broker,
+        rules: TradingRules,
+        *,
+        alerts: Alerts,
+        heartbeat: Heartbeat,
+    ) -> SessionComponents:
+        """The objects of the session as they begin. rules: with the money that the account began with."""
+        config, policy, state, journal = self.config, self.policy, record.state, record.journal
+        account = AccountBook(
+            feed.symbols, rules, smallest_quantity=0.0 if broker.sizes_at_fill else _SMALLEST_QUANTITY
+        )
+        if state.taken_over is not None:
+            account.take_over(**state.taken_over)
+        sessions = self._retry(partial(_last_month, broker), heartbeat)
+        return SessionComponents(
+            broker=broker,
+            connection=BrokerConnection(record),
+            feed=feed,
+            runner=PolicyRunner(policy, feed.symbols, feed.timing, policy.calendar(feed.calendar)),
+            account=account,
+            guards=Guards(config.guards, feed.symbols, timing=feed.timing, sessions=sessions),
+            orders=OrderManager(broker, record, feed.symbols),
+            record=record,
+            settings=EngineSettings(
+                session_id=str(journal.meta("session_id")),
+                on_gap=config.feed.on_gap,
+                on_difference=config.session.on_difference,
+                on_error=config.session.on_error,
+                real_time=config.feed.replay is None,
+            ),
+            rules=rules,
+            terms=rules.terms(periods_per_year(journal, policy, feed)),
+            requests=Requests(self.folder),
+            session_of=SessionTimes(broker),
+            undelivered=alerts.take_failures,
+            about={"name": self.folder.name, "broker": broker.name, "real_money": broker.real_money},
+        )
+
+    def _trade(self, session: SessionComponents, stack: ExitStack, heartbeat: Heartbeat) -> Ended:
+        """Restore what the journal has, lay the account beside the books, and trade to the end."""
+        config, policy, record, broker, feed = self.config, self.policy, session.record, session.broker, session.feed
+        is_first = session.state.last is None
+        restore(session, same_model=note_model(record, policy))
+        if is_first:
+            warm_up(session)
+        session.models = stack.enter_context(closing(self._models(session, heartbeat)))
+        engine = TradingEngine(session, self.stop, beat=heartbeat.beat)
+        with record.transaction():
+            record.log(
+                "start",
+                None,
+                model=str(policy.checkpoint),
+                version=policy.version,
+                broker=broker.name,
+                real_money=broker.real_money,
+                symbols=feed.symbols,
+                settings=config.as_data(),
+            )
+        if not is_first:
+            self._retry(partial(reconcile_at_start, session, partial(self._goes_on, heartbeat)), heartbeat)
+        ended = _run(engine, record)
+        if config.feed.replay is not None and ended.status == "finished" and record.journal.first_account_bar() is None:
+            try:
+                check_long_enough(config.feed.replay, policy)
+            except UserError as error:  # no failure: a recording that grows goes on here
+                ended = replace(ended, reason=f"{ended.reason} {error}")
+        return ended
 
     def _report(self, journal: Journal, feed: Feed, rules: TradingRules) -> str | None:
         """Write report.html, and return its table; a session has traded even where the page fails."""
@@ -199,8 +283,9 @@ class PaperTrading:
             self._say(f"There is no {REPORT_FILE}: {error}")
             return None
 
-    def _models(self, feed: Feed, parts: Parts, record: SessionRecord, heartbeat: Heartbeat) -> ModelChanges:
+    def _models(self, session: SessionComponents, heartbeat: Heartbeat) -> ModelChanges:
         """What looks for another model between two bars."""
+        record, feed = session.record, session.feed
 
         def log(event: RetrainEvent) -> None:
             record.log_now("retrain", None, **event.as_json())
@@ -208,49 +293,41 @@ class PaperTrading:
         def tell(sentence: str) -> None:
             record.log_now("alert", None, sentence=sentence)
 
-        def stopping() -> bool:
-            heartbeat.beat()  # a replay that waits for a retraining does not hang
-            return self.stop.requested
-
-        market = SessionMarket(symbols=feed.symbols, timing=feed.timing, calendar=feed.calendar)
+        updated = UpdatedSession(
+            folder=self.folder,
+            name=self.folder.name,
+            named=self.config.model,
+            checkpoint=self.policy.checkpoint,
+            trading=self.policy.config,
+            package_version=self._package_version,
+        )
         return ModelChanges(
             self.config.retraining,
-            self._updated(),
-            market,
-            parts.decider,
+            updated,
+            SessionMarket(symbols=feed.symbols, timing=feed.timing, calendar=feed.calendar),
+            session.runner,
             changes=self._changes,
             tell=tell,
             log=log,
-            stopping=stopping,
+            stopping=lambda: not self._goes_on(heartbeat),  # a replay that waits for a retraining does not hang
         )
 
-    def _patiently(self, ask: Callable[[], Answer], heartbeat: Heartbeat) -> Answer:
-        return patiently(ask, self.stop, self._say, beat=heartbeat.beat)
+    def _goes_on(self, heartbeat: Heartbeat) -> bool:
+        heartbeat.beat()
+        return not self.stop.requested
 
-    def _broker(
-        self, journal: Journal, state: SessionState, feed: Feed, stack: ExitStack, heartbeat: Heartbeat
-    ) -> tuple[Broker, TradingRules]:
-        """The broker, and the rules with the money that the account began with."""
-        config, rules = self.config, self.policy.rules
-        per_year = periods_per_year(journal, self.policy, feed)
-        open_it = partial(
-            open_broker, config, feed, rules, folder=self.folder, periods_per_year=per_year, ask=self._ask
-        )
-        broker = self._patiently(open_it, heartbeat)
-        stack.callback(broker.close)
-        if (cash := initial_cash(journal)) is None:
-            account = self._patiently(broker.account, heartbeat)
-            if not config.session.take_over:
-                check_first_account(account, broker=broker.name)
-            _, cursor = self._patiently(lambda: broker.poll(None), heartbeat)
-            cash = begin_account(journal, state, account, cursor)
-        return broker, replace(rules, initial_cash=cash)
+    def _retry(self, ask: Callable[[], Answer], heartbeat: Heartbeat) -> Answer:
+        return retry_until_available(ask, self.stop, self._say, beat=heartbeat.beat)
 
 
-def _ending_of(loop: TradingLoop, record: SessionRecord) -> Ending:
-    """Let the loop run; where it fails, the log says so."""
+def _last_month(broker: Broker) -> list[TradingSession]:
+    return broker.sessions(broker.now() - _MONTH, broker.now())
+
+
+def _run(engine: TradingEngine, record: SessionRecord) -> Ended:
+    """Let the engine run; if it fails, the log says so."""
     try:
-        return loop.run()
+        return engine.run()
     except Exception as error:
         with suppress(Exception):  # the first error counts
             why = f"The session failed: {in_one_line(str(error) or type(error).__name__)}"

@@ -1,11 +1,16 @@
-"""The sessions in a folder: which there are, and which one is meant."""
+"""The sessions in a folder, read from their files alone: which there are, and each on one screen or in one line."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.config.wording import shown_path
-from ml_pipeline.live.session_files import is_session, last_sign_of_life, root_of_sessions
-from ml_pipeline.runs.state import read_state
+from ml_pipeline.config.json_object import parse_json
+from ml_pipeline.config.wording import counted, shown_path, text_table
+from ml_pipeline.live.session_files import REPORT_FILE, STATUS_FILE, is_session, last_sign_of_life, root_of_sessions
+from ml_pipeline.live.supervision.heartbeat import read_pulse
+from ml_pipeline.runs.state import in_words, read_state
+from ml_pipeline.runtime.regular_file import read_regular
 
 
 def find_sessions(root: Path | None, name: str | None) -> list[Path]:
@@ -47,3 +52,114 @@ def _runs(folder: Path) -> bool:
     except UserError:
         return False
     return state is not None and state.status == "running"
+
+
+_MOST_POSITIONS = 20
+_MOST_BYTES = 1_000_000
+
+
+def ended(folder: Path) -> str | None:
+    """How the session ended, in a sentence; None where it trades, or was killed and may be started again."""
+    state = read_state(folder)
+    if state is None or state.status == "running" or state.ended is None:
+        return None
+    return f"The session {folder.name} does not trade: {in_words(state.status)}."
+
+
+def status_lines(folder: Path) -> list[str]:
+    """The session at its last bar. Raises UserError where a file of it is broken."""
+    state, status = read_state(folder), _status_of(folder)
+    lines = [f"{folder.name}: {'it has not begun' if state is None else in_words(state.status)}"]
+    if state is not None and state.reason and state.status != "running":
+        lines.append(state.reason)
+    if state is not None and state.status == "running" and (pulse := read_pulse(folder)) is not None:
+        lines.append(f"{pulse.in_words()}.".capitalize())
+    if status is None:
+        return [*lines, "", str(shown_path(folder))]
+    try:
+        lines += _body(status, told=lines)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+        lines += [
+            "",
+            f"{shown_path(folder / STATUS_FILE)} is not the status of a session; its next bar writes it anew.",
+        ]
+    report = folder / REPORT_FILE
+    return [*lines, "", str(shown_path(report if report.is_file() else folder))]
+
+
+def status_line(folder: Path) -> str:
+    """The session in one line, also where a file of it is broken."""
+    try:
+        state, status = read_state(folder), _status_of(folder) or {}
+        does = "it has not begun" if state is None else in_words(state.status)
+        return ", ".join([f"{folder.name}: {does}", *_last_bar(status)])
+    except UserError as error:
+        return f"{folder.name}: {error}"
+    except (TypeError, ValueError, ArithmeticError):
+        return f"{folder.name}: {does}; its {STATUS_FILE} is not the status of a session."
+
+
+def _last_bar(status: dict[str, Any]) -> list[str]:
+    """The bar and the equity that it left; nothing before the first."""
+    equity = _equity(status)
+    return [f"last bar {_time(status['bar'])}", f"equity {equity}"] if status.get("bar") else []
+
+
+def _equity(status: dict[str, Any]) -> str:
+    """With its change since the start: `10,210.00 (+2.10 %)`."""
+    equity, begun = status.get("equity"), status.get("start_equity")
+    change = f" ({100 * (equity / begun - 1):+.2f} %)" if equity and begun else ""
+    return "-" if equity is None else f"{equity:,.2f}{change}"
+
+
+def _body(status: dict[str, Any], *, told: Sequence[str]) -> list[str]:
+    """What the session wrote about itself, besides what is told already; a file that another hand has changed may raise
+    what it likes."""
+    if not status:
+        raise ValueError("no object of JSON")
+    lines = ["", text_table(_rows(status))]
+    if positions := {symbol: n for symbol, n in (status.get("positions") or {}).items() if n}:
+        more = len(positions) - _MOST_POSITIONS
+        rows = [["position", "quantity"], *([symbol, f"{n:,.8g}"] for symbol, n in positions.items())]
+        lines += ["", text_table(rows[: _MOST_POSITIONS + 1]), *([f"and {more:,} more"] if more > 0 else [])]
+    if status.get("last_sentence") and status["last_sentence"] not in told:
+        lines += ["", str(status["last_sentence"])]
+    return lines
+
+
+def _rows(status: dict[str, Any]) -> list[list[str]]:
+    latency = status.get("latency_ms") or {}
+    refusals = status.get("refusals") or {}
+    model = " ".join(filter(None, [str(status.get("model")), status.get("version")]))
+    money = "real money" if status.get("real_money") else "no real money"
+    rows = {
+        "model": model,
+        "broker": f"{status.get('broker')}, {money}",
+        "last bar": _time(status.get("bar")),
+        "bars, fills": f"{status.get('bars') or 0:,}, {status.get('fills') or 0:,}",
+        "equity": _equity(status),
+        "cash": "-" if status.get("cash") is None else f"{status['cash']:,.2f}",
+        "open orders": f"{status.get('open_orders') or 0:,}",
+        "refusals": ", ".join(f"{guard} {counted(n, 'time')}" for guard, n in refusals.items()) or "none",
+        "bar to orders": "-" if latency.get("median") is None else f"{latency['median']} ms, 99 % {latency['p99']} ms",
+        "updated": _time(status.get("updated")),
+    }
+    return [["", ""], *([name, value] for name, value in rows.items())]
+
+
+def _time(text: object) -> str:
+    """A time of a file, to the second: `2024-03-01 14:30:00 UTC`."""
+    return f"{str(text)[:19].replace('T', ' ')} UTC" if text else "-"
+
+
+def _status_of(folder: Path) -> dict[str, Any] | None:
+    """What live.json holds: nothing where that is no object of JSON, None where there is no file."""
+    try:
+        status = parse_json(read_regular(folder / STATUS_FILE, most_bytes=_MOST_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{folder / STATUS_FILE} cannot be read: {error.strerror}.") from error
+    except ValueError:
+        return {}
+    return status if isinstance(status, dict) else {}

@@ -3,45 +3,14 @@
 A symbols. A broker that sizes at the fill gets targets; any other gets quantities, sized at the close of the decision.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from ml_pipeline.live.brokers.broker import OrderRequest
+from ml_pipeline.live.brokers.broker import OrderRequest, QuantityRules
 from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.orders import client_order_id
 from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.trading.accounts.execution import PLAIN
 from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms, order_steps
 
-# A whole number of steps that rounding has left slightly short is that number.
-_STEP_ROUNDING = 1e-9
 _STEPS = order_steps(PLAIN_OPS)
-
-
-@dataclass(frozen=True)
-class QuantityRules:
-    """Which quantities a broker takes.
-
-    steps: of each symbol, such as 1 for whole shares; 0: any. usual_step: of the other symbols. smallest_order: in
-    money. whole_shorts: short positions are of whole shares, whatever the step.
-    """
-
-    steps: Mapping[str, float] = field(default_factory=dict)
-    usual_step: float = 0.0
-    smallest_order: float = 0.0
-    whole_shorts: bool = False
-
-    def quantity(self, symbol: str, order: float, held: float) -> float:
-        """The order, rounded down to what the broker takes; one that closes the position stays whole."""
-        if order == -held:
-            return order
-        step = self.steps.get(symbol, self.usual_step)
-        if self.whole_shorts and held + order < 0.0:
-            step = max(step, 1.0)
-            short = math.floor(-(held + order) / step + _STEP_ROUNDING) * step
-            return -short - held if order < 0.0 or short < -held else 0.0
-        return math.copysign(math.floor(abs(order) / step + _STEP_ROUNDING) * step, order) if step else order
 
 
 def size_orders(

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from ml_pipeline.live.feeds.replay import ReplayFeed
 from ml_pipeline.live.reconciliation.reconcile import reconcile_session
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.retraining.model_updates import ModelUpdates
@@ -105,18 +104,17 @@ def test_a_promotion_in_the_middle_of_a_replay_changes_the_policy_there(tmp_path
     journal.close()
 
 
-def test_a_model_that_is_deployed_while_no_bar_comes_decides_at_the_next(tmp_path, store, at_poll, monkeypatch):
+def test_a_model_that_is_deployed_while_no_bar_comes_decides_at_the_next(tmp_path, store, at_poll):
     write_prices(tmp_path / "prices.csv", SYMBOLS)
-    given, following = [], ReplayFeed.next
+    given = []
 
-    def next_bars(feed, timeout_s=None):
-        given.append(None if 20 <= len(given) < 24 else following(feed, timeout_s))
+    def next_bars(feed, timeout_s):
+        given.append(None if 20 <= len(given) < 24 else feed.next(timeout_s))
         return given[-1]
 
-    monkeypatch.setattr(ReplayFeed, "next", next_bars)
     at_poll[21] = lambda: store.roll_back(to=2)
-    folder = session(store.folder, tmp_path / "live", prices=tmp_path / "prices.csv").run().folder
-    (switch,) = events(folder, "model")
+    trading = session(store.folder, tmp_path / "live", prices=tmp_path / "prices.csv", next_item=next_bars)
+    (switch,) = events(trading.run().folder, "model")
     assert switch["bar"] == str(given[19].time)[:19]
 
 

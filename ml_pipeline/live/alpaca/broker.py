@@ -13,7 +13,14 @@ from ml_pipeline.live.alpaca.entry import AlpacaAsset, OrderEntry, asset_of
 from ml_pipeline.live.alpaca.events import AccountCharges, OrderEvents, UpdateStream, read_cursor
 from ml_pipeline.live.alpaca.keys import find_keys
 from ml_pipeline.live.alpaca.orders import FIRST_LEG, OrderBook, Tracked, TrackedOrders, name_of, number
-from ml_pipeline.live.brokers.broker import AccountState, BrokerEvent, OrderRequest, OrderUpdate, TradingSession
+from ml_pipeline.live.brokers.broker import (
+    AccountState,
+    BrokerEvent,
+    OrderRequest,
+    OrderUpdate,
+    QuantityRules,
+    TradingSession,
+)
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.market.bar_set import BarSet
 
@@ -29,6 +36,7 @@ class AlpacaBroker:
 
     name = "alpaca"
     sizes_at_fill = False
+    quantities: QuantityRules | None = None  # it rounds each order by its asset, and tells so
 
     def __init__(
         self,

@@ -3,12 +3,17 @@
 Quantities are signed: positive buys, negative sells. Times are UTC.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
 from ml_pipeline.trading.market.bar_set import BarSet
+
+# A whole number of steps that rounding has left slightly short is that number.
+_STEP_ROUNDING = 1e-9
 
 OrderStatus = Literal["accepted", "partly_filled", "filled", "canceled", "expired", "rejected"]
 ENDED: tuple[OrderStatus, ...] = get_args(OrderStatus)[2:]
@@ -106,6 +111,31 @@ class TradingSession(NamedTuple):
     closes: np.datetime64
 
 
+@dataclass(frozen=True)
+class QuantityRules:
+    """Which quantities a broker takes.
+
+    steps: of each symbol, such as 1 for whole shares; 0: any. usual_step: of the other symbols. smallest_order: in
+    money. whole_shorts: short positions are of whole shares, whatever the step.
+    """
+
+    steps: Mapping[str, float] = field(default_factory=dict)
+    usual_step: float = 0.0
+    smallest_order: float = 0.0
+    whole_shorts: bool = False
+
+    def quantity(self, symbol: str, order: float, held: float) -> float:
+        """The order, rounded down to what the broker takes; one that closes the position stays whole."""
+        if order == -held:
+            return order
+        step = self.steps.get(symbol, self.usual_step)
+        if self.whole_shorts and held + order < 0.0:
+            step = max(step, 1.0)
+            short = math.floor(-(held + order) / step + _STEP_ROUNDING) * step
+            return -short - held if order < 0.0 or short < -held else 0.0
+        return math.copysign(math.floor(abs(order) / step + _STEP_ROUNDING) * step, order) if step else order
+
+
 class Broker(Protocol):
     """An account that orders are sent to. Every method but `close` may raise BrokerUnavailable."""
 
@@ -113,6 +143,8 @@ class Broker(Protocol):
     sizes_at_fill: bool
     """Whether it sizes orders by their weight at the fill's price; otherwise by their quantity."""
     real_money: bool
+    quantities: QuantityRules | None
+    """Which quantities it takes, if `sizes_at_fill` is False; None: any."""
 
     def account(self) -> AccountState:
         """Cash, equity and positions now."""

@@ -19,6 +19,7 @@ from ml_pipeline.live.brokers.broker import (
     BrokerUnavailable,
     OrderRequest,
     OrderUpdate,
+    QuantityRules,
     TradingSession,
 )
 from ml_pipeline.live.brokers.faults import Chance, SimulatedFaults
@@ -51,6 +52,7 @@ class SimulatedBroker:
     name = "simulated"
     sizes_at_fill = True
     real_money = False
+    quantities: QuantityRules | None = None
 
     def __init__(
         self,

@@ -18,8 +18,7 @@ from ml_pipeline import __version__
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.live.config import PaperTradeConfig, PaperTradeStart, parse_paper_trade
-from ml_pipeline.live.session_status import ended, status_line, status_lines
-from ml_pipeline.live.sessions import find_session, find_sessions
+from ml_pipeline.live.sessions import ended, find_session, find_sessions, status_line, status_lines
 from ml_pipeline.live.supervision.requests import Asked, ask
 from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.stop import StopRequest

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ml_pipeline.live.alerting.webhook import Webhook
+from ml_pipeline.live.alerting.alerts import Webhook
 from tests.live.alerting.webhook_receiver import receiving
 from tests.models.rl.core.workers.probes import wait_until
 

@@ -24,7 +24,7 @@ class TestTheBrokerOfTheDocs(BrokerContract):
         self.book, self.bars = {}, 0
 
     def open_broker(self):
-        return self.names["NextCloseBroker"](["BTC"], self.book)
+        return self.names["NextCloseBroker"](["BTC"], None, None, self.book)
 
     def let_market_trade(self, broker):
         broker.market_closed_bar(minute_bar(self.bars, 100.0 + self.bars))

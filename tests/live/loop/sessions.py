@@ -1,5 +1,6 @@
 """Small markets on disk, untrained policies as they are deployed, and the ledger of their backtest."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,13 @@ import numpy as np
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.settings import flatten
+from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.config import paper_trade_config
+from ml_pipeline.live.connections import open_feed
+from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
+from ml_pipeline.live.feeds.hours import BarCalendar
 from ml_pipeline.live.session import PaperTrading, SessionResult
+from ml_pipeline.live.session_files import BROKER_FILE
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.train_config import TrainConfig
@@ -80,13 +86,56 @@ def backtest(model: Path, prices: Path, path: Path, **changes: Any) -> bytes:
     return path.read_bytes()
 
 
-def session(model: Path, root: Path, *, prices: Path | None = None, **settings: Any) -> PaperTrading:
-    """A session on the simulated broker, called NAME."""
+class ChangedFeed:
+    """A feed whose items are changed on their way to the session."""
+
+    def __init__(self, feed: Any, next_item: Callable[[Any, float | None], Any]) -> None:
+        self._feed, self._next_item = feed, next_item
+
+    def next(self, timeout_s: float | None = None) -> Any:
+        return self._next_item(self._feed, timeout_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+
+def session(
+    model: Path,
+    root: Path,
+    *,
+    prices: Path | None = None,
+    broker_class: type[SimulatedBroker] | None = None,
+    next_item: Callable[[Any, float | None], Any] | None = None,
+    **settings: Any,
+) -> PaperTrading:
+    """A session on the simulated broker, called NAME.
+
+    broker_class: in place of the usual one. next_item: what a feed gives next, of (the replay, timeout).
+    """
     told: list[str] = []
     values = {"model": model, "root": root, "name": "NAME", "broker": "simulated", "replay": prices, **settings}
-    trading = PaperTrading(
-        paper_trade_config({name: v for name, v in values.items() if v is not None}), say=told.append
-    )
+    config = paper_trade_config({name: v for name, v in values.items() if v is not None})
+    feed: Any = None
+    broker: Any = None
+    if next_item is not None or broker_class is not None:
+        policy = load_deployed_policy(model, {**config.changes, "data": prices})
+        feed = open_feed(config, policy)
+    if next_item is not None:
+        feed = ChangedFeed(feed, next_item)
+    if broker_class is not None:
+        (root / "NAME").mkdir(parents=True, exist_ok=True)
+        calendar = BarCalendar(feed.times_after, feed.timing)
+        broker = broker_class(
+            feed.symbols,
+            policy.rules,
+            periods_per_year=policy.calendar(feed.calendar).periods_per_year,
+            store=root / "NAME" / BROKER_FILE,
+            interest_days=calendar.interest_days,
+            bar_length=np.timedelta64(feed.timing.length, "ns"),
+            faults=config.faults,
+            durable=False,
+        )
+    trading = PaperTrading(config, feed=feed, broker=broker, say=told.append)
     trading.told = told  # type: ignore[attr-defined]
     return trading
 

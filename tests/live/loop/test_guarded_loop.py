@@ -61,9 +61,10 @@ def test_a_policy_that_stays_nan_is_closed_by_a_loss_limit(tmp_path, replay, mon
 def test_a_policy_that_stays_nan_is_closed_by_the_kill_file(tmp_path, replay, monkeypatch):
     model, prices = replay
     nan_once_held(monkeypatch)
-    at_bar(monkeypatch, 40, lambda broker: (tmp_path / "KILL").touch())
+    kill = at_bar(40, lambda broker: (tmp_path / "KILL").touch())
+    settings = {"kill_file": tmp_path / "KILL", "on_kill_file": "flatten"}
 
-    result = trade(model, tmp_path / "live", prices, kill_file=tmp_path / "KILL", on_kill_file="flatten")
+    result = trade(model, tmp_path / "live", prices, broker_class=kill, **settings)
 
     assert result.status == "finished"
     assert result.flat
@@ -143,7 +144,12 @@ def test_targets_are_told_by_another_order_where_a_guard_refuses_the_first(tmp_p
     write_prices(tmp_path / "prices.csv", symbols, missing=0.0)
     model = deploy(tmp_path / "model", symbols)
     sent: list[list[OrderRequest]] = []
-    submit, on_orders = SimulatedBroker.submit, Guards.on_orders
+    on_orders = Guards.on_orders
+
+    class Watched(SimulatedBroker):
+        def submit(self, orders: Any) -> Any:
+            sent.append(orders)
+            return super().submit(orders)
 
     def refusing(self: Guards, orders: Any, *rest: Any) -> Any:
         allowed, refused = on_orders(self, orders, *rest)
@@ -151,9 +157,8 @@ def test_targets_are_told_by_another_order_where_a_guard_refuses_the_first(tmp_p
         return kept, [*refused, Refusal("mine", "A", 1.0, 0.0, "Not A.")]
 
     monkeypatch.setattr(Guards, "on_orders", refusing)
-    monkeypatch.setattr(SimulatedBroker, "submit", lambda self, orders: (sent.append(orders), submit(self, orders))[1])
 
-    trade(model, tmp_path / "live", tmp_path / "prices.csv")
+    trade(model, tmp_path / "live", tmp_path / "prices.csv", broker_class=Watched)
 
     assert sent
     for orders in sent:

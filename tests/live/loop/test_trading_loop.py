@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.live import connections
 from ml_pipeline.live.alerting.alerts import Alerts
 from ml_pipeline.live.brokers.broker import AccountState, BrokerUnavailable
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
+from ml_pipeline.live.connections import retry_until_available
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
-from ml_pipeline.live.loop import broker_line
-from ml_pipeline.live.loop.broker_line import patiently
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.recovery import AccountDiffers
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
-from ml_pipeline.live.session_status import status_lines
-from ml_pipeline.live.sessions import find_session
+from ml_pipeline.live.sessions import find_session, status_lines
 from ml_pipeline.live.supervision.requests import ask
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
@@ -40,47 +39,54 @@ def events_of(folder: Path, *kinds: str) -> list[dict]:
     return [each for each in events if each["event"] in kinds]
 
 
-def at_bar(monkeypatch, number: int, do) -> None:
-    """Call `do` once, when the broker is shown the bar with this number."""
-    show, seen = SimulatedBroker.market_closed_bar, []
+def at_bar(number: int, do) -> type[SimulatedBroker]:
+    """A broker that calls `do` once, when it is shown the bar with this number."""
 
-    def shown(broker, bars):
-        show(broker, bars)
-        seen.append(bars.time)
-        if len(seen) == number:
-            do(broker)
+    class Watched(SimulatedBroker):
+        n_seen = 0
 
-    monkeypatch.setattr(SimulatedBroker, "market_closed_bar", shown)
+        def market_closed_bar(self, bars):
+            super().market_closed_bar(bars)
+            self.n_seen += 1
+            if self.n_seen == number:
+                do(self)
+
+    return Watched
 
 
-def test_a_stop_is_answered_and_the_session_goes_on_later(tmp_path, replay, monkeypatch):
+def stopped_after(model: Path, root: Path, prices: Path, n_bars: int, **settings) -> Path:
+    """The folder of a session that was stopped after so many bars."""
+    stop = at_bar(n_bars, lambda broker: trading.stop.request("Enough."))
+    trading = session(model, root, prices=prices, broker_class=stop, **settings)
+    return trading.run().folder
+
+
+def test_a_stop_is_answered_and_the_session_goes_on_later(tmp_path, replay):
     model, prices = replay
-    trading = session(model, tmp_path / "live", prices=prices)
-    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
+    stop = at_bar(20, lambda broker: trading.stop.request("Enough."))
+    trading = session(model, tmp_path / "live", prices=prices, broker_class=stop)
 
     result = trading.run()
 
     assert (result.status, result.reason, result.asked) == ("stopped", "Enough.", True)
     assert read_state(result.folder).status == "stopped"
-    monkeypatch.undo()
     assert trade(model, tmp_path / "live", prices).status == "finished"
     expected = backtest(model, prices, tmp_path / "expected.csv").splitlines()
     assert len((result.folder / LEDGER_FILE).read_bytes().splitlines()) == len(expected)
 
 
 @pytest.mark.parametrize(("what", "flat"), [("stop", False), ("flatten", True)])
-def test_a_request_in_the_folder_is_done_and_taken_away(tmp_path, replay, monkeypatch, what, flat):
+def test_a_request_in_the_folder_is_done_and_taken_away(tmp_path, replay, what, flat):
     model, prices = replay
     folder = tmp_path / "live" / "NAME"
 
-    def when_held(broker):
-        if any(broker.account().positions.values()):
-            ask(folder, what)
+    class AskedWhenHeld(SimulatedBroker):
+        def market_closed_bar(self, bars):
+            super().market_closed_bar(bars)
+            if any(self.account().positions.values()):
+                ask(folder, what)
 
-    show = SimulatedBroker.market_closed_bar
-    monkeypatch.setattr(SimulatedBroker, "market_closed_bar", lambda self, bars: (show(self, bars), when_held(self))[0])
-
-    result = trade(model, tmp_path / "live", prices)
+    result = trade(model, tmp_path / "live", prices, broker_class=AskedWhenHeld)
 
     assert (result.status, result.flat, result.asked) == ("stopped", flat, True)
     assert not (folder / "request").exists()
@@ -124,20 +130,20 @@ def test_lost_answers_lose_and_double_nothing(tmp_path, replay):
 )
 def test_a_call_that_fails_now_and_then_changes_no_ledger(tmp_path, replay, monkeypatch, name, faults):
     model, prices = replay
-    call, calls = getattr(SimulatedBroker, name), []
+    calls = []
     fails_at = 1 if name == "account" else 3  # the account is asked for once
-    monkeypatch.setattr(broker_line, "_FIRST_BACK_OFF_S", 0.01)
+    monkeypatch.setattr(connections, "_FIRST_BACK_OFF_S", 0.01)
 
-    def failing(*args, **settings):
+    def failing(broker, *args):
         calls.append(name)
         if len(calls) % 7 == fails_at and calls.count("failed") < 4:
             calls.append("failed")
             raise BrokerUnavailable("the line is dead")
-        return call(*args, **settings)
+        return getattr(SimulatedBroker, name)(broker, *args)
 
-    monkeypatch.setattr(SimulatedBroker, name, failing)
+    failing_broker = type("FailingBroker", (SimulatedBroker,), {name: failing})
 
-    folder = trade(model, tmp_path / "live", prices, **faults).folder
+    folder = trade(model, tmp_path / "live", prices, broker_class=failing_broker, **faults).folder
 
     assert "failed" in calls
     expected = backtest(model, prices, tmp_path / "expected.csv").splitlines()
@@ -147,34 +153,34 @@ def test_a_call_that_fails_now_and_then_changes_no_ledger(tmp_path, replay, monk
         assert written == expected
 
 
-def test_an_account_that_is_not_flat_is_refused_with_its_table(tmp_path, replay, monkeypatch):
+def test_an_account_that_is_not_flat_is_refused_with_its_table(tmp_path, replay):
     model, prices = replay
-    account = AccountState(5_000.0, 10_000.0, 5_000.0, {"A": 7.0, "OTHER": 0.0})
-    monkeypatch.setattr(SimulatedBroker, "account", lambda self: account)
+
+    class Holding(SimulatedBroker):
+        def account(self):
+            return AccountState(5_000.0, 10_000.0, 5_000.0, {"A": 7.0, "OTHER": 0.0})
 
     with pytest.raises(UserError, match=r"(?s)is not flat.*A +7.*--take-over"):
-        trade(model, tmp_path / "live", prices)
+        trade(model, tmp_path / "live", prices, broker_class=Holding)
 
 
 @pytest.mark.parametrize("on_difference", ["hold", "flatten"])
-def test_a_difference_that_nothing_explains_stops_the_session(tmp_path, replay, monkeypatch, on_difference):
+def test_a_difference_that_nothing_explains_stops_the_session(tmp_path, replay, on_difference):
     model, prices = replay
-    trading = session(model, tmp_path / "live", prices=prices)
-    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
-    folder = trading.run().folder
-    monkeypatch.undo()
-    right, sent = SimulatedBroker.account, []
+    folder = stopped_after(model, tmp_path / "live", prices, 20)
+    sent = []
 
-    def wrong(self):
-        account = right(self)
-        return account._replace(positions={**account.positions, "GOLD": 3.0})
+    class WithGold(SimulatedBroker):
+        def account(self):
+            account = super().account()
+            return account._replace(positions={**account.positions, "GOLD": 3.0})
 
-    submit = SimulatedBroker.submit
-    monkeypatch.setattr(SimulatedBroker, "account", wrong)
-    monkeypatch.setattr(SimulatedBroker, "submit", lambda self, orders: (sent.extend(orders), submit(self, orders))[1])
+        def submit(self, orders):
+            sent.extend(orders)
+            return super().submit(orders)
 
     with pytest.raises(AccountDiffers, match=r"(?s)books of the session.*account at the broker.*GOLD +0 +3"):
-        trade(model, tmp_path / "live", prices, on_difference=on_difference)
+        trade(model, tmp_path / "live", prices, on_difference=on_difference, broker_class=WithGold)
 
     assert events_of(folder, "difference")[-1]["rows"][0]["what"] == "GOLD"
     assert read_state(folder).status == "failed"
@@ -187,29 +193,26 @@ def test_a_difference_that_nothing_explains_stops_the_session(tmp_path, replay, 
         for order in ordered:
             journal.update_order(order.client_order_id, "accepted")
     with pytest.raises(AccountDiffers, match="GOLD"):
-        trade(model, tmp_path / "live", prices, on_difference=on_difference)
+        trade(model, tmp_path / "live", prices, on_difference=on_difference, broker_class=WithGold)
 
 
-def test_a_difference_is_closed_once_its_orders_are_filled(tmp_path, replay, monkeypatch):
+def test_a_difference_is_closed_once_its_orders_are_filled(tmp_path, replay):
     """The account holds three A that nobody ordered; the orders that close it are filled with the next bars."""
     model, prices = replay
-    trading = session(model, tmp_path / "live", prices=prices)
-    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
-    trading.run()
-    monkeypatch.undo()
-    opened = SimulatedBroker.__init__
-
-    def with_more(self, *args, **settings):
-        opened(self, *args, **settings)
-        self._account.holdings[0] += 3.0
-
-    monkeypatch.setattr(SimulatedBroker, "__init__", with_more)
+    stopped_after(model, tmp_path / "live", prices, 20)
     accounts = []
-    close = SimulatedBroker.close
-    monkeypatch.setattr(SimulatedBroker, "close", lambda self: (accounts.append(self.account()), close(self))[1])
+
+    class WithMore(SimulatedBroker):
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            self._account.holdings[0] += 3.0
+
+        def close(self):
+            accounts.append(self.account())
+            super().close()
 
     with pytest.raises(AccountDiffers, match="All its positions were closed"):
-        trade(model, tmp_path / "live", prices, on_difference="flatten")
+        trade(model, tmp_path / "live", prices, on_difference="flatten", broker_class=WithMore)
 
     assert not any(accounts[-1].positions.values())
 
@@ -245,23 +248,20 @@ def test_a_feature_that_fails_ends_a_session_in_one_sentence(tmp_path, replay, m
     assert [each["why"] for each in events_of(result.folder, "stop")] == [sentence, sentence]
 
 
-def test_an_account_is_taken_over_with_its_positions(tmp_path, replay, monkeypatch):
+def test_an_account_is_taken_over_with_its_positions(tmp_path, replay):
     model, prices = replay
-    opened = SimulatedBroker.__init__
 
-    def holding(self, *args, **settings):
-        opened(self, *args, **settings)
-        if not self._account.holdings[0]:
-            self._account._account.holdings[0], self._account._account.cash = 7.0, 5_000.0
+    class Holding(at_bar(20, lambda broker: trading.stop.request("Enough."))):
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            if not self._account.holdings[0]:
+                self._account._account.holdings[0], self._account._account.cash = 7.0, 5_000.0
 
-    monkeypatch.setattr(SimulatedBroker, "__init__", holding)
-    trading = session(model, tmp_path / "live", prices=prices, take_over=True)
-    at_bar(monkeypatch, 20, lambda broker: trading.stop.request("Enough."))
+    trading = session(model, tmp_path / "live", prices=prices, take_over=True, broker_class=Holding)
     folder = trading.run().folder
 
     (first, *_) = csv.DictReader((folder / LEDGER_FILE).read_text().splitlines())
     assert (float(first["position_A"]), float(first["cash"])) == (7.0, 5_000.0)
-    monkeypatch.undo()
     assert session(model, tmp_path / "live", prices=prices, take_over=True).run().status == "finished"
     assert not events_of(folder, "difference")
 
@@ -279,12 +279,15 @@ def test_an_alert_that_does_not_arrive_is_in_the_log_alone(tmp_path, replay, mon
     assert {"start", "stop"} <= {event for event, _ in told}
 
 
-def test_what_breaks_a_session_is_told_before_it_ends(tmp_path, replay, monkeypatch):
+def test_what_breaks_a_session_is_told_before_it_ends(tmp_path, replay):
     model, prices = replay
-    monkeypatch.setattr(PolicyRunner, "decide", lambda *args, **settings: 1 / 0)
+
+    class Broken(SimulatedBroker):
+        def submit(self, orders):
+            return 1 / 0
 
     with pytest.raises(ZeroDivisionError):
-        trade(model, tmp_path / "live", prices)
+        trade(model, tmp_path / "live", prices, broker_class=Broken)
 
     (stop,) = events_of(tmp_path / "live" / "NAME", "stop")
     assert stop["why"] == "The session failed: division by zero"
@@ -299,18 +302,21 @@ def test_waiting_for_a_broker_is_a_sign_of_life():
             raise answer
         return answer
 
-    assert patiently(ask, StopRequest(), told.append, beat=lambda: beats.append(1)) == 7
+    assert retry_until_available(ask, StopRequest(), told.append, beat=lambda: beats.append(1)) == 7
     assert beats
     assert len(told) == 1
 
 
-def test_cash_that_is_rounded_elsewhere_is_no_difference(tmp_path, replay, monkeypatch):
+def test_cash_that_is_rounded_elsewhere_is_no_difference(tmp_path, replay):
     model, prices = replay
     trade(model, tmp_path / "live", prices)
-    right = SimulatedBroker.account
-    monkeypatch.setattr(SimulatedBroker, "account", lambda self: right(self)._replace(cash=round(right(self).cash, 2)))
 
-    assert trade(model, tmp_path / "live", prices).status == "finished"
+    class Rounding(SimulatedBroker):
+        def account(self):
+            account = super().account()
+            return account._replace(cash=round(account.cash, 2))
+
+    assert trade(model, tmp_path / "live", prices, broker_class=Rounding).status == "finished"
 
 
 def test_the_status_is_one_screen(tmp_path, replay):

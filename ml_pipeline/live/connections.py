@@ -1,13 +1,18 @@
-"""Where a session's bars come from and whose account it trades, as its settings say."""
+"""What a session connects to: its feed and its broker, as its settings say, and what happens while a broker is away.
 
+Of all modules beside it, this is the only one that opens connections to a network.
+"""
+
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.brokers.broker import Broker
+from ml_pipeline.live.brokers.broker import Broker, BrokerUnavailable
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.config import PaperTradeConfig
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
@@ -15,7 +20,10 @@ from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.feeds.file import GrowingFileFeed
 from ml_pipeline.live.feeds.hours import BarCalendar
 from ml_pipeline.live.feeds.replay import ReplayFeed
+from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.live.session_files import BROKER_FILE
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runtime.user_code import call_user_code, import_by_name
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import require_what_rules_need
 from ml_pipeline.trading.features.feature_stream import bars_to_warm_up
@@ -24,6 +32,8 @@ from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.timeframes import timeframe_ns
 from ml_pipeline.trading.task import TradingTask, load_configured_market
 
+Answer = TypeVar("Answer")
+_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.5, 30.0
 Ask = Callable[[str], str]
 """Asks a person a question on a terminal; their answer."""
 
@@ -72,6 +82,8 @@ def open_broker(
     config: PaperTradeConfig, feed: Feed, rules: TradingRules, *, folder: Path, periods_per_year: float, ask: Ask | None
 ) -> Broker:
     """The broker that the settings name. Raises UserError, and BrokerUnavailable where it cannot be reached."""
+    if ":" in config.broker:
+        return _open_own(config.broker, feed, rules, folder)
     if config.broker == "alpaca":
         from ml_pipeline.live.alpaca.broker import open_alpaca
 
@@ -87,3 +99,85 @@ def open_broker(
         faults=config.faults,
         durable=config.feed.replay is None,
     )
+
+
+def _open_own(name: str, feed: Feed, rules: TradingRules, folder: Path) -> Broker:
+    """The broker that a user's own class makes. name: module:Class."""
+    broker_class = import_by_name(name)
+    try:
+        broker: Broker = call_user_code(name, lambda folder: broker_class(feed.symbols, rules, folder), folder)
+    except UserError as error:
+        if isinstance(error.__cause__, BrokerUnavailable | UserError):
+            raise error.__cause__ from None
+        raise
+    members = (*Broker.__annotations__, *(each for each in vars(Broker) if not each.startswith("_")))
+    if missing := [each for each in members if not hasattr(broker, each)]:
+        raise UserError(f"{name} is no broker: it has no {', '.join(missing)}; see docs/brokers.md.")
+    return broker
+
+
+class BrokerConnection:
+    """The connection to a broker that may be away: what fails is tried again, ever less often, and that is told once.
+
+    away: whether the last attempt failed. back_off_s: how long to wait until the next."""
+
+    def __init__(self, record: SessionRecord) -> None:
+        self._record = record
+        self.away = False
+        self.back_off_s = _FIRST_BACK_OFF_S
+
+    def attempt(self, work: Callable[[], object], bar: np.datetime64 | None) -> bool:
+        """Do something with the broker; False where it is away. bar: the time of the last one, for the log."""
+        try:
+            work()
+        except BrokerUnavailable as error:
+            if not self.away:
+                self.away = True
+                self._record.log_now("broker_away", bar, sentence=_away(error))
+            self.back_off_s = _longer(self.back_off_s)
+            return False
+        self.back_off_s = _FIRST_BACK_OFF_S
+        if self.away:
+            self.away = False
+            self._record.log_now("broker_back", bar, sentence="The broker can be reached again.")
+        return True
+
+
+class StopWhileWaiting(Exception):
+    """A stop was requested while the broker was away."""
+
+
+def retry_until_available(
+    ask: Callable[[], Answer],
+    stop: StopRequest,
+    say: Callable[[str], None],
+    *,
+    beat: Callable[[], None] = lambda: None,
+) -> Answer:
+    """The answer of a broker that may be away: it is asked again, ever less often; that is told once.
+
+    beat: called again and again meanwhile. Raises StopWhileWaiting where a stop is requested meanwhile.
+    """
+    wait_s, told = _FIRST_BACK_OFF_S, False
+    while True:
+        try:
+            return ask()
+        except BrokerUnavailable as error:
+            if not told:
+                say(_away(error))
+            told = True
+        until = time.monotonic() + wait_s
+        while (left := until - time.monotonic()) > 0:
+            if stop.requested:
+                raise StopWhileWaiting
+            beat()
+            time.sleep(min(left, 0.2))
+        wait_s = _longer(wait_s)
+
+
+def _longer(back_off_s: float) -> float:
+    return min(2 * back_off_s, _LONGEST_BACK_OFF_S)
+
+
+def _away(error: BrokerUnavailable) -> str:
+    return f"The broker cannot be reached: {error}".rstrip(": .") + "; it is tried again."

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml_pipeline.live.booking import by_bar
 from ml_pipeline.live.brokers.broker import Charge, Fill
-from ml_pipeline.live.loop.booking import by_bar
 
 NOON = np.datetime64("2024-03-01T12:00", "ns")
 

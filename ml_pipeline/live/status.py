@@ -1,11 +1,14 @@
-"""The last decision of a session, as live.jsonl and decision.json have it."""
+"""What live.json and decision.json say of a session at its last bar, and when its last decision is logged."""
 
+import os
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.record.session_log import plain
 from ml_pipeline.live.record.session_record import SessionRecord
@@ -64,6 +67,39 @@ class LastDecision:
             "features": dict(zip(decision.columns, map(list, pairs), strict=True)),
             "out_of_range": [list(each) for each in decision.out_of_range],
         }
+
+
+def write_status(session: SessionComponents, decision: LastDecision, *, now: bool = False) -> None:
+    """Rewrite live.json and decision.json. now: even if that was done a moment ago."""
+    made = decision.as_data(session.model)
+    if now:
+        session.record.write_status_now(_values(session), made)
+    else:
+        session.record.write_status(lambda: _values(session), made)
+
+
+def _values(session: SessionComponents) -> dict[str, Any]:
+    state, record, account = session.state, session.record, session.account
+    return {
+        **session.about,
+        "symbols": session.symbols,
+        "bar": state.time,
+        "updated": datetime.now(UTC),
+        "pid": os.getpid(),
+        "start_equity": session.rules.initial_cash,
+        "equity": account.equity if state.begun else None,
+        "cash": account.cash if state.begun else None,
+        "positions": by_symbol(session.symbols, account.holdings),
+        "open_orders": len(session.orders.open),
+        "refusals": dict(state.refusals),
+        "latency_ms": record.latency_figures(),
+        "bars": state.number,
+        "fills": session.journal.n_fills(),
+        "last_sentence": record.last_sentence,
+        "model": session.model,
+        "version": session.policy.version,
+        "retrain": None if session.models is None else session.models.status(),
+    }
 
 
 def in_ms(seconds: float) -> float:

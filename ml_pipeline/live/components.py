@@ -1,0 +1,100 @@
+"""What a running session is made of: the objects that its engine, its bars and its recovery work with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ml_pipeline.live.brokers.broker import Broker, TradingSession
+from ml_pipeline.live.connections import BrokerConnection
+from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
+from ml_pipeline.live.feeds.feed import Feed
+from ml_pipeline.live.model_changes import ModelChanges
+from ml_pipeline.live.orders import OrderManager
+from ml_pipeline.live.portfolio import AccountBook
+from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.live.risk.guards import Guards
+from ml_pipeline.live.shutdown import Shutdown
+from ml_pipeline.live.state import SessionState
+from ml_pipeline.live.supervision.requests import Requests
+from ml_pipeline.trading.accounts.orders import Terms
+from ml_pipeline.trading.accounts.rules import TradingRules
+
+
+class EngineSettings(NamedTuple):
+    """How a session goes on if something is wrong.
+
+    real_time: bars come as they close, and not from a record. idle_s: how long to wait for bars at a time.
+    """
+
+    session_id: str
+    on_gap: Literal["wait", "flatten"] = "wait"
+    on_difference: Literal["hold", "flatten"] = "hold"
+    on_error: Literal["hold", "flatten"] = "hold"
+    real_time: bool = False
+    idle_s: float = 1.0
+
+
+@dataclass
+class SessionComponents:
+    """The objects of one session.
+
+    runner: decides by the current model; a switch replaces it. models: looks for another model; None: the model stays.
+    rules, terms: of the account. session_of: the market's session that a time lies in. undelivered: alerts that could
+    not be delivered since the last call. about: what live.json says of the session itself. failure: why bars cannot be
+    decided on any more, such as a feature that fails.
+    """
+
+    broker: Broker
+    connection: BrokerConnection
+    feed: Feed
+    runner: PolicyRunner
+    account: AccountBook
+    guards: Guards
+    orders: OrderManager
+    record: SessionRecord
+    settings: EngineSettings
+    rules: TradingRules
+    terms: Terms
+    requests: Requests
+    session_of: Callable[[np.datetime64], TradingSession | None]
+    undelivered: Callable[[], Sequence[str]]
+    about: Mapping[str, Any]
+    models: ModelChanges | None = None
+    shutdown: Shutdown = field(default_factory=Shutdown)
+    failure: str | None = None
+
+    @property
+    def state(self) -> SessionState:
+        """What survives a kill; changed within transactions of the record."""
+        return self.record.state
+
+    @property
+    def journal(self) -> Journal:
+        return self.record.journal
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return self.feed.symbols
+
+    @property
+    def policy(self) -> DeployedPolicy:
+        """The current model."""
+        return self.runner.policy
+
+    @property
+    def model(self) -> str:
+        """Its checkpoint, by which it is known in the journal and in files."""
+        return str(self.policy.checkpoint)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the books hold no position."""
+        return not any(self.account.holdings)
+
+    def attempt(self, work: Callable[[], object]) -> bool:
+        """Do something with the broker; False if it is away."""
+        return self.connection.attempt(work, self.state.time)

@@ -1,0 +1,234 @@
+"""The engine of a session: events of the feed and of people come in, bars are traded, and the session ends."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ml_pipeline.live.bar import BarProcessor
+from ml_pipeline.live.booking import book_all, cancel_and_book, look_and_book
+from ml_pipeline.live.components import SessionComponents
+from ml_pipeline.live.feeds.feed import Correction, End, Gap
+from ml_pipeline.live.orders import OpenOrder
+from ml_pipeline.live.record.session_log import time_text
+from ml_pipeline.live.shutdown import ClosingDown, Ended, ShutdownRequest
+from ml_pipeline.live.status import write_status
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.trading.market.bar_set import BarSet
+
+_LAST_ATTEMPTS = 6
+"""How often a broker that is away is asked again once there are no more bars."""
+
+
+class TradingEngine:
+    """Trades until the bars end, a person asks for an end, or a guard or a difference demands one.
+
+    It never prints, and installs no signal handler: `stop` may be requested by anyone, at any time.
+    """
+
+    def __init__(
+        self, session: SessionComponents, stop: StopRequest, *, beat: Callable[[], None] = lambda: None
+    ) -> None:
+        """The components are as the journal left them: see `recovery`. beat: called each time the loop goes round."""
+        self._session, self._stop, self._beat = session, stop, beat
+        self._bar = BarProcessor(session)
+        self._arrived = 0.0  # when the latest bars came, by `time.perf_counter`
+
+    def run(self) -> Ended:
+        """Trade. Raises UserError if the session cannot go on; started again, it goes on after the latest bar."""
+        session = self._session
+        session.feed.start(after=session.state.time)
+        self._bar.last.log_unlogged()
+        ended = self._follow_requests()  # what ended it before does so again
+        while ended is None:
+            self._beat()
+            for sentence in session.undelivered():
+                session.record.note_undelivered(sentence)
+            ended = self._answer_people() or self._handle_next_event() or self._follow_requests()
+        return ended
+
+    # Events
+
+    def _handle_next_event(self) -> Ended | None:
+        session = self._session
+        connection = session.connection
+        event = session.feed.next(connection.back_off_s if connection.away else session.settings.idle_s)
+        self._arrived = time.perf_counter()
+        match event:
+            case BarSet():
+                self._look_for_model()
+                if self._bar.observe(event):
+                    self._try_to_catch_up()
+            case None:
+                self._idle()
+            case Gap():
+                self._note_gap(event)
+            case Correction():
+                self._note_correction(event)
+            case End():
+                return self._end_of_bars()
+        return None
+
+    def _idle(self) -> None:
+        session = self._session
+        self._look_for_model()  # a bar may be long: what is deployed within it decides at its close
+        if self._bar.waiting or session.orders.unsent or session.connection.away:
+            self._try_to_catch_up()
+        elif session.settings.real_time and session.state.begun:
+            session.attempt(lambda: look_and_book(session))
+        write_status(session, self._bar.last)
+
+    def _note_gap(self, gap: Gap) -> None:
+        session = self._session
+        sentence = f"Bars are missing from {time_text(gap.first)} to {time_text(gap.last)}: {gap.why}"
+        session.record.log_now("gap", session.state.time, **gap._asdict(), sentence=sentence)
+        self._bar.note_gap()
+        if session.settings.on_gap == "flatten":
+            self._follow(ShutdownRequest("gap", "A gap in the bars closes all positions, as configured.", "flatten"))
+
+    def _note_correction(self, correction: Correction) -> None:
+        when, which = time_text(correction.bars.time), ", ".join(correction.symbols)
+        what = "came late" if correction.late else "was corrected"
+        self._session.record.log_now(
+            "correction",
+            correction.bars.time,
+            symbols=correction.symbols,
+            late=correction.late,
+            **{name: getattr(correction.bars, name) for name in ("open", "high", "low", "close", "volume")},
+            sentence=f"A bar of {which or 'a symbol'} at {when} {what}; what was decided on it stays.",
+        )
+
+    def _look_for_model(self) -> None:
+        """Switch to another model, if there is one that can decide at the next bar; its choices are those of the
+        positions held."""
+        session, before = self._session, self._session.model
+        if session.models is None or (ready := session.models()) is None:
+            return
+        session.runner = ready.decider
+        session.runner.follow_holdings(session.account.holdings)
+        sentence = f"From the next bars on, {ready.version} decides: {ready.why}"
+        with session.record.transaction():
+            state = session.state
+            state.awaiting_previous_model = True
+            number, checkpoint = state.number + len(self._bar.waiting), str(session.policy.checkpoint.absolute())
+            session.journal.add_model(number, checkpoint, session.policy.version, ready.why)
+            state.policy = session.runner.state()
+            values = {"from": before, "to": session.model, "why": ready.why, "sentence": sentence}
+            session.record.log("model", state.time, **values)
+
+    # Bars and orders
+
+    def _try_to_catch_up(self) -> None:
+        session = self._session
+        if session.attempt(self._catch_up) or not session.orders.unsent:
+            return
+        session.attempt(self._settle_unsent)  # an answer was lost: ask at once, then with the next bars
+
+    def _catch_up(self) -> None:
+        """Close every bar that waits, decide on the last, and send its orders."""
+        session, orders = self._session, self._session.orders
+        self._bar.show_broker()
+        self._settle_unsent()
+        if not self._bar.waiting:
+            look_and_book(session)
+            return
+        market = session.session_of(self._bar.waiting[-1].closed_at)
+        orders.collect()
+        self._bar.close(market)
+        orders.send()
+        if self._bar.last.note_sent(self._arrived):
+            write_status(session, self._bar.last)
+
+    def _settle_unsent(self) -> None:
+        self._session.orders.settle_unsent(self._in_time)
+
+    def _in_time(self, order: OpenOrder) -> bool:
+        """Whether an order may still be sent: the bar after the one that it was decided on has not closed."""
+        state, feed = self._session.state, self._session.feed
+        if self._bar.waiting or state.last is None or order.number != state.number - 1:
+            return False
+        return not feed.now() > order.closed_at + np.timedelta64(feed.timing.length, "ns")
+
+    def _end_of_bars(self) -> Ended:
+        session = self._session
+        for attempt in range(_LAST_ATTEMPTS):
+            if not (self._bar.waiting or session.orders.unsent):
+                break
+            if attempt:
+                time.sleep(min(session.connection.back_off_s, 1.0) if session.settings.real_time else 0.0)
+            self._try_to_catch_up()
+        if (ended := self._follow_requests()) is not None:
+            return ended
+        ended = self._follow(ShutdownRequest("end_of_bars", "The bars have ended."))
+        assert ended is not None
+        return ended
+
+    # The end
+
+    def _answer_people(self) -> Ended | None:
+        """The end that a person asks for, by a signal or through the folder."""
+        if self._stop.requested:
+            return self._follow(ShutdownRequest("stop", self._stop.reason or "A stop was requested."))
+        request = self._session.requests.poll()
+        if request is None or (request.what == "flatten" and self._session.shutdown.closes_down):
+            return None
+        if request.what == "flatten":
+            return self._follow(ShutdownRequest("flatten", request.why)) or self._follow_requests()
+        return self._follow(ShutdownRequest("stop", request.why))
+
+    def _follow_requests(self) -> Ended | None:
+        """The end that a feature, a guard, a difference or the account demands."""
+        session, shutdown = self._session, self._session.shutdown
+        if session.failure is not None:
+            holds = session.settings.on_error == "hold" or not session.state.begun or session.is_flat
+            shutdown.request(ShutdownRequest("failed_feature", session.failure, "hold" if holds else "flatten"))
+        for request in shutdown.take_requests():
+            if (ended := self._follow(request)) is not None:
+                return ended
+        if session.state.begun and session.account.ended:
+            why = "it could not pay what it owed" if session.account.margin_called else "ruin"
+            return self._follow(ShutdownRequest("ruin", f"The account was closed: {why}."))
+        is_open = session.state.begun and (not session.is_flat or session.orders.open or self._bar.waiting)
+        if shutdown.closes_down and not is_open:
+            return self._follow(ShutdownRequest("all_closed"))
+        return None
+
+    def _follow(self, request: ShutdownRequest) -> Ended | None:
+        """Enter the phase that a request leads to: what it closes is ordered, and what it ends is ended."""
+        session, shutdown = self._session, self._session.shutdown
+        closed_down = shutdown.closes_down
+        phase = shutdown.enter(request)
+        if isinstance(phase, Ended):
+            cancels = request.cause != "end_of_bars" or session.settings.real_time
+            return self._end(phase, cancels=cancels, closed_down=closed_down)
+        if isinstance(phase, ClosingDown) and not closed_down and session.state.begun and not self._bar.waiting:
+            session.attempt(self._close_positions)
+        return None
+
+    def _close_positions(self) -> None:
+        """Cancel what is open, and close every position: at once; each later bar closes what is left."""
+        session = self._session
+        assert session.state.last is not None
+        session.orders.settle_unsent(lambda order: False)
+        session.orders.collect()
+        with session.record.transaction():
+            book_all(session)
+            self._bar.place_closing(session.state.last)
+        session.orders.send()
+
+    def _end(self, phase: Ended, *, cancels: bool, closed_down: bool) -> Ended:
+        """Cancel what is open, and tell how it ended. cancels: False at the end of a record, which may go on: what was
+        decided last is then filled as in its backtest. closed_down: positions were to be closed before."""
+        session, state = self._session, self._session.state
+        reached, flat, reason = True, True, phase.reason
+        if state.begun:
+            reached = session.attempt(lambda: (cancel_and_book if cancels else look_and_book)(session))
+            flat = session.is_flat
+        if not reached:
+            reason += " The broker could not be reached to cancel open orders."
+        elif not flat and closed_down:
+            reason += " Not all positions could be closed."
+        session.record.log_now("stop", state.time, why=reason, flat=flat, sentence=reason)
+        write_status(session, self._bar.last, now=True)
+        session.requests.done("flatten" if closed_down else "stop")
+        return Ended(phase.status, reason, flat, phase.asked)
