@@ -7,33 +7,25 @@ ml-pipeline dashboard --training
 ml-pipeline dashboard --training --study eurusd_5m --once
 """
 
-import signal
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.server import HOST, PORT, serve
-from ml_pipeline.dashboard.studies import StudySummary, find_study, read_studies
-from ml_pipeline.dashboard.summaries import read_summaries
-from ml_pipeline.dashboard.terminal.study_screen import study_line, study_lines, study_screen
+from ml_pipeline.dashboard.studies import find_study
+from ml_pipeline.dashboard.terminal.views import StudiesView, watch
 from ml_pipeline.live.session_files import root_of_sessions
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.monitoring.machine import Machine
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.folders import check_folder
-from ml_pipeline.runtime.interrupts import Interrupted
 
 _INTERVAL_S = 1.0
 
@@ -101,67 +93,15 @@ def main(argv: list[str], *, prog: str = "dashboard") -> int:
 def _show_training(config: DashboardConfig, root: Path) -> int:
     if config.study is not None:
         find_study(root, config.study)
+    view = StudiesView(root, config.study)
+    if not config.once:
+        watch(view, interval_s=_INTERVAL_S)
+        return 0
+    time.sleep(0.1)  # the use of the cores is that since the look before
+    view.refresh()
     console = Console(highlight=False)
-    machine = Machine()
-    try:
-        if config.once:
-            time.sleep(0.1)  # the use of the cores is that since the look before
-            print(
-                *_lines(config, root, machine=machine, width=console.width if console.is_terminal else None), sep="\n"
-            )
-        elif console.is_terminal and not console.is_dumb_terminal:
-            _draw(config, root, machine, console)
-        else:
-            _print(config, root, machine)
-    except Interrupted as stop:
-        if stop.number != signal.SIGINT:
-            raise
+    print(*view.lines(console.width if console.is_terminal else None), sep="\n")
     return 0
-
-
-def _studies(config: DashboardConfig, root: Path) -> list[StudySummary]:
-    found = read_studies(root, read_summaries(root))
-    return [study for study in found if config.study in (None, study.name)]
-
-
-def _lines(config: DashboardConfig, root: Path, *, machine: Machine, width: int | None) -> list[str]:
-    """The first study in full, the others in one line each."""
-    studies = _studies(config, root)
-    if not studies:
-        return [_none_yet(root)]
-    return [*study_lines(studies[0], machine=machine.look(), width=width), *map(study_line, studies[1:])]
-
-
-def _draw(config: DashboardConfig, root: Path, machine: Machine, console: Console) -> None:
-    """In place, as much as the window has lines for."""
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            studies = _studies(config, root)
-            live.update(_screen(studies, machine, console) if studies else Text(_none_yet(root)), refresh=True)
-            time.sleep(_INTERVAL_S)
-
-
-def _screen(studies: Sequence[StudySummary], machine: Machine, console: Console) -> Group:
-    return study_screen(studies, machine=machine.look(), width=console.width, height=console.height)
-
-
-def _print(config: DashboardConfig, root: Path, machine: Machine) -> None:
-    """Whenever another trial has ended or begun, with the time in UTC above it."""
-    before: object = None
-    while True:
-        now = [
-            (study.name, study.status, study.finished, study.failed, [trial.number for trial in study.running])
-            for study in _studies(config, root)
-        ]
-        if now != before:
-            before = now
-            lines = _lines(config, root, machine=machine, width=None)
-            print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", *lines, sep="\n", end="\n\n", flush=True)
-        time.sleep(_INTERVAL_S)
-
-
-def _none_yet(root: Path) -> str:
-    return f"No studies in {shown_path(root)} yet. Start one with: ml-pipeline tune"
 
 
 def _root_of(config: DashboardConfig) -> Path:

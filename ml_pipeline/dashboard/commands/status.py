@@ -15,7 +15,7 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.summaries import RunSummary
 from ml_pipeline.dashboard.terminal.command_line import StatusCommandLine
-from ml_pipeline.dashboard.terminal.run_table import plain_lines, remarks, status_table
+from ml_pipeline.dashboard.terminal.views import RunsView
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.service.control.channel import no_service_on, service_of
 from ml_pipeline.service.queue.store import SERVICE_FOLDER
@@ -25,22 +25,19 @@ def main(argv: list[str], *, prog: str = "status") -> int:
     """Print the table; return 0. Exits with code 2, after one sentence, where a folder cannot be used."""
     with entry(prog):
         config = parse_settings(argv, StatusCommandLine, prog=prog, description=COMMANDS["status"].sentence).status
-        runs = config.read()
         if config.json:
-            print(json.dumps([run.as_json() for run in runs], indent=2, allow_nan=False))
+            print(json.dumps([run.as_json() for run in config.read()], indent=2, allow_nan=False))
             return 0
-        studies, listed = config.studies(runs), config.listed(runs)
-        idle = _idle_roots(config.folders(), runs)
-        if not listed and not studies:
-            print(config.empty(), *idle, sep="\n")
-            return 0
+        view = RunsView(config)
+        view.refresh()
         console = Console(highlight=False)
-        if listed and console.is_terminal:
-            console.print(status_table(listed, width=console.width))
-        elif listed:
-            print(*plain_lines(listed), sep="\n")
-        below = remarks(listed, width=console.width if console.is_terminal else None) if listed else []
-        print(*below, *studies, *idle, sep="\n")
+        for line in view.printed(console):
+            if isinstance(line, str):
+                print(line)
+            else:
+                console.print(line)
+        for sentence in _idle_roots(config.folders(), view.found):
+            print(sentence)
     return 0
 
 
