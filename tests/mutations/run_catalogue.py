@@ -202,8 +202,8 @@ JUDGING = (
     Mutation(
         "an evaluation remembers the episode before",
         f"{RL}/algorithms/evaluation.py",
-        'getattr(act, "begin_episode", lambda: None)()',
-        "pass",
+        "        begin_episode(act)\n",
+        "        pass\n",
         f"{RL_TESTS}/algorithms/test_evaluation.py::test_an_actor_that_remembers_is_told_where_episodes_begin",
         "P3b",
     ),

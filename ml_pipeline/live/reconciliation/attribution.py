@@ -23,6 +23,7 @@ from ml_pipeline.live.reconciliation.met_account import Met, MetAccount
 from ml_pipeline.live.reconciliation.met_env import MetEnv
 from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
 from ml_pipeline.live.reconciliation.same_bits import same_bits
+from ml_pipeline.runtime.acting import ActsInEpisodes
 from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -254,7 +255,7 @@ class _Probe:
             id(model), self._backtest.env(model, self._before, at_decision=self._at_decision)
         )
         other.stand_where(env)
-        if action is None and not hasattr(model.act, "begin_episode"):  # asking a policy with memory would change it
+        if action is None and not isinstance(model.act, ActsInEpisodes):  # asking a policy with memory would change it
             action = model.act(env.observation)
         account = other.try_step(action)
         self._open = k, env, _by_asset(account, other.bar - 1)

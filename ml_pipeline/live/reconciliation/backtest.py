@@ -16,6 +16,7 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.live.reconciliation.met_account import Met
 from ml_pipeline.live.reconciliation.met_env import BeginWith, MetEnv
 from ml_pipeline.live.reconciliation.recorded_session import ModelInTurn, RecordedSession
+from ml_pipeline.runtime.acting import begin_episode
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
@@ -114,7 +115,7 @@ class SessionBacktest:
                 following.continue_from(env)
                 following.take_choices_from_holdings()
             env = following
-            getattr(turn.model.act, "begin_episode", lambda: None)()
+            begin_episode(turn.model.act)
             if not self._run_turn(env, turn, met, lead, watch):
                 break
         assert env is not None

@@ -8,6 +8,7 @@ from ml_pipeline.models.rl.algorithms.trainer import Trainer
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import Task
+from ml_pipeline.runtime.acting import begin_episode
 
 
 class Scoring:
@@ -82,7 +83,9 @@ class Stoppable:
     def __init__(self, act: Callable[[Any], Any], stop: StopRequest) -> None:
         self._act = act
         self._stop = stop
-        self.begin_episode: Callable[[], None] = getattr(act, "begin_episode", lambda: None)
+
+    def begin_episode(self) -> None:
+        begin_episode(self._act)
 
     def __call__(self, observation: Any) -> Any:
         if self._stop.requested:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.runtime.acting import begin_episode
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import ActionMode, TradingRules
 from ml_pipeline.trading.envs.fast import FastTradingEnv
@@ -36,7 +37,7 @@ def pass_through(env: FastTradingEnv, act: Act, *, seed: int | None = None) -> N
 
     If `act` has a `begin_episode`, it is called first, so that a policy with memory forgets the last run.
     """
-    getattr(act, "begin_episode", lambda: None)()
+    begin_episode(act)
     observation, _ = env.reset(seed=seed)
     over = False
     while not over:
@@ -152,7 +153,7 @@ class _EquityBefore:
         self.equity: list[float] = []
 
     def begin_episode(self) -> None:
-        getattr(self._act, "begin_episode", lambda: None)()
+        begin_episode(self._act)
 
     def __call__(self, observation: NDArray[np.float32]) -> Any:
         self.equity.append(self._env.equity)
@@ -171,7 +172,7 @@ class ActionRecorder:
 
     def begin_episode(self) -> None:
         self.actions = []
-        getattr(self._act, "begin_episode", lambda: None)()
+        begin_episode(self._act)
 
     def __call__(self, observation: NDArray[np.float32]) -> Any:
         action = self._act(observation)

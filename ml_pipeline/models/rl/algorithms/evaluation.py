@@ -13,6 +13,7 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.errors import InvalidResultError
 from ml_pipeline.models.rl.core.stepping.results import checked_step
+from ml_pipeline.runtime.acting import begin_episode
 from ml_pipeline.runtime.action_masks import reported_mask
 
 _LONG_EPISODE = 10_000
@@ -50,7 +51,7 @@ def evaluate(
     lengths: list[int] = []
     left = math.inf if most_steps is None else most_steps
     for episode in range(n_episodes):
-        getattr(act, "begin_episode", lambda: None)()
+        begin_episode(act)
         observation, _ = env.reset(seed=seed + episode)
         total, length, done = 0.0, 0, False
         while not done:
