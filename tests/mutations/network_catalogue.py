@@ -237,7 +237,7 @@ IMAGES = (
     ),
     Mutation(
         "the last weights are never moved",
-        f"{RL}/update/flat_adam.py",
+        f"{RL}/update/gradient_steps.py",
         "-(-len(self.parameters) // length)",
         "max(1, len(self.parameters) // length)",
         f"{RL_TESTS}/update/test_flat_adam.py::test_slices_that_threads_share_move_every_weight_as_one_slice_does",

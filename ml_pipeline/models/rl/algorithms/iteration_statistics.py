@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.models.rl.algorithms.trainer_envs import waited_s
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.update.ppo_update import UpdateStatistics
 
@@ -93,10 +92,15 @@ class IterationClock:
         )
 
     def _in_total(self) -> tuple[float, float, float]:
-        return self._collector.stepping_s, waited_s(self._envs), self._collector.exchanging_s
+        return self._collector.stepping_s, _waited_s(self._envs), self._collector.exchanging_s
 
 
 def mean_or_nan(values: Iterable[float]) -> float:
     """The mean; NaN where there is nothing."""
     found = list(values)
     return float(np.mean(found)) if found else float("nan")
+
+
+def _waited_s(envs: Any) -> float:
+    """How long the trainer's process has waited for workers since it began."""
+    return float(getattr(envs, "waited_s", 0.0))

@@ -55,11 +55,6 @@ def require_same_step(envs: VectorEnv, trainer: str) -> None:
         )
 
 
-def waited_s(envs: VectorEnv) -> float:
-    """How long the trainer's process has waited for their workers, all in all."""
-    return float(getattr(envs, "waited_s", 0.0))
-
-
 def device_of(envs: Any) -> str | None:
     """The device of the environments' tensors; None for arrays."""
     return getattr(envs, "device", None)

@@ -2,7 +2,7 @@
 and their outputs and sampled actions.
 
 Needs numba (extra `fast`); only `compiled_networks` and `compiled_steps` import it. The mathematics is that of
-`ppo_loss`, `distributions` and `flat_adam`, with which the tests compare it; parameters, gradients and moments are
+`ppo_loss`, `distributions` and `FlatAdam`, with which the tests compare it; parameters, gradients and moments are
 float32, the loss of a sample is float64. Nothing here assumes finite numbers: a NaN comes out as NaN.
 
 Measured, 20,480 samples of a 64x64 network in minibatches of 256: 18 ms in one thread and 12 ms in two, against 42 ms

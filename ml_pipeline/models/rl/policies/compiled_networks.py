@@ -92,7 +92,7 @@ class CompiledNetworks:
 
         tell_if_compiling(kernel)
         self._kernel = kernel
-        self._network = network
+        self._network, self._weights = network, network.parameter_order()
         self._layout = layout.layout_of(network)
         self._parameters = np.zeros(self._layout.size, np.float32)
         self._acting = layout.new_acting(self._layout, self._parameters)
@@ -103,7 +103,7 @@ class CompiledNetworks:
 
     def refresh(self) -> None:
         """Read the weights again."""
-        flat = [parameter.detach().numpy().ravel() for parameter in self._network.parameter_order()]
+        flat = [parameter.detach().numpy().ravel() for parameter in self._weights]
         self._parameters[self._layout.places] = np.concatenate(flat)
 
     def choose(self, observations: Array, noise: Array) -> Array:
@@ -144,7 +144,7 @@ class CompiledRecurrent:
         tell_if_compiling(kernel)
         self._kernel = kernel
         self._arguments = layout
-        self._network = network
+        self._network, self._weights = network, network.parameter_order()
         self._layout = layout.layout_of(network)
         self._new_workspace = layout.new_workspace
         self._workspaces: dict[tuple[int, int], Any] = {}
@@ -155,7 +155,7 @@ class CompiledRecurrent:
 
     def refresh(self) -> None:
         """Read the weights again."""
-        flat = [parameter.detach().numpy().ravel() for parameter in self._network.parameter_order()]
+        flat = [parameter.detach().numpy().ravel() for parameter in self._weights]
         self._parameters[self._layout.heads.places] = np.concatenate(flat)
 
     def step(self, observations: Array, state: Array) -> tuple[Array, Array]:

@@ -14,8 +14,8 @@ from torch import Tensor
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam
 from ml_pipeline.models.rl.update.gradient_steps import (
+    FlatAdam,
     Generator,
     StepSettings,
     StepsTaken,

@@ -15,14 +15,15 @@ from ml_pipeline.models.rl.policies.compiled_networks import can_compile, give_u
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.transitions import Minibatch, first_of
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam, flatten_parameters
 from ml_pipeline.models.rl.update.gradient_chunks import ChunkedGradients, ChunkSharing
 from ml_pipeline.models.rl.update.gradient_steps import (
+    FlatAdam,
     Generator,
     GradientSteps,
     StepSettings,
     StepsTaken,
     TorchSteps,
+    flatten_parameters,
     with_normalized_advantages,
 )
 from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, ClosedFormGradients, LossWeights

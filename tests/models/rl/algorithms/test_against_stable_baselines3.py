@@ -28,7 +28,7 @@ from ml_pipeline.models.rl.rollout.host_collector import HostCollector
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
 from ml_pipeline.models.rl.update import step_choice
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam, flatten_parameters
+from ml_pipeline.models.rl.update.gradient_steps import FlatAdam, flatten_parameters
 from ml_pipeline.models.rl.update.ppo_loss import (
     AutogradGradients,
     ClosedFormGradients,

@@ -8,7 +8,7 @@ import torch
 
 from ml_pipeline.config.ppo import Activation
 from ml_pipeline.models.rl.networks.mlp import NumpyMlp, build_mlp
-from ml_pipeline.models.rl.update.flat_adam import flatten_parameters
+from ml_pipeline.models.rl.update.gradient_steps import flatten_parameters
 
 
 def mlp(sizes, activation="tanh", output_gain=1.0, seed=0):

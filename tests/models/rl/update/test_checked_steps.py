@@ -12,8 +12,7 @@ from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
 from ml_pipeline.models.rl.update import step_choice
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam, flatten_parameters
-from ml_pipeline.models.rl.update.gradient_steps import StepSettings, TorchSteps
+from ml_pipeline.models.rl.update.gradient_steps import FlatAdam, StepSettings, TorchSteps, flatten_parameters
 from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, ClosedFormGradients, LossWeights
 from ml_pipeline.models.rl.update.step_choice import CheckedSteps
 

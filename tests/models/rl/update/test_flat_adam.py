@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ml_pipeline.models.rl.update import flat_adam
-from ml_pipeline.models.rl.update.flat_adam import FlatAdam
+from ml_pipeline.models.rl.update import gradient_steps
+from ml_pipeline.models.rl.update.gradient_steps import FlatAdam
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -42,7 +42,7 @@ def test_a_state_is_a_copy_and_restores_the_moments():
 def test_slices_that_threads_share_move_every_weight_as_one_slice_does(monkeypatch):
     n_weights, moved = 3 * 64 + 5, []
     for length in (64, 1 << 18):
-        monkeypatch.setattr(flat_adam, "_SLICE", length)
+        monkeypatch.setattr(gradient_steps, "_SLICE", length)
         generator = torch.Generator().manual_seed(0)
         parameters, gradient = torch.randn(2, n_weights, generator=generator)
         adam = FlatAdam(parameters, gradient, epsilon=1e-5)

@@ -14,8 +14,8 @@ from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.policies.threads_and_device import in_threads, one_thread
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences
 from ml_pipeline.models.rl.update import gradient_chunks
-from ml_pipeline.models.rl.update.flat_adam import flatten_parameters
 from ml_pipeline.models.rl.update.gradient_chunks import ChunkedGradients, ChunkSharing, branches, chunks_of
+from ml_pipeline.models.rl.update.gradient_steps import flatten_parameters
 from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, LossWeights
 
 WEIGHTS = LossWeights(clip_range=0.2, clip_range_vf=0.3, ent_coef=0.01, vf_coef=0.5)

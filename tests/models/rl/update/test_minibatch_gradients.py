@@ -9,7 +9,7 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import Activation
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
-from ml_pipeline.models.rl.update.flat_adam import flatten_parameters
+from ml_pipeline.models.rl.update.gradient_steps import flatten_parameters
 from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, ClosedFormGradients, LossWeights
 
 
