@@ -46,7 +46,7 @@ COMPILED = (
         f"{RL}/compiled/perceptron.py",
         "x[i] *= normal(x[i])[0]",
         "x[i] *= f32(0.5) * (f32(1.0) + tanh(f32(0.79788456) * (x[i] + f32(0.044715) * x[i] * x[i] * x[i])))",
-        f"{RL_TESTS}/compiled/test_activations.py::test_outputs_and_slopes_are_those_of_torch[gelu]",
+        f"{RL_TESTS}/compiled/test_perceptron.py::test_outputs_and_slopes_are_those_of_torch[gelu]",
     ),
     Mutation(
         "compiled: the slope of silu from its outputs",
@@ -68,7 +68,7 @@ COMPILED = (
         f"{RL}/networks/mlp.py",
         "if self._activation.from_sums",
         "if False",
-        f"{RL_TESTS}/update/test_minibatch_gradients.py::"
+        f"{RL_TESTS}/update/test_ppo_loss.py::"
         "test_both_ways_give_the_same_gradient_and_loss[discrete-silu-(16, 16)]",
     ),
     Mutation(
@@ -145,7 +145,7 @@ COMPILED = (
         f"{RL}/compiled/losses.py",
         "cumulative[a] <= noise * total",
         "cumulative[a] < noise * total",
-        f"{RL_TESTS}/compiled/test_distributions.py::test_choices_worked_by_hand",
+        f"{RL_TESTS}/compiled/test_losses.py::test_choices_worked_by_hand",
     ),
     Mutation(
         "compiled: a numba that fails ends the training",

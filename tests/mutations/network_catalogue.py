@@ -212,14 +212,14 @@ IMAGES = (
         f"{RL}/networks/image_encoder.py",
         "_backward_of_relu.grad_input(gradient, inputs[i], 0, grad_input=gradient)",
         "pass",
-        f"{RL_TESTS}/networks/test_convolutions.py::test_outputs_and_gradients_are_those_of_autograd[dtype0]",
+        f"{RL_TESTS}/networks/test_image_encoder.py::test_outputs_and_gradients_are_those_of_autograd[dtype0]",
     ),
     Mutation(
         "memory taken while acting cannot be learned from",
         f"{RL}/networks/image_encoder.py",
         "with torch.inference_mode(False):",
         "with torch.inference_mode(torch.is_inference_mode_enabled()):",
-        f"{RL_TESTS}/networks/test_convolutions.py::test_a_thread_that_acted_first_can_learn",
+        f"{RL_TESTS}/networks/test_image_encoder.py::test_a_thread_that_acted_first_can_learn",
     ),
     Mutation(
         "large weights learn from the first chunk alone",
@@ -233,13 +233,13 @@ IMAGES = (
         f"{RL}/networks/image_encoder.py",
         "_of_thread = threading.local()",
         "_of_thread = type(threading)('shared')",
-        f"{RL_TESTS}/networks/test_linear.py::test_another_thread_and_what_comes_after_get_whole_gradients",
+        f"{RL_TESTS}/networks/test_image_encoder.py::test_another_thread_and_what_comes_after_get_whole_gradients",
     ),
     Mutation(
         "the last weights are never moved",
         f"{RL}/update/gradient_steps.py",
         "-(-len(self.parameters) // length)",
         "max(1, len(self.parameters) // length)",
-        f"{RL_TESTS}/update/test_flat_adam.py::test_slices_that_threads_share_move_every_weight_as_one_slice_does",
+        f"{RL_TESTS}/update/test_gradient_steps.py::test_slices_that_threads_share_move_every_weight_as_one_slice_does",
     ),
 )

@@ -8,7 +8,7 @@ GAE = (
         f"{RL}/rollout/estimates.py",
         "next_values * ~terminated",
         "next_values * ~done",
-        f"{RL_TESTS}/rollout/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
         "P1a",
     ),
     Mutation(
@@ -16,7 +16,7 @@ GAE = (
         f"{RL}/rollout/estimates.py",
         "next_values * ~terminated",
         "next_values",
-        f"{RL_TESTS}/rollout/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
         "P1a",
     ),
     Mutation(
@@ -24,7 +24,7 @@ GAE = (
         f"{RL}/rollout/estimates.py",
         "decay = ~done *",
         "decay = ~terminated *",
-        f"{RL_TESTS}/rollout/test_gae.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_truncation_bootstraps_from_final_obs_and_cuts_the_trace",
         "P1b",
     ),
     Mutation(
@@ -32,7 +32,7 @@ GAE = (
         f"{RL}/rollout/estimates.py",
         "decay = ~done *",
         "decay = (~done | terminated) *",
-        f"{RL_TESTS}/rollout/test_gae.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_termination_neither_bootstraps_nor_lets_the_trace_through",
         "P1b",
     ),
     Mutation(

@@ -106,7 +106,7 @@ FOLDERS = (
         "ml_pipeline/models/rl/policies/threads_and_device.py",
         "target=torch.set_num_threads, args=(usual,)",
         "target=torch.get_num_threads",
-        "tests/models/rl/policies/test_one_thread.py::"
+        "tests/models/rl/policies/test_threads_and_device.py::"
         "test_threads_of_others_are_as_many_as_before_within_the_block_and_after_it",
     ),
 )
@@ -220,6 +220,6 @@ JUDGING = (
         f"{RL}/rollout/estimates.py",
         "if not math.isfinite(rows.sum().item()):",
         "if False:",
-        f"{RL_TESTS}/rollout/test_finite_checks.py::test_a_policy_that_gives_nan_is_named[actor-log-probability]",
+        f"{RL_TESTS}/rollout/test_estimates.py::test_a_policy_that_gives_nan_is_named[actor-log-probability]",
     ),
 )

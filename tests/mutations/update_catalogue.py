@@ -189,7 +189,7 @@ STEPS = (
         f"{RL}/update/step_choice.py",
         "distance <= _AGREEMENT * norm",
         "True or distance <= _AGREEMENT * norm",
-        f"{RL_TESTS}/update/test_checked_steps.py::test_steps_that_differ_are_reported_once_and_replaced_by_autograd",
+        f"{RL_TESTS}/update/test_step_choice.py::test_steps_that_differ_are_reported_once_and_replaced_by_autograd",
     ),
     Mutation(
         "nobody checks that the first ratio is 1",
@@ -231,7 +231,7 @@ SEQUENCES = (
         f"{RL}/transitions.py",
         "state[chosen]",
         "state[: len(chosen)]",
-        f"{RL_TESTS}/update/test_minibatches.py::test_sequences_stay_whole_with_their_starts_and_state",
+        f"{RL_TESTS}/update/test_gradient_steps.py::test_sequences_stay_whole_with_their_starts_and_state",
         "P3c",
     ),
     Mutation(
@@ -239,7 +239,7 @@ SEQUENCES = (
         f"{RL}/transitions.py",
         "Minibatch(samples(batch.observations),",
         "Minibatch(samples(batch.observations).flip(0),",
-        f"{RL_TESTS}/update/test_minibatches.py::test_sequences_stay_whole_with_their_starts_and_state",
+        f"{RL_TESTS}/update/test_gradient_steps.py::test_sequences_stay_whole_with_their_starts_and_state",
         "P3c",
     ),
 )

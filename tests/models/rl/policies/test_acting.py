@@ -12,7 +12,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.mlp import NumpyMlp
 from ml_pipeline.models.rl.policies import acting
-from ml_pipeline.models.rl.policies.acting import ActRows
+from ml_pipeline.models.rl.policies.acting import ActRows, Transfers
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.policies.threads_and_device import in_threads
 from ml_pipeline.models.rl.transitions import Sequences
@@ -127,3 +127,30 @@ def test_actions_do_not_depend_on_the_number_of_threads(kind, monkeypatch):
         torch.set_num_threads(before)
     assert_same_bits(found[1], found[0])
     assert_same_bits(found[2], found[0])
+
+
+@pytest.fixture
+def pinned(monkeypatch):
+    """Transfers that take the way of a GPU, and what was pinned and waited for."""
+    calls = []
+    monkeypatch.setattr(acting, "pin", lambda like: calls.append("pin") or torch.empty_like(like))
+    monkeypatch.setattr(acting, "wait_for", lambda device: calls.append("wait"))
+    both = Transfers(torch.device("cpu"))
+    both.pins = True
+    return both, calls
+
+
+def test_pinned_and_plain_transfers_carry_the_same(pinned):
+    throughpins, calls = pinned
+    plain = Transfers(torch.device("cpu"))
+    for array in np.random.default_rng(0).normal(size=(3, 4, 2)).astype(np.float32):
+        results = [each.to_host(each.to_device(array) * 2.0).copy() for each in (plain, throughpins)]
+        np.testing.assert_array_equal(results[0], array * 2.0)
+        np.testing.assert_array_equal(results[1], results[0])
+    assert calls == ["pin", "pin", "wait", "wait", "wait"]  # pinned once each way, waited for at every answer
+
+
+def test_other_shapes_get_memory_of_their_own(pinned):
+    both, _ = pinned
+    for shape in ((2, 3), (5,), (2, 3)):
+        assert both.to_host(both.to_device(np.ones(shape, np.float32))).shape == shape

@@ -8,7 +8,8 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.policies.policy import Policy, ValueUnits, check_space, check_traits, traits_of
 from ml_pipeline.models.rl.preprocessing.spaces import space_from_data
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,))
@@ -200,3 +201,128 @@ def test_the_spaces_are_saved_as_data():
 )
 def test_a_policy_shows_what_it_is_in_one_line(settings, text):
     assert repr(make(**settings)) == text
+
+
+def critic():
+    generator = torch.Generator().manual_seed(0)
+    return ActorCritic(2, spaces.Discrete(2), hidden_sizes=(4,), activation="tanh", generator=generator)
+
+
+@pytest.fixture
+def values():
+    """Units of 20 around 40, and the network that predicts in them."""
+    network = critic()
+    units = ValueUnits(network, normalize=True)
+    units.learn(np.array([20.0, 60.0], np.float32))
+    return units, network
+
+
+def test_a_value_of_one_deviation_above_the_mean_is_predicted_as_one(values):
+    units, _ = values
+    torch.testing.assert_close(units.to_rewards(torch.tensor([0.0, 1.0])), torch.tensor([40.0, 60.0]))
+    torch.testing.assert_close(units.from_rewards(torch.tensor([40.0, 60.0])), torch.tensor([0.0, 1.0]))
+
+
+def test_learning_other_units_leaves_values_in_rewards_as_they_were(values):
+    units, network = values
+    observations = torch.linspace(-1, 1, 6).view(3, 2)
+    with torch.no_grad():
+        before = units.to_rewards(network.critic(observations))
+        units.learn(np.array([-500.0, 900.0], np.float32))
+        after = units.to_rewards(network.critic(observations))
+    assert units.normalizer.deviation > 100.0
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3)
+
+
+def test_saved_units_are_taken_over(values):
+    units, _ = values
+    other = ValueUnits(critic(), normalize=True)
+    other.load_state_dict(units.state_dict())
+    assert (other.normalizer.mean, other.normalizer.deviation) == (units.normalizer.mean, units.normalizer.deviation)
+
+
+def test_without_normalization_the_units_are_those_of_rewards():
+    units, predictions = ValueUnits(critic(), normalize=False), torch.tensor([3.0])
+    assert units.to_rewards(predictions) is predictions
+    assert units.from_rewards(predictions) is predictions
+    assert units.state_dict() is None
+    units.load_state_dict(None)
+
+
+def test_the_format_of_traits():
+    traits = traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig())
+    assert traits == {
+        "observation space": "Box(3,)",
+        "action space": "Discrete(2)",
+        "hidden sizes": "[64, 64]",
+        "activation": "tanh",
+        "observation normalization": "on",
+        "value normalization": "off",
+        "squashing of actions": "off",
+        "sharing of layers": "off",
+        "memory": "none",
+    }
+    other = PPOConfig(
+        hidden_sizes=(8,), activation="relu", normalize_obs=False, normalize_values=True, squash_actions=True,
+        share_layers=True, memory="lstm", memory_size=5,
+    )  # fmt: skip
+    assert list(traits_of(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (1,)), other).values()) == [
+        "Box(3,)", "Box(1,)", "[8]", "relu", "off", "on", "on", "on", "lstm of 5"
+    ]  # fmt: skip
+
+
+def test_who_sees_images_by_which_encoder_stands_there():
+    image = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+    def encoders(**settings):
+        return traits_of(image, spaces.Discrete(2), PPOConfig(**settings))["encoders of images"]
+
+    assert [encoders(), encoders(share_layers=True)] == ["one for both networks"] * 2
+    assert encoders(share_encoder=False) == "one per network"
+
+
+def test_a_policy_that_saw_images_in_an_earlier_version_is_refused_in_a_sentence():
+    here = traits_of(spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Discrete(2), PPOConfig())
+    earlier = {name: trait for name, trait in here.items() if name != "encoders of images"}
+    with pytest.raises(UserError, match="reads images by a network of an earlier version of this package"):
+        check_traits(earlier, here)
+
+
+def test_a_policy_for_numbers_is_not_taken_for_one_of_images_of_an_earlier_version():
+    numbers, images = (
+        traits_of(space, spaces.Discrete(2), PPOConfig())
+        for space in (spaces.Box(-1, 1, (3,)), spaces.Box(0, 255, (36, 36, 1), np.uint8))
+    )
+    with pytest.raises(UserError, match="The saved policy has observation space"):
+        check_traits(numbers, images)
+
+
+def test_sizes_of_the_value_network_stand_there_where_they_are_others():
+    def sizes(value_hidden_sizes):
+        config = PPOConfig(hidden_sizes=(8,), value_hidden_sizes=value_hidden_sizes)
+        return traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), config)["hidden sizes"]
+
+    assert [sizes(None), sizes((8,)), sizes((9, 9))] == ["[8]", "[8]", "[8] and of the value network [9, 9]"]
+
+
+def test_a_bound_of_observations_stands_there_where_it_is_another():
+    def normalization(**settings):
+        return traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig(**settings))[
+            "observation normalization"
+        ]
+
+    assert [normalization(clip_obs=10), normalization(clip_obs=2.5)] == ["on", "on, clipped to 2.5"]
+
+
+def test_every_trait_is_compared():
+    here = traits_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2), PPOConfig())
+    check_traits(here, here)
+    for trait in here:
+        with pytest.raises(UserError, match=f"The saved policy has {trait} other, but here it is"):
+            check_traits({**here, trait: "other"}, here)
+
+
+def test_a_box_whose_bounds_moved_still_fits():
+    check_space("observations", of_policy=spaces.Box(-1, 1, (3,)), of_envs=spaces.Box(-9, 9, (3,)))
+    with pytest.raises(UserError, match=r"The policy was made for actions Discrete\(2\), but those of"):
+        check_space("actions", of_policy=spaces.Discrete(2), of_envs=spaces.Discrete(3))
