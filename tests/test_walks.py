@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 N_MODULES = {
     "train: from the command to the first step": 146,
-    "train: one iteration": 60,
+    "train: one iteration": 50,
     "paper-trade: from the command to the first bar": 159,
     "paper-trade: one bar": 81,
     "tune: what a trial adds around its run": 41,

@@ -68,8 +68,7 @@ COMPILED = (
         f"{RL}/networks/mlp.py",
         "if self._activation.from_sums",
         "if False",
-        f"{RL_TESTS}/update/test_ppo_loss.py::"
-        "test_both_ways_give_the_same_gradient_and_loss[discrete-silu-(16, 16)]",
+        f"{RL_TESTS}/update/test_ppo_loss.py::test_both_ways_give_the_same_gradient_and_loss[discrete-silu-(16, 16)]",
     ),
     Mutation(
         "compiled: one chunk of the minibatch counted twice",
