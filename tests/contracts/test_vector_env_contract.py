@@ -27,7 +27,7 @@ class TestSerialEnv(OwnContract):
 
 
 # The long ones start thousands of processes, and nearly all that they show the others show as well.
-_LONG_MANNERS = (("forkserver", 1), ("fork", 3), ("forkserver", N))
+_LONG_MANNERS = (("fork", 3), ("forkserver", N))
 
 
 @pytest.mark.filterwarnings("ignore:start_method='fork'")
@@ -89,7 +89,7 @@ class MovingEnv(ParallelEnv):
         super()._step_async(actions)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # of each move, tests/models/rl/core/test_rescaling.py shows daily that it changes no bit
 class TestParallelEnvThatMoves(OwnContract):
     """Environments whose workers change while they are stepped."""
 
@@ -97,7 +97,7 @@ class TestParallelEnvThatMoves(OwnContract):
         return MovingEnv(env_fns, num_workers=0, **kwargs)
 
 
-class TestParallelEnvInGroups(OwnContract):
+class TestParallelEnvInGroups(VectorEnvContract):
     """Environments that could be stepped apart from each other, stepped all at once."""
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:

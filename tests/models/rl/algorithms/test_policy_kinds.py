@@ -130,7 +130,7 @@ def test_an_interrupted_run_gone_on_with_by_workers_equals_the_uninterrupted_one
     before = weights_of(expected)
     expected.train()
     assert not torch.equal(weights_of(expected), before)
-    for n_steps in (1, N_STEPS, N_STEPS + 3):
+    for n_steps in (1, N_STEPS, N_STEPS + 3) if kind in {"nested actions", "gru"} else (N_STEPS + 3,):
         envs = SerialEnv(factories(kind))
         interrupted = trainer_for(kind, envs)
         stop_in(n_steps, interrupted, envs)
