@@ -74,7 +74,7 @@ test: $(VENV)/.installed-dev lint types ## install into .venv, then lint, types 
 
 test-system: $(VENV)/.installed-dev $(CLUSTER_VENV)/.installed system-packages ## long tests, properties on many examples, and tests that install packages or need other programs
 	$(PYTEST) -m "(long or hypothesis) and not system" --hypothesis-profile thorough -n 3 --dist worksteal
-	$(PYTEST) -m system -rs
+	$(PYTEST) -m system -rs $(SEVERAL)
 	$(CLUSTER_VENV)/bin/python -m pytest -m system -rs tests/runs/ranks/test_ray_launcher.py \
 	  tests/test_cluster_files.py::test_kubernetes_takes_each_document
 

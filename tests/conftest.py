@@ -11,7 +11,7 @@ import cloudpickle
 import hypothesis
 import pytest
 
-from tests.browser import browser_page  # noqa: F401  # a fixture for every test
+from tests.browser import browser, browser_page  # noqa: F401  # fixtures for every test
 from tests.collected import COLLECTED
 from tests.leftovers import Leftovers
 

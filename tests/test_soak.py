@@ -14,7 +14,10 @@ def test_resets_leave_nothing_behind() -> None:
     soak.reset_often(100)
 
 
-@pytest.mark.parametrize(("start_method", "n_cycles"), [("forkserver", 4), ("fork", 4), ("spawn", 1)])
+@pytest.mark.parametrize(
+    ("start_method", "n_cycles"),
+    [("forkserver", 4), *(pytest.param(*each, marks=pytest.mark.long) for each in (("fork", 4), ("spawn", 1)))],
+)
 def test_opening_and_closing_leaves_nothing_behind(start_method: Any, n_cycles: int) -> None:
     soak.open_and_close(n_cycles, start_method)
 

@@ -219,7 +219,7 @@ def test_a_daemonic_process_builds_them_too(folder, method):
     assert result == stepped(built(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_of_a_pool_builds_them_too(folder):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result = pool.apply(in_a_daemon, (folder,))

@@ -29,7 +29,7 @@ def shaped(actions, env):
 @pytest.mark.parametrize("engine", ["plain", "auto"])
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize(("mode", "n_assets"), MODES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_figures_are_those_of_the_ledger(random_case, *, seed, mode, n_assets, within, engine):
     market, rules, actions = random_case(seed, n_assets, mode, 0.03, within=within)
     env, exact = EpisodeFiguresEnv(market, rules, engine=engine), StatefulTradingEnv(market, rules)

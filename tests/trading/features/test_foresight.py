@@ -116,7 +116,7 @@ def test_honest_columns_of_made_markets_raise_no_alarm(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:])])
 def test_honest_columns_of_made_minutes_raise_no_alarm(kind):
     market = made_market(kind, 1, minutes=True, n_bars=7_800)
     assert set.union(*alarms(market, honest_columns(market, 1)).values()) == set()
