@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_pipeline.reporting.packed_columns import pack_exactly, pack_numbers, pack_times, pack_whole_numbers, pack_words
+from ml_pipeline.reporting.interactive_page import (
+    pack_exactly,
+    pack_numbers,
+    pack_times,
+    pack_whole_numbers,
+    pack_words,
+)
 
 
 def unpacked(column):

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts and tables of a report from the columns that packed_columns.py packed into the page.
+// Draws the charts and tables of a report from the columns that interactive_page.py packed into the page.
 (async () => {
   const numbers = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
   const money = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
