@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest, rows_of
-from ml_pipeline.live.reconciliation.causes import CAUSES, NOT_FILLED, Cause, Happening, happenings_of
-from ml_pipeline.live.reconciliation.met_account import Met, MetAccount
-from ml_pipeline.live.reconciliation.met_env import MetEnv
+from ml_pipeline.live.reconciliation.causes import CAUSES, NOT_FILLED, Cause, Deviation, deviations_of
 from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
+from ml_pipeline.live.reconciliation.replay import RealizedFills, ReplayAccount, ReplayEnv
 from ml_pipeline.live.reconciliation.same_bits import same_bits
 from ml_pipeline.runtime.acting import ActsInEpisodes
 from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol
@@ -44,7 +43,7 @@ class CauseWorth(NamedTuple):
     followed: float
 
 
-class PartedBar(NamedTuple):
+class DivergentBar(NamedTuple):
     """A bar and symbol at which session and backtest part. bar: row of the ledger. at_once: money, see `CauseWorth`."""
 
     cause: Cause
@@ -65,7 +64,7 @@ class Attribution:
     backtest: Ledger
     rows: Ledger
     causes: Sequence[CauseWorth] = ()
-    parted: Sequence[PartedBar] = ()
+    divergent: Sequence[DivergentBar] = ()
     rounding: float = 0.0
 
     @property
@@ -80,42 +79,42 @@ def attribute(record: RecordedSession, backtest: SessionBacktest) -> Attribution
     pure = backtest.run(corrected=is_corrected)
     if same_bits(pure, rows):
         return Attribution(pure, rows)
-    known = happenings_of(record, backtest, rows)
+    known = deviations_of(record, backtest, rows)
     explained = _Walk(backtest, rows, known).explained()
     return _chain(backtest, rows, pure, explained, is_corrected=is_corrected)
 
 
 class _Explained(NamedTuple):
-    """Happenings, with the quantities of those that changed one, by bar and asset. unexplained: steps that remain."""
+    """Deviations, with the quantities of those that changed one, by bar and asset. unexplained: steps that remain."""
 
-    happenings: Sequence[Happening]
+    deviations: Sequence[Deviation]
     quantities: Mapping[tuple[int, int], float]
-    unexplained: Sequence[PartedBar] = ()
+    unexplained: Sequence[DivergentBar] = ()
 
-    def met(self, backtest: SessionBacktest, causes: Sequence[Cause]) -> Met:
-        """What was met, of these causes alone. Bars are counted as environments do."""
-        met, offset = backtest.nothing_met(), backtest.offset
-        for each in self.happenings:
+    def realized(self, backtest: SessionBacktest, causes: Sequence[Cause]) -> RealizedFills:
+        """What was realized, of these causes alone. Bars are counted as environments do."""
+        realized, offset = backtest.nothing_realized(), backtest.offset
+        for each in self.deviations:
             if each.cause not in causes:
                 continue
             bar = each.bar + offset
             assets = slice(None) if each.asset is None else each.asset
             if each.cause == "partial_fill" or each.beside:
                 assert each.asset is not None
-                met.quantities.setdefault(bar, {})[each.asset] = self.quantities[each.bar, each.asset]
+                realized.quantities[bar, each.asset] = self.quantities[each.bar, each.asset]
             elif each.closes:
-                met.closing[bar] = True
+                realized.closing[bar] = True
             elif each.cause == "missed_bar":
-                met.skipped[bar] = True
+                realized.skipped[bar] = True
             elif each.cause in NOT_FILLED:
-                met.blocked[bar, assets] = True
+                realized.blocked[bar, assets] = True
             elif each.cause in {"delay", "fill_price"}:
-                met.prices[bar, assets] = each.value
+                realized.prices[bar, assets] = each.value
             elif each.cause == "costs" and each.asset is None:
-                met.charges[bar] = met.charges.get(bar, 0.0) + each.value
+                realized.charges[bar] += each.value
             elif each.cause == "costs":
-                met.cost_rates[bar, assets] = each.value
-        return met
+                realized.cost_rates[bar, assets] = each.value
+        return realized
 
 
 class _Walk:
@@ -125,7 +124,7 @@ class _Walk:
     others of their bar were not.
     """
 
-    def __init__(self, backtest: SessionBacktest, rows: Ledger, known: Sequence[Happening]) -> None:
+    def __init__(self, backtest: SessionBacktest, rows: Ledger, known: Sequence[Deviation]) -> None:
         self._backtest, self._rows = backtest, rows
         self._symbols = backtest.record.market.symbols
         self._positions, self._filled = per_symbol(rows, "position"), per_symbol(rows, "filled")
@@ -134,56 +133,56 @@ class _Walk:
         for each in known:
             if (each.cause in NOT_FILLED or each.cause == "partial_fill") and each.cause != "missed_bar":
                 self._sharing.setdefault(each.bar, each.cause)
-        self._beside: list[Happening] = []
+        self._beside: list[Deviation] = []
         self._known = known
         draft = _Explained(known, self._quantities)
-        self._met = draft.met(backtest, [cause for cause in CAUSES if cause != "partial_fill"])
+        self._realized = draft.realized(backtest, [cause for cause in CAUSES if cause != "partial_fill"])
         self._at_decision = any(each.cause == "sized_before_fill" for each in known)
-        self._envs: dict[int, MetEnv] = {}
+        self._envs: dict[int, ReplayEnv] = {}
         self._entries: list[float] | None = None
-        self._unexplained: list[PartedBar] = []
+        self._unexplained: list[DivergentBar] = []
 
     def explained(self) -> _Explained:
-        self._backtest.run(self._met, at_decision=self._at_decision, lead=self._lead, watch=self._watch)
+        self._backtest.run(self._realized, at_decision=self._at_decision, lead=self._lead, watch=self._watch)
         return _Explained([*self._known, *self._beside], self._quantities, self._unexplained)
 
-    def _lead(self, k: int, env: MetEnv) -> None:
+    def _lead(self, k: int, env: ReplayEnv) -> None:
         rows = self._rows
         cash, equity = float(rows["cash"][k]), float(rows["equity"][k])
         env.set_account(cash=cash, equity=equity, holdings=self._positions[k].tolist())
         if self._entries is not None:
             env.account.entries[:] = self._entries
 
-    def _watch(self, k: int, env: MetEnv, action: Any) -> None:
+    def _watch(self, k: int, env: ReplayEnv, action: Any) -> None:
         model = self._backtest.model_at(k)
         trial = self._envs.get(id(model))
         if trial is None:
-            trial = self._envs[id(model)] = self._backtest.env(model, self._met, at_decision=self._at_decision)
+            trial = self._envs[id(model)] = self._backtest.env(model, self._realized, at_decision=self._at_decision)
         trial.stand_where(env)
         account = trial.try_step(action)
         if k in self._sharing and (quantities := self._measured(k, account)):
             bar = trial.bar - 1
-            self._met.quantities[bar] = quantities
+            self._realized.quantities[bar, list(quantities)] = list(quantities.values())
             trial.stand_where(env)
             account = trial.try_step(action)
-            del self._met.quantities[bar]
+            self._realized.quantities[bar] = np.nan
         self._entries = account.entries.copy()
         self._compare(k, account)
 
-    def _measured(self, k: int, account: MetAccount) -> dict[int, float]:
+    def _measured(self, k: int, account: ReplayAccount) -> dict[int, float]:
         """The quantities of bar k, by asset, that are not those which `account` filled."""
         found = {}
         for a, quantity in enumerate(account.filled):
-            met = float(self._filled[k + 1, a])
+            realized = float(self._filled[k + 1, a])
             if (k, a) not in self._quantities:
-                if abs(met - quantity) <= _EXPLAINED * max(abs(met), abs(quantity)):
+                if abs(realized - quantity) <= _EXPLAINED * max(abs(realized), abs(quantity)):
                     continue
                 evidence = "another quantity, for want of the other orders of its bar"
-                self._beside.append(Happening(self._sharing[k], k, a, evidence, beside=True))
-            found[a] = self._quantities[k, a] = met
+                self._beside.append(Deviation(self._sharing[k], k, a, evidence, beside=True))
+            found[a] = self._quantities[k, a] = realized
         return found
 
-    def _compare(self, k: int, account: MetAccount) -> None:
+    def _compare(self, k: int, account: ReplayAccount) -> None:
         rows = self._rows
         scale = _EXPLAINED * max(abs(float(rows["equity"][k])), 1e-9)
         off = np.abs(np.array(account.holdings) - self._positions[k + 1]) * np.array(account.closes) > scale
@@ -193,42 +192,42 @@ class _Walk:
         money = float(rows["equity"][k + 1]) - account.equity
         for symbol in symbols:
             evidence = "another quantity than the backtest's" if symbol else "other money than the backtest's"
-            self._unexplained.append(PartedBar("unexplained", k + 1, symbol, money / len(symbols), evidence))
+            self._unexplained.append(DivergentBar("unexplained", k + 1, symbol, money / len(symbols), evidence))
 
 
 def _chain(
     backtest: SessionBacktest, rows: Ledger, pure: Ledger, explained: _Explained, *, is_corrected: bool
 ) -> Attribution:
-    present = [cause for cause in CAUSES if any(each.cause == cause for each in explained.happenings)]
+    present = [cause for cause in CAUSES if any(each.cause == cause for each in explained.deviations)]
     if is_corrected:
         present = ["corrected_bar", *present]
-    worths, parted = list[CauseWorth](), list[PartedBar]()
+    worths, divergent = list[CauseWorth](), list[DivergentBar]()
     equity, symbols = _end(pure), backtest.record.market.symbols
     for i, cause in enumerate(present):
         on, before = present[: i + 1], present[:i]
-        own = [each for each in explained.happenings if each.cause == cause]
-        probe = _Probe(backtest, explained.met(backtest, before), own, at_decision="sized_before_fill" in before)
-        ledger = backtest.run(explained.met(backtest, on), at_decision="sized_before_fill" in on, watch=probe)
+        own = [each for each in explained.deviations if each.cause == cause]
+        probe = _Probe(backtest, explained.realized(backtest, before), own, at_decision="sized_before_fill" in before)
+        ledger = backtest.run(explained.realized(backtest, on), at_decision="sized_before_fill" in on, watch=probe)
         probe.finish()
         found = [
-            PartedBar(cause, k + 1, symbols[a], worth, probe.evidence(k, a)) for (k, a), worth in probe.worth.items()
+            DivergentBar(cause, k + 1, symbols[a], worth, probe.evidence(k, a)) for (k, a), worth in probe.worth.items()
         ]
         times = len(backtest.record.corrections) if cause == "corrected_bar" else len(found)
         if times or _end(ledger) != equity:
             worths.append(_worth(cause, times, _end(ledger) - equity, found))
-        parted += found
+        divergent += found
         equity = _end(ledger)
     if explained.unexplained:
         left = _end(rows) - equity
         worths.append(_worth("unexplained", len(explained.unexplained), left, explained.unexplained))
-        parted += explained.unexplained
+        divergent += explained.unexplained
         equity = _end(rows)
-    parted.sort(key=lambda each: (each.bar, each.symbol))
-    return Attribution(pure, rows, worths, parted, _end(rows) - equity)
+    divergent.sort(key=lambda each: (each.bar, each.symbol))
+    return Attribution(pure, rows, worths, divergent, _end(rows) - equity)
 
 
-def _worth(cause: Cause, times: int, worth: float, parted: Sequence[PartedBar]) -> CauseWorth:
-    at_once = sum(each.at_once for each in parted)
+def _worth(cause: Cause, times: int, worth: float, divergent: Sequence[DivergentBar]) -> CauseWorth:
+    at_once = sum(each.at_once for each in divergent)
     return CauseWorth(cause, times, worth, at_once, worth - at_once)
 
 
@@ -236,17 +235,17 @@ class _Probe:
     """Watches a backtest of the chain, and takes each step of the cause's bars without the cause beside it."""
 
     def __init__(
-        self, backtest: SessionBacktest, before: Met, happenings: Sequence[Happening], *, at_decision: bool
+        self, backtest: SessionBacktest, before: RealizedFills, deviations: Sequence[Deviation], *, at_decision: bool
     ) -> None:
         self._backtest, self._before, self._at_decision = backtest, before, at_decision
-        self._happenings: dict[int, list[Happening]] = {}
-        for each in happenings:
+        self._happenings: dict[int, list[Deviation]] = {}
+        for each in deviations:
             self._happenings.setdefault(each.bar, []).append(each)
-        self._envs: dict[int, MetEnv] = {}
-        self._open: tuple[int, MetEnv, FloatArray] | None = None
+        self._envs: dict[int, ReplayEnv] = {}
+        self._open: tuple[int, ReplayEnv, FloatArray] | None = None
         self.worth: dict[tuple[int, int], float] = {}
 
-    def __call__(self, k: int, env: MetEnv, action: Any) -> None:
+    def __call__(self, k: int, env: ReplayEnv, action: Any) -> None:
         self.finish()
         if k not in self._happenings:
             return
@@ -258,7 +257,7 @@ class _Probe:
         if action is None and not isinstance(model.act, ActsInEpisodes):  # asking a policy with memory would change it
             action = model.act(env.observation)
         account = other.try_step(action)
-        self._open = k, env, _by_asset(account, other.bar - 1)
+        self._open = k, env, account.gains(other.bar - 1)
 
     def finish(self) -> None:
         """Compare the step that was taken since with the one without the cause."""
@@ -266,7 +265,7 @@ class _Probe:
             return
         k, env, without = self._open
         self._open = None
-        gained = _by_asset(env.account, env.bar - 1) - without
+        gained = env.account.gains(env.bar - 1) - without
         own = self._happenings[k]
         named = {each.asset for each in own}
         money = sum(each.value for each in own if each.cause == "costs" and each.asset is None)
@@ -278,21 +277,6 @@ class _Probe:
 
     def evidence(self, k: int, asset: int) -> str:
         return "; ".join(each.evidence for each in self._happenings[k] if each.asset in {None, asset} and each.evidence)
-
-
-def _by_asset(account: MetAccount, bar: int) -> FloatArray:
-    """What the orders of the last step gained by its close, after their costs, (A,)."""
-    gains = []
-    met = account.met
-    for a, (quantity, close) in enumerate(zip(account.filled, account.closes, strict=True)):
-        if not quantity:
-            gains.append(0.0)
-            continue
-        price = account.price(bar, a)
-        met_rate = np.nan if met is None else float(met.cost_rates[bar, a])
-        costs = account.assumed_costs(bar, a) if np.isnan(met_rate) else abs(quantity) * price * met_rate
-        gains.append(quantity * (close - price) - costs)
-    return np.array(gains)
 
 
 def _end(ledger: Ledger) -> float:

@@ -1,4 +1,4 @@
-"""Runs the models of a session over its bars again, as an evaluation does, with what was met or without.
+"""Runs the models of a session over its bars again, as an evaluation does, with what was realized or without.
 
 n bars of the session; bar k of the session is row k of its ledger.
 """
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
-from ml_pipeline.live.reconciliation.met_account import Met
-from ml_pipeline.live.reconciliation.met_env import BeginWith, MetEnv
 from ml_pipeline.live.reconciliation.recorded_session import ModelInTurn, RecordedSession
+from ml_pipeline.live.reconciliation.replay import BeginWith, RealizedFills, ReplayEnv
 from ml_pipeline.runtime.acting import begin_episode
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import TradingRules
@@ -25,9 +24,9 @@ from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.times import as_text
 
-Watch = Callable[[int, MetEnv, Any], None]
+Watch = Callable[[int, ReplayEnv, Any], None]
 """Called with (bar of the session, environment, action or None) before each step."""
-Lead = Callable[[int, MetEnv], None]
+Lead = Callable[[int, ReplayEnv], None]
 """Called with (bar of the session, environment) before each observation; it may put the account elsewhere."""
 
 
@@ -81,8 +80,8 @@ class SessionBacktest:
         """Environments count bars from so many before the session's first one."""
         return self.first - self.start
 
-    def nothing_met(self) -> Met:
-        return Met.nothing(self.stop - self.start, len(self.record.market.symbols))
+    def nothing_realized(self) -> RealizedFills:
+        return RealizedFills.nothing(self.stop - self.start, len(self.record.market.symbols))
 
     @cached_property
     def corrected(self) -> MarketData | None:
@@ -94,7 +93,7 @@ class SessionBacktest:
 
     def run(
         self,
-        met: Met | None = None,
+        realized: RealizedFills | None = None,
         *,
         corrected: bool = False,
         at_decision: bool = False,
@@ -106,9 +105,9 @@ class SessionBacktest:
         corrected: over the bars as they were told afterwards. at_decision: orders are sized at the close of their
         decision. An account that is ruined stays as it is.
         """
-        env: MetEnv | None = None
+        env: ReplayEnv | None = None
         for turn in self._turns:
-            following = self.env(turn.model, met, corrected=corrected, at_decision=at_decision)
+            following = self.env(turn.model, realized, corrected=corrected, at_decision=at_decision)
             if env is None:
                 following.reset()
             else:
@@ -116,19 +115,21 @@ class SessionBacktest:
                 following.take_choices_from_holdings()
             env = following
             begin_episode(turn.model.act)
-            if not self._run_turn(env, turn, met, lead, watch):
+            if not self._run_turn(env, turn, realized, lead, watch):
                 break
         assert env is not None
         return env.ledger()
 
-    def _run_turn(self, env: MetEnv, turn: _Turn, met: Met | None, lead: Lead | None, watch: Watch | None) -> bool:
+    def _run_turn(
+        self, env: ReplayEnv, turn: _Turn, realized: RealizedFills | None, lead: Lead | None, watch: Watch | None
+    ) -> bool:
         """Whether the account goes on."""
         observation = env.observation
         for k in range(turn.first, turn.stop):
             if lead is not None:
                 lead(k, env)
                 observation = env.observation
-            is_skipped = met is not None and met.skipped[env.bar]
+            is_skipped = realized is not None and realized.skipped[env.bar]
             action = None if is_skipped else _possible(env, turn.model.act, observation)
             if watch is not None:
                 watch(k, env, action)
@@ -137,18 +138,20 @@ class SessionBacktest:
                 return False
         return True
 
-    def env(self, model: ModelInTurn, met: Met | None, *, corrected: bool = False, at_decision: bool = False) -> MetEnv:
+    def env(
+        self, model: ModelInTurn, realized: RealizedFills | None, *, corrected: bool = False, at_decision: bool = False
+    ) -> ReplayEnv:
         """An environment over the bars of the session and those before it that windows need."""
         record = self.record
         rules = sized_at_decision(model.rules) if at_decision else model.rules
         days = record.ledger.get("interest_days")
         has_last = record.times[-1] == self.times[-1]
-        return MetEnv(
+        return ReplayEnv(
             self._market_of(model, corrected=corrected),
             rules,
             window=model.window,
             first_bar=self.offset,
-            met=met,
+            realized=realized,
             closes_at_end=record.closes_at_end,
             days_at_end=float(days[-1]) if days is not None and has_last else None,
             begin_with=self._begin_with,
@@ -192,7 +195,7 @@ class SessionBacktest:
         return [_Turn(model, first, min(stop, self.n_bars - 1)) for model, first, stop in turns if first < stop]
 
 
-def _possible(env: MetEnv, act: Act, observation: NDArray[np.float32]) -> Any:
+def _possible(env: ReplayEnv, act: Act, observation: NDArray[np.float32]) -> Any:
     """The action; None where it is not finite or the rules refuse it, on which the live loop trades nothing."""
     try:
         action = act(observation)

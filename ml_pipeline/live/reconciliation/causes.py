@@ -54,7 +54,7 @@ LATE_AFTER_S = 5.0
 _ROUNDING = 1e-9
 
 
-class Happening(NamedTuple):
+class Deviation(NamedTuple):
     """What one decision met. bar: of the session, at whose close it was decided. asset: None concerns all of them.
 
     evidence: what the record says of it. value: the price or the rate of costs that was met, or the money that was
@@ -73,7 +73,7 @@ class Happening(NamedTuple):
     beside: bool = False
 
 
-def happenings_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledger) -> list[Happening]:
+def deviations_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledger) -> list[Deviation]:
     """Everything that the record names, in order of bars. rows: the session's ledger, one row per bar."""
     orders = RecordedOrders(record, backtest)
     found = [
@@ -87,7 +87,7 @@ def happenings_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledg
     return sorted(_most_telling(found), key=lambda each: (each.bar, each.asset or 0, CAUSES.index(each.cause)))
 
 
-def _most_telling(found: Iterable[Happening]) -> list[Happening]:
+def _most_telling(found: Iterable[Deviation]) -> list[Deviation]:
     """One reason for each order that was not filled: a decision that was not made sends no order, and so on."""
     whole = {each.bar: each for each in found if each.cause == "missed_bar" or each.closes}
     kept, stopped = [], set[tuple[int, int | None]]()
@@ -112,48 +112,48 @@ _OF_EVENTS: Mapping[str, Cause] = {
 }
 
 
-def _of_events(record: RecordedSession, orders: RecordedOrders) -> Iterable[Happening]:
+def _of_events(record: RecordedSession, orders: RecordedOrders) -> Iterable[Deviation]:
     filled_at = {place.bar for place in orders.fills}
     for event in record.events:
         if (bar := orders.bar(event.bar)) is None:
             continue
         if event.kind in {"flatten", "gap"}:
-            yield Happening(_OF_EVENTS[event.kind], bar, None, event.sentence, closes=True)
+            yield Deviation(_OF_EVENTS[event.kind], bar, None, event.sentence, closes=True)
         elif bar not in filled_at:
-            yield Happening(_OF_EVENTS[event.kind], bar, None, event.sentence)
+            yield Deviation(_OF_EVENTS[event.kind], bar, None, event.sentence)
 
 
-def _of_refusals(record: RecordedSession, orders: RecordedOrders) -> Iterable[Happening]:
+def _of_refusals(record: RecordedSession, orders: RecordedOrders) -> Iterable[Deviation]:
     for refusal in record.refusals:
         if (bar := orders.bar(refusal.bar)) is None:
             continue
         evidence = refusal.sentence or refusal.guard
         if refusal.flattens:
-            yield Happening("refused", bar, None, evidence, closes=True)
+            yield Deviation("refused", bar, None, evidence, closes=True)
         elif refusal.symbol is None:
             if not any(place.bar == bar for place in orders.fills):
-                yield Happening("refused", bar, None, evidence)
+                yield Deviation("refused", bar, None, evidence)
         elif (asset := orders.asset(refusal.symbol)) is not None and Place(bar, asset) not in orders.fills:
-            yield Happening("refused", bar, asset, evidence)
+            yield Deviation("refused", bar, asset, evidence)
 
 
-def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Happening]:
+def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Deviation]:
     """Orders of which nothing, or only a part, was filled."""
     for place, order in orders.orders.items():
         update, fills = orders.updates.get(order.client_order_id), orders.fills.get(place)
         status, reason = ("", "") if update is None else (update.status, update.reason)
         if fills is None:
             if status == "rejected":
-                yield Happening("rejected", *place, reason or "rejected")
+                yield Deviation("rejected", *place, reason or "rejected")
             elif status in {"canceled", "expired"}:
-                yield Happening("lapsed", *place, reason or status)
+                yield Deviation("lapsed", *place, reason or status)
             continue
         if not record.sizes_at_fill and not record.models[0].rules.sizes_at_decision and not order.closing:
-            yield Happening("sized_before_fill", *place, f"sized to {order.quantity:g}")
+            yield Deviation("sized_before_fill", *place, f"sized to {order.quantity:g}")
         ordered = _quantity_of(order, update)
         rest_ended = status in {"canceled", "expired"}  # where the broker sizes orders, only this tells a part
         if rest_ended or (status != "filled" and ordered and fills.quantity / ordered < 1 - _ROUNDING):
-            yield Happening("partial_fill", *place, f"{fills.quantity:g} of about {ordered:g}")
+            yield Deviation("partial_fill", *place, f"{fills.quantity:g} of about {ordered:g}")
 
 
 def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
@@ -164,7 +164,7 @@ def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
     return order.quantity
 
 
-def _of_fills(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Happening]:
+def _of_fills(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Deviation]:
     """Fills at another price, or at other costs, than assumed."""
     assumed = AssumedFills(record, backtest)
     for place, fills in orders.fills.items():
@@ -174,19 +174,19 @@ def _of_fills(record: RecordedSession, backtest: SessionBacktest, orders: Record
         if abs(fills.price - price) > _ROUNDING * price:
             evidence = f"filled at {fills.price:.10g}, assumed {price:.10g}"
             if delay_s > LATE_AFTER_S:
-                yield Happening("delay", *place, f"{evidence}, {delay_s:,.1f} s after the open", fills.price, delay_s)
+                yield Deviation("delay", *place, f"{evidence}, {delay_s:,.1f} s after the open", fills.price, delay_s)
             else:
-                yield Happening("fill_price", *place, evidence, fills.price, delay_s)
+                yield Deviation("fill_price", *place, evidence, fills.price, delay_s)
         costs = assumed.costs(*place, fills.quantity, fills.price)
         traded = abs(fills.quantity) * fills.price
         if abs(fills.costs - costs) > _ROUNDING * traded:
             evidence = f"costs {fills.costs:.6g}, assumed {costs:.6g}"
-            yield Happening("costs", *place, evidence, fills.costs / traded)
+            yield Deviation("costs", *place, evidence, fills.costs / traded)
 
 
 def _of_charges(
     record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders, rows: Ledger
-) -> Iterable[Happening]:
+) -> Iterable[Deviation]:
     """Interest and borrowing fees that differ from what the terms ask for, by the rows that they were paid in."""
     if not record.charges and not rows["costs_paid"].any():
         return
@@ -200,6 +200,6 @@ def _of_charges(
     for row in np.flatnonzero(np.abs(paid - due) > _ROUNDING * np.abs(rows["equity"])).tolist():
         if row == 0:
             continue
-        yield Happening(
+        yield Deviation(
             "costs", row - 1, None, f"charged {paid[row]:.6g}, assumed {due[row]:.6g}", paid[row] - due[row]
         )

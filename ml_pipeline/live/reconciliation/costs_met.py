@@ -86,13 +86,13 @@ class SideCosts(NamedTuple):
     shortfall: float
 
     @property
-    def met(self) -> float:
+    def realized(self) -> float:
         """All that was paid."""
         return self.slippage + self.charged
 
 
 @dataclass(frozen=True)
-class CostsMet:
+class RealizedCosts:
     """Costs of a session's orders. settings: for the next training. sentences: what they rest on.
 
     delay_s: (median, 95th percentile) of the time from a decision's close to its fill; NaN without fills.
@@ -139,7 +139,7 @@ def filled_orders(record: RecordedSession, backtest: SessionBacktest) -> list[Or
     return sorted(found, key=lambda each: (each.bar, each.symbol))
 
 
-def costs_met(record: RecordedSession, filled: Sequence[OrderFilled]) -> CostsMet:
+def realized_costs(record: RecordedSession, filled: Sequence[OrderFilled]) -> RealizedCosts:
     """What the filled orders cost, per symbol and side, and as settings."""
     symbols = sorted({each.symbol for each in filled})
     groups: list[str | None] = [*symbols, *([None] if len(symbols) != 1 else [])]
@@ -152,7 +152,7 @@ def costs_met(record: RecordedSession, filled: Sequence[OrderFilled]) -> CostsMe
     settings, sentences = _settings(record, filled)
     delays = np.array([each.delay_s for each in filled])
     delay_s = (float(np.median(delays)), float(np.quantile(delays, 0.95))) if len(delays) else (np.nan, np.nan)
-    return CostsMet(sides, settings, sentences, delay_s, sum(each.shortfall for each in filled), len(filled))
+    return RealizedCosts(sides, settings, sentences, delay_s, sum(each.shortfall for each in filled), len(filled))
 
 
 def _side(symbol: str | None, side: Side, own: Sequence[OrderFilled]) -> SideCosts:
@@ -218,7 +218,7 @@ def _possible(bps: float, name: str, sentences: list[str]) -> float:
     return round(min(max(bps, 0.0), _LARGEST_BPS), 4)
 
 
-def write_costs_met(path: Path, record: RecordedSession, costs: CostsMet) -> None:
+def write_realized_costs(path: Path, record: RecordedSession, costs: RealizedCosts) -> None:
     """Write the settings as YAML that `ml-pipeline train --config` reads."""
     lines = [
         f"# Costs as {record.name} met them in {counted(costs.n_fills, 'filled order')}, in basis points.",

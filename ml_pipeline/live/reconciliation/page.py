@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.live.reconciliation.attribution import PartedBar
+from ml_pipeline.live.reconciliation.attribution import DivergentBar
 from ml_pipeline.live.reconciliation.causes import MEANINGS
 from ml_pipeline.live.reconciliation.costs_met import OrderFilled
 from ml_pipeline.live.reconciliation.reconciliation import Reconciliation
@@ -26,7 +26,7 @@ from ml_pipeline.trading.evaluation.page import DOWN_COLOR, HOLD_COLOR
 from ml_pipeline.trading.market.data import FloatArray
 
 # So many rows of a table fit on a page that stays below 3 MB: those that are worth most.
-_MOST_PARTED, _MOST_FILLS = 5_000, 10_000
+_MOST_DIVERGENT, _MOST_FILLS = 5_000, 10_000
 _STYLE = """
 body { max-width: 72rem; }
 .verdict { background: #eef3fd; color: #1c2330; border-left: 4px solid #0b5fff; padding: .6rem 1rem; }
@@ -37,7 +37,7 @@ def write_reconciliation_page(path: Path, found: Reconciliation) -> None:
     """Write the page; its charts share one time axis and can be zoomed."""
     times = found.attribution.rows["time"]
     tables = [
-        (_parted_table(found), _left_out(len(found.attribution.parted), _MOST_PARTED)),
+        (_divergent_table(found), _left_out(len(found.attribution.divergent), _MOST_DIVERGENT)),
         (_fills_table(found.filled, times), _left_out(len(found.filled), _MOST_FILLS)),
     ]
     tables = [(table, note) for table, note in tables if len(table.columns[0].values)]
@@ -61,8 +61,8 @@ def write_reconciliation_page(path: Path, found: Reconciliation) -> None:
 def _charts(found: Reconciliation) -> list[TimeChart]:
     rows = found.attribution.rows
     equity, tested = rows["equity"], _padded(found.attribution.backtest["equity"], len(rows["time"]))
-    at = np.array(sorted({each.bar for each in _shown(found.attribution.parted)}), dtype=np.int64)
-    parted = [Marks("fills that part", at, equity[at], DOWN_COLOR, "down")] if len(at) else []
+    at = np.array(sorted({each.bar for each in _shown(found.attribution.divergent)}), dtype=np.int64)
+    divergent = [Marks("fills that part", at, equity[at], DOWN_COLOR, "down")] if len(at) else []
     return [
         TimeChart(
             "Equity",
@@ -71,7 +71,7 @@ def _charts(found: Reconciliation) -> list[TimeChart]:
                 Curve("session", equity, AGENT_COLOR, width=2.0),
                 Curve("backtest", tested, HOLD_COLOR, dashed=True),
             ],
-            parted,
+            divergent,
             height_px=320,
         ),
         TimeChart("Session less backtest", "money", [Curve("difference", equity - tested, DOWN_COLOR)], height_px=170),
@@ -93,8 +93,8 @@ def _charts(found: Reconciliation) -> list[TimeChart]:
     ]
 
 
-def _parted_table(found: Reconciliation) -> SortableTable:
-    shown = _shown(found.attribution.parted)
+def _divergent_table(found: Reconciliation) -> SortableTable:
+    shown = _shown(found.attribution.divergent)
     bars = np.array([each.bar for each in shown], dtype=np.int64)
     return SortableTable(
         "Where they part",
@@ -135,11 +135,11 @@ def _fills_table(filled: Sequence[OrderFilled], times: NDArray[np.datetime64]) -
     )
 
 
-def _shown(parted: Sequence[PartedBar]) -> list[PartedBar]:
+def _shown(divergent: Sequence[DivergentBar]) -> list[DivergentBar]:
     """Those that are worth most, in the order of bars."""
-    if len(parted) <= _MOST_PARTED:
-        return list(parted)
-    most = sorted(parted, key=lambda each: -abs(each.at_once))[:_MOST_PARTED]
+    if len(divergent) <= _MOST_DIVERGENT:
+        return list(divergent)
+    most = sorted(divergent, key=lambda each: -abs(each.at_once))[:_MOST_DIVERGENT]
     return sorted(most, key=lambda each: (each.bar, each.symbol))
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml_pipeline.live.reconciliation.costs_met import write_costs_met
+from ml_pipeline.live.reconciliation.costs_met import write_realized_costs
 from ml_pipeline.live.reconciliation.page import write_reconciliation_page
 from ml_pipeline.live.reconciliation.read_session import read_session
 from ml_pipeline.live.reconciliation.reconciliation import Reconciliation, reconcile
@@ -37,5 +37,5 @@ def reconcile_session(folder: Path) -> ReconciledSession:
     )
     write_reconciliation_page(written.page, found)
     written.figures.write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
-    write_costs_met(written.settings, found.record, found.costs)
+    write_realized_costs(written.settings, found.record, found.costs)
     return written

@@ -11,7 +11,7 @@ from ml_pipeline.config.wording import counted, text_table
 from ml_pipeline.live.reconciliation.attribution import Attribution, attribute
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
 from ml_pipeline.live.reconciliation.causes import MEANINGS
-from ml_pipeline.live.reconciliation.costs_met import CostsMet, OrderFilled, costs_met, filled_orders
+from ml_pipeline.live.reconciliation.costs_met import OrderFilled, RealizedCosts, filled_orders, realized_costs
 from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
 from ml_pipeline.live.reconciliation.same_bits import same_bits
 from ml_pipeline.live.record.session_log import plain
@@ -47,7 +47,7 @@ class Reconciliation:
 
     record: RecordedSession
     attribution: Attribution
-    costs: CostsMet
+    costs: RealizedCosts
     filled: Sequence[OrderFilled]
 
     @property
@@ -65,7 +65,7 @@ class Reconciliation:
         return money / float(self.attribution.rows["equity"][0]) * 1e4
 
     @cached_property
-    def parted_rows(self) -> int:
+    def divergent_rows(self) -> int:
         """Rows of the ledger in which the equities differ."""
         rows, backtest = self.attribution.rows["equity"], self.attribution.backtest["equity"]
         n = min(len(rows), len(backtest))
@@ -85,13 +85,13 @@ class Reconciliation:
         if self.is_equal:
             return f"The session's ledger is the backtest's, bit for bit: {counted(n, 'bar')}, no difference."
         if not self.difference:
-            parted = counted(self.parted_rows, "bar")
-            return f"Session and backtest end with the same equity, but their ledgers part in {parted}."
+            divergent = counted(self.divergent_rows, "bar")
+            return f"Session and backtest end with the same equity, but their ledgers part in {divergent}."
         word = "below" if self.difference < 0 else "above"
         return (
             f"The session ended {abs(self.difference):,.2f} {word} the backtest "
             f"({self.in_bps(self.difference):+,.2f} bps of the equity it began with); they part in "
-            f"{self.parted_rows:,} of {counted(n, 'bar')}."
+            f"{self.divergent_rows:,} of {counted(n, 'bar')}."
         )
 
     @property
@@ -159,7 +159,7 @@ class Reconciliation:
                     f"{each.fills:,}",
                     f"{each.traded:,.0f}",
                     f"{each.assumed:.2f}",
-                    f"{each.met:.2f}",
+                    f"{each.realized:.2f}",
                     f"{each.slippage:+.2f}",
                     interval,
                     f"{each.shortfall:+.2f}",
@@ -192,16 +192,18 @@ class Reconciliation:
             "start_equity": float(rows["equity"][0]),
             "equity": {"session": float(rows["equity"][-1]), "backtest": float(backtest["equity"][-1])},
             "difference": {"money": self.difference, "bps": self.in_bps(self.difference)},
-            "parted_bars": self.parted_rows,
+            "parted_bars": self.divergent_rows,
             "causes": [
                 {**each._asdict(), "bps": self.in_bps(each.worth), "meaning": MEANINGS[each.cause]}
                 for each in self.attribution.causes
             ],
             "rounding": self.attribution.rounding,
-            "parted": [{**each._asdict(), "bar": as_text(rows["time"][each.bar])} for each in self.attribution.parted],
+            "parted": [
+                {**each._asdict(), "bar": as_text(rows["time"][each.bar])} for each in self.attribution.divergent
+            ],
             "costs": {
                 "sides": [
-                    {**each._asdict(), "slippage_interval": [*each.slippage_interval], "met": each.met}
+                    {**each._asdict(), "slippage_interval": [*each.slippage_interval], "met": each.realized}
                     for each in self.costs.sides
                 ],
                 "settings": self.costs.settings,
@@ -222,7 +224,7 @@ def reconcile(record: RecordedSession) -> Reconciliation:
     """
     backtest = SessionBacktest(record)
     filled = filled_orders(record, backtest)
-    return Reconciliation(record, attribute(record, backtest), costs_met(record, filled), filled)
+    return Reconciliation(record, attribute(record, backtest), realized_costs(record, filled), filled)
 
 
 def _ratio(equity: Any, per_year: float) -> Ratio:

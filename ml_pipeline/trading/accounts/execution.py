@@ -21,7 +21,18 @@ that may borrow, and positions that are closed within a bar, take the step of `w
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
-from ml_pipeline.trading.accounts.orders import PLAIN_OPS, SMALLEST_ORDER, Compiled, Number, Ops, Terms, order_steps
+from ml_pipeline.trading.accounts.orders import (
+    PLAIN_OPS,
+    SMALLEST_ORDER,
+    Compiled,
+    Number,
+    Ops,
+    Overrides,
+    Terms,
+    interest_with_debt,
+    order_steps,
+    override_fills,
+)
 from ml_pipeline.trading.accounts.within_bar import stepping_within
 
 # An account whose equity falls to this part of its start is ruined. Shorts can lose more than the account has.
@@ -166,13 +177,17 @@ def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -
         terms: Terms,
         orders: MutableSequence[Number],
         filled: MutableSequence[Number],
+        overrides: Overrides | None = None,
     ) -> tuple[Number, Number, Number, Any]:
         """Size and fill the orders of one bar, change `holdings` in place, and charge borrowing fees.
 
+        overrides: machine code is compiled without what they need.
         Returns (cash, costs paid in this bar, equity at `closes`, margin_called).
         """
         equity = size_orders(weights, may_trade, cash, holdings, prices, terms, orders)
         cash, costs = fill_orders(orders, cash, equity, prices, half_spreads, terms, filled)
+        if overrides is not None:
+            cash, costs = override_fills(overrides, cash, costs, prices, half_spreads, terms, filled)
         worth = cash * 0.0
         fee = worth
         for i in range(len(holdings)):
@@ -181,6 +196,8 @@ def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -
             worth = worth + value
             fee = fee + borrowing_fee(value, terms.borrow_rate)
         paid, margin_called = interest(cash, fee, 1.0, terms)
+        if overrides is not None:
+            paid, margin_called = interest_with_debt(cash, fee, terms, (paid, margin_called))
         return cash - paid, costs + paid, cash - paid + worth, margin_called
 
     return step

@@ -9,7 +9,7 @@ accounts, cost reports and reconciliation call these. `evaluation.certify` state
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,6 +114,61 @@ class OrderSteps(NamedTuple):
     buy: Callable[..., tuple[Number, Number, Number]]
     borrowing_fee: Callable[..., Number]
     interest: Callable[..., tuple[Number, Any]]
+
+
+class Overrides(NamedTuple):
+    """How the orders of one bar ended at a broker, one number per asset; NaN: as the kernel assumes. For floats alone.
+
+    quantities: signed, that were filled. cost_rates: all costs as a fraction of the value traded. Prices, and which
+    orders were filled at all, are overridden by handing the step other ones.
+    """
+
+    quantities: Sequence[float]
+    cost_rates: Sequence[float]
+
+
+def override_fills(  # noqa: PLR0917  # as `fill_orders`
+    overrides: Overrides,
+    cash: float,
+    costs: float,
+    prices: Sequence[float],
+    half_spreads: Sequence[float],
+    terms: Terms,
+    filled: MutableSequence[float],
+) -> tuple[float, float]:
+    """Replace what the kernel filled by what was filled at the broker; (cash, costs) with it, `filled` in place.
+
+    A fixed fee is paid per order; another quantity is of the same order.
+
+    >>> filled = [2.0]  # of two bought at 50, only one was, and cost 1 % in place of nothing
+    >>> override_fills(Overrides([1.0], [0.01]), 0.0, 0.0, [50.0], [0.0], Terms(0.0, 0.0), filled), filled
+    ((49.5, 0.5), [1.0])
+    """
+    for i, (quantity, cost_rate) in enumerate(zip(overrides.quantities, overrides.cost_rates, strict=True)):
+        if not math.isnan(quantity):
+            saved = fill_cost_of(filled[i], prices[i], half_spreads[i], terms)
+            saved -= fill_cost_of(quantity, prices[i], half_spreads[i], terms)
+            cash, costs = cash + (filled[i] - quantity) * prices[i] + saved, costs - saved
+            filled[i] = quantity
+        if filled[i] and not math.isnan(cost_rate):
+            more = abs(filled[i]) * prices[i] * cost_rate
+            more -= fill_cost_of(filled[i], prices[i], half_spreads[i], terms) + terms.fixed_fee
+            cash, costs = cash - more, costs + more
+    return cash, costs
+
+
+def interest_with_debt(cash: float, fee: float, terms: Terms, otherwise: tuple[float, Any]) -> tuple[float, Any]:
+    """`interest` of an account with overrides: cash that they take below zero stays a debt, and is no margin call.
+
+    The kernel never lets an account that may not borrow owe anything, and would clear it.
+    """
+    return (fee, False) if cash < 0.0 and terms.maintenance <= 0.0 else otherwise
+
+
+def fill_cost_of(quantity: float, price: float, half_spread: float, terms: Terms) -> float:
+    """What the rates take of a fill of a signed quantity; the fixed fee comes on top."""
+    rate = terms.buy_rate if quantity > 0.0 else terms.sell_rate
+    return float(fill_cost(abs(quantity) * price, rate + half_spread, 0.0))
 
 
 def fill_cost(value: Number, rate: Number, fixed_fee: Number) -> Number:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.compiled_kernel import compiled_step, compiled_step_within
 from ml_pipeline.trading.accounts.execution import PLAIN, weight_in_equity
-from ml_pipeline.trading.accounts.orders import Terms
+from ml_pipeline.trading.accounts.orders import Overrides, Terms
 from ml_pipeline.trading.accounts.within_bar import Bar, Book
 from ml_pipeline.trading.market.data import FloatArray
 
@@ -53,8 +53,12 @@ class FillTables(NamedTuple):
 
 
 class PlainAccount:
-    """An account of floats and lists, which needs no compiler; one asset uses the kernel without loops."""
+    """An account of floats and lists, which needs no compiler; one asset uses the kernel without loops.
 
+    overrides: how the orders of the next step end; None: as the kernel assumes.
+    """
+
+    overrides: Overrides | None = None
     _changing: tuple[str, ...] = ("cash", "costs", "equity", "margin_called", "holdings", "orders", "filled", "closes")
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
@@ -110,7 +114,7 @@ class PlainAccount:
         terms = self._closing_terms if closing else self._terms
         spreads = self._half_spreads
         holdings, orders, filled = self.holdings, self.orders, self.filled
-        if len(holdings) == 1 and self._bars is None:
+        if len(holdings) == 1 and self._bars is None and self.overrides is None:
             # `item` takes 0.1 us, a row as a list 0.4.
             price, close = self._fill_prices.item(bar, 0), self._market_closes.item(bar + 1, 0)
             spread = 0.0 if spreads is None else spreads.item(bar, 0)
@@ -129,11 +133,11 @@ class PlainAccount:
                 self.exited, self.exit_prices, self.called, self.fill_prices,
             )  # fmt: skip
             self.cash, self.costs, self.equity, self.margin_called = PLAIN.step_within(
-                weights, may_trade, self.cash, self._bar(bar, prices, half_spreads), book, terms
+                weights, may_trade, self.cash, self._bar(bar, prices, half_spreads), book, terms, self.overrides
             )
             return
         self.cash, self.costs, self.equity, self.margin_called = PLAIN.step(
-            weights, may_trade, self.cash, holdings, prices, half_spreads, closes, terms, orders, filled
+            weights, may_trade, self.cash, holdings, prices, half_spreads, closes, terms, orders, filled, self.overrides
         )
 
     def _bar(self, bar: int, prices: list[float], half_spreads: list[float]) -> Bar:

@@ -26,7 +26,16 @@ import math
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, NamedTuple
 
-from ml_pipeline.trading.accounts.orders import Compiled, Number, Ops, Terms, order_steps
+from ml_pipeline.trading.accounts.orders import (
+    Compiled,
+    Number,
+    Ops,
+    Overrides,
+    Terms,
+    interest_with_debt,
+    order_steps,
+    override_fills,
+)
 
 
 class Bar(NamedTuple):
@@ -98,7 +107,13 @@ def stepping_within(
 
     @compiled
     def step_within(  # noqa: PLR0917  # positional, in the hot path
-        weights: Sequence[Number], may_trade: Sequence[Any], cash: Number, bar: Bar, book: Book, terms: Terms
+        weights: Sequence[Number],
+        may_trade: Sequence[Any],
+        cash: Number,
+        bar: Bar,
+        book: Book,
+        terms: Terms,
+        overrides: Overrides | None = None,
     ) -> tuple[Number, Number, Number, Any]:
         """As `execution`'s step: (cash, costs paid in this bar, equity at the closes, margin_called)."""
         n_assets = len(book.holdings)
@@ -117,6 +132,8 @@ def stepping_within(
                     bar.opens[i], bar.lows[i], bar.highs[i], bar.can_exit[i], terms,
                 )  # fmt: skip
         cash, costs = fill_orders(book.orders, cash, equity, book.fill_prices, bar.half_spreads, terms, book.filled)
+        if overrides is not None:
+            cash, costs = override_fills(overrides, cash, costs, book.fill_prices, bar.half_spreads, terms, book.filled)
         for i in range(n_assets):
             held = book.holdings[i] + book.filled[i]
             price = book.fill_prices[i]
@@ -142,6 +159,8 @@ def stepping_within(
             worth = worth + value
             fee = fee + borrowing_fee(value, terms.borrow_rate)
         paid, margin_called = interest(cash, fee * bar.days, bar.days, terms)
+        if overrides is not None:
+            paid, margin_called = interest_with_debt(cash, fee * bar.days, terms, (paid, margin_called))
         return cash - paid, costs + paid, cash - paid + worth, margin_called
 
     return step_within

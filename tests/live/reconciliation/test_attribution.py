@@ -72,7 +72,7 @@ def assert_adds_up(attribution: Attribution) -> None:
     assert sum(each.worth for each in attribution.causes) + attribution.rounding == pytest.approx(whole, abs=1e-9)
     assert abs(attribution.rounding) < 1e-8 * float(rows[0])
     for each in attribution.causes:
-        own = sum(part.at_once for part in attribution.parted if part.cause == each.cause)
+        own = sum(part.at_once for part in attribution.divergent if part.cause == each.cause)
         assert own + each.followed == pytest.approx(each.worth, abs=1e-9)
 
 
@@ -160,10 +160,10 @@ class TestOneFault:
     @pytest.mark.parametrize("name", FAULTS)
     def test_is_told_at_its_bar(self, name: str) -> None:
         fault, cause = FAULTS[name]
-        parted = found(trade(MARKET, MODEL, [fault])).parted
-        assert {(each.cause, each.bar) for each in parted} == {(cause, fault.bar + 1)}
+        divergent = found(trade(MARKET, MODEL, [fault])).divergent
+        assert {(each.cause, each.bar) for each in divergent} == {(cause, fault.bar + 1)}
         if fault.asset is not None:
-            assert {each.symbol for each in parted} == {MARKET.symbols[fault.asset]}
+            assert {each.symbol for each in divergent} == {MARKET.symbols[fault.asset]}
 
     def test_orders_that_were_sized_before_the_fill(self) -> None:
         attribution = found(trade(MARKET, MODEL, sized_at_decision=True))
@@ -203,8 +203,8 @@ class TestOneFault:
             ledger[name][30:] -= 12.5
         attribution = found(replace(record, ledger=ledger))
         assert [each.cause for each in attribution.causes] == ["unexplained"]
-        assert attribution.parted[0].bar == 30
-        assert attribution.parted[0].at_once == pytest.approx(-12.5)
+        assert attribution.divergent[0].bar == 30
+        assert attribution.divergent[0].at_once == pytest.approx(-12.5)
         assert_adds_up(attribution)
 
 

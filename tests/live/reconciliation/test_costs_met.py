@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
-from ml_pipeline.live.reconciliation.costs_met import CostsMet, costs_met, filled_orders, write_costs_met
+from ml_pipeline.live.reconciliation.costs_met import RealizedCosts, filled_orders, realized_costs, write_realized_costs
 from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
 from ml_pipeline.runs.train_command_line import parse_train_start
 from tests.live.reconciliation.sessions import RULES, Fault, model_of, small_market, trade
@@ -16,8 +16,8 @@ MODEL = model_of(MARKET, RULES)
 N_BARS = 127  # of decisions that are filled
 
 
-def met(record: RecordedSession) -> CostsMet:
-    return costs_met(record, filled_orders(record, SessionBacktest(record)))
+def met(record: RecordedSession) -> RealizedCosts:
+    return realized_costs(record, filled_orders(record, SessionBacktest(record)))
 
 
 def everywhere(kind: str, value: float) -> list[Fault]:
@@ -37,7 +37,7 @@ def test_costs_as_assumed_give_the_settings_of_the_session() -> None:
     assert not costs.sentences
     for side in costs.sides:
         assert side.slippage == 0.0
-        assert side.met == pytest.approx(side.assumed)
+        assert side.realized == pytest.approx(side.assumed)
 
 
 def test_a_fee_that_is_higher_becomes_the_fee_of_the_next_training() -> None:
@@ -111,7 +111,7 @@ def test_delay_counts_from_the_close_of_the_decision() -> None:
 def test_the_file_is_read_by_train(tmp_path: Path) -> None:
     record = trade(MARKET, MODEL, everywhere("costs", 3.0))
     path = tmp_path / "costs-met.yaml"
-    write_costs_met(path, record, met(record))
+    write_realized_costs(path, record, met(record))
     assert yaml.safe_load(path.read_text()).keys() == {"fee_bps", "sell_fee_bps", "slippage_bps"}
     config = parse_train_start(["--config", str(path), "--total-timesteps", "64"]).config
     assert config.trading.fee_bps == pytest.approx(8.0)

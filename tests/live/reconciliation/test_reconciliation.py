@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml_pipeline.live.reconciliation.attribution import PartedBar
+from ml_pipeline.live.reconciliation.attribution import DivergentBar
 from ml_pipeline.live.reconciliation.page import write_reconciliation_page
 from ml_pipeline.live.reconciliation.reconciliation import Reconciliation, reconcile
 from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
@@ -87,8 +87,8 @@ class TestPage:
         rows = {"time": times, "equity": equity, "costs_paid": np.cumsum(generator.random(n))}
         tested = {**rows, "equity": equity + np.cumsum(generator.normal(0, 0.1, n))}
         at, prices = np.sort(generator.integers(1, n, 20_000)), generator.normal(100, 1, 20_000)
-        parted = [
-            PartedBar("fill_price", int(bar), "SYNTH1", float(price), f"filled at {price:.10g}, assumed {price:.9g}")
+        divergent = [
+            DivergentBar("fill_price", int(bar), "SYNTH1", float(price), f"filled at {price:.10g}, assumed {price:.9g}")
             for bar, price in zip(at, prices, strict=True)
         ]
         one = short.filled[0]
@@ -101,7 +101,7 @@ class TestPage:
                 strict=True,
             )
         ]
-        attribution = replace(short.attribution, rows=rows, backtest=tested, parted=parted)
+        attribution = replace(short.attribution, rows=rows, backtest=tested, divergent=divergent)
         write_reconciliation_page(tmp_path / "page.html", replace(short, attribution=attribution, filled=filled))
         assert (tmp_path / "page.html").stat().st_size < 3_000_000
         assert "Of 20,000 rows, the 5,000 that are worth most." in (tmp_path / "page.html").read_text()

@@ -1,22 +1,93 @@
-"""The backtest's environment, in which chosen orders end as they did at the broker.
+"""The backtest's environment and account, in which chosen orders end as they did at the broker.
 
-Without anything met it is `StatefulTradingEnv`, with the same bits.
+T bars, A assets. Row t of a table is about an order decided at bar t, as in `FillTables`. Without anything realized the
+environment is `StatefulTradingEnv`, with the same bits.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.reconciliation.met_account import Met, MetAccount
+from ml_pipeline.trading.accounts.orders import Overrides, fill_cost_of
 from ml_pipeline.trading.accounts.rules import TradingRules
-from ml_pipeline.trading.accounts.single import FillTables, LimitTrackingAccount
+from ml_pipeline.trading.accounts.single import FillTables, LimitTrackingAccount, PlainAccount
 from ml_pipeline.trading.envs.fast import Engine, FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import hold_action
 from ml_pipeline.trading.market.data import FloatArray
+
+
+@dataclass(eq=False)
+class RealizedFills:
+    """How the orders of a session ended, by the bar that they were decided at.
+
+    skipped: bool (T - 1,), no decision was made. blocked: bool (T - 1, A), the order was not filled. closing: bool
+    (T - 1,), all positions were closed instead of a decision. prices, quantities, cost_rates: float64 (T - 1, A), of
+    the fills, quantities signed, costs as a fraction of the value traded; NaN as assumed. charges: float64 (T - 1,),
+    money taken besides what is assumed.
+    """
+
+    skipped: NDArray[np.bool_]
+    blocked: NDArray[np.bool_]
+    closing: NDArray[np.bool_]
+    prices: FloatArray
+    quantities: FloatArray
+    cost_rates: FloatArray
+    charges: FloatArray
+
+    @classmethod
+    def nothing(cls, n_bars: int, n_assets: int) -> "RealizedFills":
+        """Every order is filled as assumed."""
+        rows, table = n_bars - 1, (n_bars - 1, n_assets)
+        return cls(
+            skipped=np.zeros(rows, dtype=bool),
+            blocked=np.zeros(table, dtype=bool),
+            closing=np.zeros(rows, dtype=bool),
+            prices=np.full(table, np.nan),
+            quantities=np.full(table, np.nan),
+            cost_rates=np.full(table, np.nan),
+            charges=np.zeros(rows),
+        )
+
+
+class ReplayAccount(PlainAccount):
+    """An account of the kernel, some of whose orders end as they did at the broker."""
+
+    binding_limits: tuple[str, ...] = ()  # not looked for
+    realized: RealizedFills | None = None
+
+    def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
+        realized = self.realized
+        if realized is None:
+            super().step(bar, weights, may_trade, closing=closing)
+            return
+        self.overrides = Overrides(realized.quantities[bar].tolist(), realized.cost_rates[bar].tolist())
+        super().step(bar, weights, may_trade, closing=closing)
+        charge = float(realized.charges[bar])
+        self.cash -= charge
+        self.costs += charge
+        self.equity -= charge
+
+    def gains(self, bar: int) -> FloatArray:
+        """What the orders of the last step, decided at `bar`, gained by its close, after their costs, (A,)."""
+        gains = []
+        for i, (quantity, close) in enumerate(zip(self.filled, self.closes, strict=True)):
+            if not quantity:
+                gains.append(0.0)
+                continue
+            price = float(self._fill_prices[bar, i]) if self._bars is None else self.fill_prices[i]
+            cost_rate = np.nan if self.overrides is None else self.overrides.cost_rates[i]
+            if np.isnan(cost_rate):
+                half_spread = 0.0 if self._half_spreads is None else float(self._half_spreads[bar, i])
+                costs = fill_cost_of(quantity, price, half_spread, self._terms) + self._terms.fixed_fee
+            else:
+                costs = abs(quantity) * price * cost_rate
+            gains.append(quantity * (close - price) - costs)
+        return np.array(gains)
 
 
 class BeginWith(NamedTuple):
@@ -27,15 +98,15 @@ class BeginWith(NamedTuple):
     holdings: tuple[float, ...]
 
 
-class MetEnv(StatefulTradingEnv):
-    """`StatefulTradingEnv` that begins at `first_bar` of its market, and whose orders meet what `met` says.
+class ReplayEnv(StatefulTradingEnv):
+    """`StatefulTradingEnv` that begins at `first_bar` of its market, and whose orders end as `realized` says.
 
     closes_at_end, days_at_end: what the calendar knew of the bar after the last one: whether the last order is decided
     for a session's last fill, and for how many days interest is charged at the last close. None: as the bars tell.
     begin_with: None: cash alone.
     """
 
-    _account: MetAccount  # type: ignore[assignment]  # it tracks no limits
+    _account: ReplayAccount  # type: ignore[assignment]  # it tracks no limits
 
     def __init__(
         self,
@@ -44,23 +115,25 @@ class MetEnv(StatefulTradingEnv):
         *,
         window: int,
         first_bar: int,
-        met: Met | None = None,
+        realized: RealizedFills | None = None,
         closes_at_end: bool | None = None,
         days_at_end: float | None = None,
         begin_with: BeginWith | None = None,
     ) -> None:
         self._first_bar = first_bar
-        self._met = met
+        self._realized = realized
         self._closes_at_end, self._days_at_end = closes_at_end, days_at_end
         self._begin_with = begin_with
         super().__init__(market, rules, window=window)
-        self._account.met = met
+        self._account.realized = realized
         self._hold = hold_action(rules, len(market.symbols))
 
     def _bind_market(self) -> FillTables:
-        tables, met = super()._bind_market(), self._met
+        tables, realized = super()._bind_market(), self._realized
         can_fill = self.market.fill_tables(self.rules.fill_at)[2]
-        self._fillable = np.array(can_fill) if met is None else can_fill & ~met.blocked & ~met.skipped[:, None]
+        self._fillable = (
+            np.array(can_fill) if realized is None else can_fill & ~realized.blocked & ~realized.skipped[:, None]
+        )
         closings = np.zeros(len(can_fill), dtype=bool) if self._closings is None else np.array(self._closings)
         if self._closings is not None and self._closes_at_end is not None:
             closings[-1] = self._closes_at_end
@@ -69,9 +142,9 @@ class MetEnv(StatefulTradingEnv):
             days = np.array(tables.bars.days)
             days[-1] = self._days_at_end
             tables = tables._replace(bars=tables.bars._replace(days=days))
-        if met is not None:
-            self._closings = (closings & ~met.skipped) | met.closing
-            prices = np.where(np.isnan(met.prices), tables.prices, met.prices)
+        if realized is not None:
+            self._closings = (closings & ~realized.skipped) | realized.closing
+            prices = np.where(np.isnan(realized.prices), tables.prices, realized.prices)
             self._fill_prices = prices
             tables = tables._replace(prices=prices)
         return tables
@@ -93,7 +166,7 @@ class MetEnv(StatefulTradingEnv):
         return self._bar
 
     @property
-    def account(self) -> MetAccount:
+    def account(self) -> ReplayAccount:
         return self._account
 
     @property
@@ -119,7 +192,7 @@ class MetEnv(StatefulTradingEnv):
 
     def skip(self) -> tuple[NDArray[np.float32], bool]:
         """As `take`, for a bar at whose close nothing is decided: positions stay."""
-        if self._met is None or not self._met.closing[self._bar]:
+        if self._realized is None or not self._realized.closing[self._bar]:
             fillable, closings = self._tables()
             fillable[self._bar], closings[self._bar] = False, False
         return self.take(self._hold)
@@ -128,11 +201,11 @@ class MetEnv(StatefulTradingEnv):
         """Take what is held as chosen, as a model does that follows another one."""
         self._actions.follow(self._account.holdings)
 
-    def continue_from(self, other: "MetEnv") -> None:
+    def continue_from(self, other: "ReplayEnv") -> None:
         """Take over account and ledger from another model's environment over the same bars."""
         self.set_plain_state(other.get_plain_state())
 
-    def stand_where(self, other: "MetEnv") -> None:
+    def stand_where(self, other: "ReplayEnv") -> None:
         """Take the account of `other` over, but not its ledger."""
         self._bar, self._last_bar, self._ruined = other._bar, other._last_bar, False
         state = other._account.state()
@@ -140,7 +213,7 @@ class MetEnv(StatefulTradingEnv):
         self._account.set_state(copied)
         self._actions.set_state(list(other._actions.state()))
 
-    def try_step(self, action: Any) -> MetAccount:
+    def try_step(self, action: Any) -> ReplayAccount:
         """The account after a step that the ledger does not record. action: None decides nothing."""
         if action is None:
             bar, (fillable, closings) = self._bar, self._tables()
@@ -165,4 +238,4 @@ class MetEnv(StatefulTradingEnv):
         return fillable, closings
 
     def _account_class(self, engine: Engine) -> type[LimitTrackingAccount]:
-        return MetAccount  # type: ignore[return-value]
+        return ReplayAccount  # type: ignore[return-value]
