@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ml_pipeline.live.brokers.broker import QuantityRules as QuantityRules
     from ml_pipeline.live.config import paper_trade_config as paper_trade_config
     from ml_pipeline.live.feeds.feed import Feed as Feed
-    from ml_pipeline.live.reconciliation.reconcile import reconcile_session as reconcile_session
+    from ml_pipeline.live.reconciliation.report import reconcile_session as reconcile_session
     from ml_pipeline.live.session import PaperTrading as PaperTrading
     from ml_pipeline.live.supervision.requests import ask as ask
 

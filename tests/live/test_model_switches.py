@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from ml_pipeline.live.reconciliation.reconcile import reconcile_session
+from ml_pipeline.live.reconciliation.report import reconcile_session
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.retraining.model_updates import ModelUpdates
 from ml_pipeline.live.session_files import JOURNAL_FILE

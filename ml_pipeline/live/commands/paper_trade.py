@@ -80,7 +80,7 @@ def _ask_for_end(folder: Path, what: Asked) -> None:
 
 def _reconcile(folder: Path) -> int:
     with exiting_at_once():
-        from ml_pipeline.live.reconciliation.reconcile import reconcile_session
+        from ml_pipeline.live.reconciliation.report import reconcile_session
 
     found = reconcile_session(folder)
     print(found.text)

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.live.reconciliation.backtest import SessionBacktest, rows_of
+from ml_pipeline.live.reconciliation.backtest import SessionBacktest, rows_of, same_bits
 from ml_pipeline.live.reconciliation.causes import CAUSES, NOT_FILLED, Cause, Deviation, deviations_of
-from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
+from ml_pipeline.live.reconciliation.recorded import RecordedSession
 from ml_pipeline.live.reconciliation.replay import RealizedFills, ReplayAccount, ReplayEnv
-from ml_pipeline.live.reconciliation.same_bits import same_bits
 from ml_pipeline.runtime.acting import ActsInEpisodes
 from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol
 from ml_pipeline.trading.market.data import FloatArray

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
-from ml_pipeline.live.reconciliation.recorded_session import ModelInTurn, RecordedSession
+from ml_pipeline.live.reconciliation.recorded import ModelInTurn, RecordedSession
 from ml_pipeline.live.reconciliation.replay import BeginWith, RealizedFills, ReplayEnv
 from ml_pipeline.runtime.acting import begin_episode
 from ml_pipeline.trading.accounts.ledger import Ledger
@@ -231,3 +231,14 @@ def rows_of(record: RecordedSession, backtest: SessionBacktest) -> Ledger:
         worth += rows[f"position_{symbol}"] * np.nan_to_num(rows[f"close_{symbol}"])
     rows["equity"] = np.where(own, ledger["equity"][latest], rows["cash"] + worth)
     return rows
+
+
+def same_bits(first: Ledger, second: Ledger) -> bool:
+    """Whether two ledgers have the same columns with the same bits; NaN equals NaN."""
+    return first.keys() == second.keys() and all(_same(first[name], second[name]) for name in first)
+
+
+def _same(first: Any, second: Any) -> bool:
+    if first.dtype.kind != "f":
+        return bool(np.array_equal(first, second))
+    return first.shape == second.shape and bool(np.all((first == second) | (np.isnan(first) & np.isnan(second))))

@@ -9,10 +9,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import OrderUpdate
-from ml_pipeline.live.reconciliation.assumed_fills import AssumedFills
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
-from ml_pipeline.live.reconciliation.recorded_orders import Place, RecordedOrders
-from ml_pipeline.live.reconciliation.recorded_session import RecordedSession, SentOrder
+from ml_pipeline.live.reconciliation.orders import AssumedFills, Place, RecordedOrders
+from ml_pipeline.live.reconciliation.recorded import RecordedSession, SentOrder
 from ml_pipeline.trading.accounts.ledger import Ledger
 
 Cause = Literal[

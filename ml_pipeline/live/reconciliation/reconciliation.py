@@ -9,11 +9,15 @@ import numpy as np
 
 from ml_pipeline.config.wording import counted, text_table
 from ml_pipeline.live.reconciliation.attribution import Attribution, attribute
-from ml_pipeline.live.reconciliation.backtest import SessionBacktest
+from ml_pipeline.live.reconciliation.backtest import SessionBacktest, same_bits
 from ml_pipeline.live.reconciliation.causes import MEANINGS
-from ml_pipeline.live.reconciliation.costs_met import OrderFilled, RealizedCosts, filled_orders, realized_costs
-from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
-from ml_pipeline.live.reconciliation.same_bits import same_bits
+from ml_pipeline.live.reconciliation.costs import (
+    OrderFilled,
+    RealizedCosts,
+    filled_orders,
+    realized_costs,
+)
+from ml_pipeline.live.reconciliation.recorded import RecordedSession
 from ml_pipeline.live.record.session_log import plain
 from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
 from ml_pipeline.trading.evaluation.uncertainty import sharpe_standard_error

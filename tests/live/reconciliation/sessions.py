@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.live.brokers.broker import Fill, OrderUpdate
-from ml_pipeline.live.reconciliation.recorded_session import (
+from ml_pipeline.live.reconciliation.recorded import (
     ModelInTurn,
     PaidCharge,
     RecordedSession,

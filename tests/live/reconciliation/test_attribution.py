@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.reconciliation.attribution import Attribution, attribute
-from ml_pipeline.live.reconciliation.backtest import SessionBacktest
-from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
-from ml_pipeline.live.reconciliation.same_bits import same_bits
+from ml_pipeline.live.reconciliation.backtest import SessionBacktest, same_bits
+from ml_pipeline.live.reconciliation.recorded import RecordedSession
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import prepare_market
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ml_pipeline.live.reconciliation.attribution import DivergentBar
-from ml_pipeline.live.reconciliation.page import write_reconciliation_page
 from ml_pipeline.live.reconciliation.reconciliation import Reconciliation, reconcile
-from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
+from ml_pipeline.live.reconciliation.recorded import RecordedSession
+from ml_pipeline.live.reconciliation.report import write_reconciliation_page
 from tests.live.reconciliation.sessions import RULES, Fault, model_of, small_market, trade, with_rules
 from tests.live.reconciliation.test_attribution import evaluated
 

@@ -11,10 +11,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ml_pipeline.config.wording import counted
-from ml_pipeline.live.reconciliation.assumed_fills import AssumedFills
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
-from ml_pipeline.live.reconciliation.recorded_orders import RecordedOrders
-from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
+from ml_pipeline.live.reconciliation.orders import AssumedFills, RecordedOrders
+from ml_pipeline.live.reconciliation.recorded import RecordedSession
 from ml_pipeline.trading.evaluation.uncertainty import Interval, bootstrap_interval
 from ml_pipeline.trading.market.data import FloatArray
 

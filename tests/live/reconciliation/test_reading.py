@@ -13,10 +13,9 @@ from ml_pipeline.config.settings import flatten
 from ml_pipeline.live import recovery
 from ml_pipeline.live.commands.paper_trade import main
 from ml_pipeline.live.config import paper_trade_config
-from ml_pipeline.live.reconciliation.corrections import corrected_bars
-from ml_pipeline.live.reconciliation.read_session import read_session
-from ml_pipeline.live.reconciliation.reconcile import reconcile_session
+from ml_pipeline.live.reconciliation.reading import corrected_bars, read_session
 from ml_pipeline.live.reconciliation.reconciliation import Reconciliation
+from ml_pipeline.live.reconciliation.report import reconcile_session
 from ml_pipeline.live.session import PaperTrading
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runs.checkpoint import save_checkpoint

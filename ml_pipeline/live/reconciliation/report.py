@@ -1,7 +1,12 @@
-"""The reconciliation as one HTML page that needs no network: both equity curves, their difference, and the tables."""
+"""From the folder of a session to its reconciliation, and the files that it is written into.
+
+The page needs no network: both equity curves, their difference, and the tables.
+"""
 
 import html
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +14,10 @@ from numpy.typing import NDArray
 
 from ml_pipeline.live.reconciliation.attribution import DivergentBar
 from ml_pipeline.live.reconciliation.causes import MEANINGS
-from ml_pipeline.live.reconciliation.costs_met import OrderFilled
-from ml_pipeline.live.reconciliation.reconciliation import Reconciliation
+from ml_pipeline.live.reconciliation.costs import OrderFilled, write_realized_costs
+from ml_pipeline.live.reconciliation.reading import read_session
+from ml_pipeline.live.reconciliation.reconciliation import Reconciliation, reconcile
+from ml_pipeline.live.session_files import COSTS_MET_FILE, RECONCILIATION_FIGURES_FILE, RECONCILIATION_FILE
 from ml_pipeline.reporting.chart_style import AGENT_COLOR
 from ml_pipeline.reporting.html_page import html_table, write_html_page
 from ml_pipeline.reporting.interactive_page import (
@@ -31,6 +38,36 @@ _STYLE = """
 body { max-width: 72rem; }
 .verdict { background: #eef3fd; color: #1c2330; border-left: 4px solid #0b5fff; padding: .6rem 1rem; }
 """
+
+
+@dataclass(frozen=True, eq=False)
+class ReconciledSession:
+    """A reconciliation and the files that it was written into. text: for a terminal."""
+
+    found: Reconciliation
+    page: Path
+    figures: Path
+    settings: Path
+
+    @property
+    def text(self) -> str:
+        return self.found.text
+
+
+def reconcile_session(folder: Path) -> ReconciledSession:
+    """Run a session's bars through the backtest, compare, and write reconciliation.html, reconciliation.json and
+    costs-met.yaml into its folder.
+
+    The session may still trade. Raises UserError where there is none, or where it cannot be run again.
+    """
+    found = reconcile(read_session(folder))
+    written = ReconciledSession(
+        found, folder / RECONCILIATION_FILE, folder / RECONCILIATION_FIGURES_FILE, folder / COSTS_MET_FILE
+    )
+    write_reconciliation_page(written.page, found)
+    written.figures.write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="utf-8")
+    write_realized_costs(written.settings, found.record, found.costs)
+    return written
 
 
 def write_reconciliation_page(path: Path, found: Reconciliation) -> None:

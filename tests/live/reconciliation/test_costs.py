@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
-from ml_pipeline.live.reconciliation.costs_met import RealizedCosts, filled_orders, realized_costs, write_realized_costs
-from ml_pipeline.live.reconciliation.recorded_session import RecordedSession
+from ml_pipeline.live.reconciliation.costs import RealizedCosts, filled_orders, realized_costs, write_realized_costs
+from ml_pipeline.live.reconciliation.recorded import RecordedSession
 from ml_pipeline.runs.train_command_line import parse_train_start
 from tests.live.reconciliation.sessions import RULES, Fault, model_of, small_market, trade
 
